@@ -1,0 +1,1 @@
+"""torchfork: carry your own native operators inside PyTorch."""

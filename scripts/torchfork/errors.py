@@ -1,0 +1,141 @@
+"""The errors that end a command: what, where, why, and what to do next; one exit code a class."""
+
+from __future__ import annotations
+
+
+class ForkError(Exception):
+    """Base of every error that a user can cause or cure.
+
+    what: one sentence, names the thing that is wrong.
+    where: 'file:line' in the user's own files, or the path concerned.
+    why: the reason, where `what` does not say it already.
+    next: the command or the edit that gets the user further.
+    """
+
+    exit_code = 1
+
+    def __init__(self, what: str, *, where: str = "", why: str = "", next: str = "") -> None:
+        super().__init__(what)
+        self.what, self.where, self.why, self.next = what, where, why, next
+
+    def render(self) -> str:
+        """The message as it is printed: one labelled line for each part that is there."""
+        parts = [("error", self.what), ("where", self.where), ("why", self.why), ("next", self.next)]
+        lines = []
+        for label, text in parts:
+            if text:
+                first, *rest = text.rstrip().split("\n")
+                lines.append(f"{label + ':':<7}{first}")
+                lines.extend(" " * 7 + line for line in rest)
+        return "\n".join(lines)
+
+    def __str__(self) -> str:
+        return self.render()
+
+
+class UsageError(ForkError):
+    """Options that contradict one another or name nothing."""
+
+    exit_code = 2
+
+
+class AdditionsError(ForkError):
+    """An additions directory that cannot be read: malformed YAML, duplicate keys, bad schema."""
+
+    exit_code = 10
+
+
+class CollisionError(ForkError):
+    """An added operator that exists already, in the additions or upstream."""
+
+    exit_code = 11
+
+
+class NeedsSourceLaneError(ForkError):
+    """Something that an official wheel cannot take and a source build can."""
+
+    exit_code = 12
+
+
+class DerivativeError(ForkError):
+    """A derivative formula that the codegen refuses."""
+
+    exit_code = 13
+
+
+class KernelError(ForkError):
+    """Declared and defined kernels differ: missing, undeclared or of another signature."""
+
+    exit_code = 14
+
+
+class CompileError(ForkError):
+    """The compiler or the linker refused a file."""
+
+    exit_code = 15
+
+
+class ToolMissingError(ForkError):
+    """A compiler, toolkit, interpreter or header that the build needs is not there."""
+
+    exit_code = 16
+
+
+class ToolkitMismatchError(ForkError):
+    """A CUDA toolkit whose major version is not the base's."""
+
+    exit_code = 17
+
+
+class UnknownReleaseError(ForkError):
+    """A version that ci/releases.toml does not pin."""
+
+    exit_code = 20
+
+
+class DownloadError(ForkError):
+    """A download that failed or broke off."""
+
+    exit_code = 21
+
+
+class HashMismatchError(ForkError):
+    """A file whose sha256 is not the pinned one."""
+
+    exit_code = 22
+
+
+class BaseRefusedError(ForkError):
+    """A base that is not what it says: wrong commit, headers that do not regenerate, not a torch."""
+
+    exit_code = 23
+
+
+class OutputError(ForkError):
+    """An output that cannot be written: read-only, disk full."""
+
+    exit_code = 30
+
+
+class BusyError(ForkError):
+    """Another run holds what this one needs."""
+
+    exit_code = 31
+
+
+class StateError(ForkError):
+    """Files that were changed behind torchfork's back, or nothing to undo."""
+
+    exit_code = 32
+
+
+class VerificationError(ForkError):
+    """The finished wheel does not keep its promise."""
+
+    exit_code = 40
+
+
+class InternalError(ForkError):
+    """A fault of torchfork itself."""
+
+    exit_code = 70

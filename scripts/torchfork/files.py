@@ -1,0 +1,182 @@
+"""Files: atomic writes, hashes, fingerprints and the lock between runs."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import filelock
+
+from .errors import BusyError, ForkError, OutputError
+
+CHUNK = 1 << 20
+
+
+def output_error(path: Path, error: OSError) -> ForkError:
+    """The user's version of an OSError met while writing `path`."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return OutputError(
+            "the disk is full; nothing was left half-written",
+            where=str(path),
+            why=error.strerror or str(error),
+            next="free some space (scripts/torchfork clean removes caches), then run the same "
+            "command again",
+        )
+    return OutputError(
+        "cannot write here",
+        where=str(path),
+        why=error.strerror or str(error),
+        next="choose another place with --out DIR, or make this one writable",
+    )
+
+
+@contextlib.contextmanager
+def atomic_open(path: Path, mode: int = 0o644) -> Iterator[IO[bytes]]:
+    """A binary file that takes `path`'s place, with its contents on disk, when the block succeeds."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:80]}.")
+    except OSError as error:
+        raise output_error(path, error) from error
+    temporary = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            yield stream
+            stream.flush()
+            os.fsync(stream.fileno())
+        temporary.chmod(mode)
+        temporary.replace(path)
+    except OSError as error:
+        raise output_error(path, error) from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_bytes(path: Path, data: bytes, mode: int = 0o644) -> None:
+    """Write a whole file atomically."""
+    with atomic_open(path, mode) as stream:
+        stream.write(data)
+
+
+def write_text(path: Path, text: str, mode: int = 0o644) -> None:
+    """Write a whole text file atomically, UTF-8."""
+    write_bytes(path, text.encode(), mode)
+
+
+def write_if_changed(path: Path, data: bytes | str) -> bool:
+    """Write only where the contents differ, so that build tools see an unchanged mtime."""
+    raw = data.encode() if isinstance(data, str) else data
+    if path.is_file() and path.read_bytes() == raw:
+        return False
+    write_bytes(path, raw)
+    return True
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write JSON with sorted keys, so that equal values are equal bytes."""
+    write_text(path, json.dumps(value, indent=1, sort_keys=True) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    """Read JSON, or None where there is no readable file (a killed run may leave none)."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+
+
+def sha256_file(path: Path) -> str:
+    """The sha256 of a file, in hexadecimal."""
+    digest = hashlib.sha256()
+    with path.open("rb") as stream:
+        while chunk := stream.read(CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def sha256_text(*parts: str) -> str:
+    """One sha256 over several texts; their borders count."""
+    digest = hashlib.sha256()
+    for part in parts:
+        raw = part.encode()
+        digest.update(str(len(raw)).encode() + b":" + raw)
+    return digest.hexdigest()
+
+
+def tree_files(root: Path) -> list[Path]:
+    """Every file below root, sorted by its path, caches and editors' leavings left out."""
+    found = []
+    for directory, names, filenames in os.walk(root):
+        names[:] = sorted(n for n in names if n != "__pycache__" and not n.startswith("."))
+        found += [
+            Path(directory, name)
+            for name in filenames
+            if not name.startswith(".") and not name.endswith(("~", ".pyc", ".orig", ".rej"))
+        ]
+    return sorted(found)
+
+
+def fingerprint(paths: Iterable[Path], root: Path) -> str:
+    """One hash over the relative names and the contents of files."""
+    parts: list[str] = []
+    for path in sorted(paths):
+        parts += [path.relative_to(root).as_posix(), sha256_file(path)]
+    return sha256_text(*parts)
+
+
+def build_directory(target: Path, fill: Callable[[Path], None]) -> None:
+    """Make a directory as a whole: `fill` gets a temporary one, which takes target's place after."""
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name[:60]}."))
+    except OSError as error:
+        raise output_error(target, error) from error
+    try:
+        fill(temporary)
+        temporary.chmod(0o755)
+        if target.exists():
+            shutil.rmtree(target)
+        temporary.rename(target)
+    except OSError as error:
+        raise output_error(target, error) from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def lock(path: Path, purpose: str, on_wait: Callable[[str], None], timeout: float) -> Iterator[None]:
+    """Hold `path` as a lock; tell who holds it while waiting, and give up after `timeout` seconds."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise output_error(path, error) from error
+    holder = path.with_suffix(".holder")
+    guard = filelock.FileLock(path)
+    try:
+        guard.acquire(timeout=0)
+    except filelock.Timeout:
+        who = holder.read_text(encoding="utf-8") if holder.is_file() else "another run"
+        on_wait(who)
+        try:
+            guard.acquire(timeout=timeout)
+        except filelock.Timeout:
+            raise BusyError(
+                f"still held after {timeout:.0f} s by {who}",
+                where=str(path),
+                why="two runs must not write the same build directory at once",
+                next="wait for it, or stop it and run the same command again",
+            ) from None
+    try:
+        write_text(holder, f"process {os.getpid()} ({purpose})")
+        yield
+    finally:
+        holder.unlink(missing_ok=True)
+        guard.release()

@@ -1,0 +1,84 @@
+"""What a user sees while a command runs: named steps with progress and seconds."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+
+@dataclass
+class Step:
+    """A step under way; its owner says what came out of it and how far it is."""
+
+    name: str
+    _progress: Progress
+    _task: int
+    outcome: str = ""
+
+    def advance(self, done: int, total: int, what: str = "") -> None:
+        """Show `done` of `total`, and what is being worked on."""
+        self._progress.update(  # the bar appears once there is a total
+            self._task, completed=done, total=total, what=what  # type: ignore[arg-type]
+        )
+
+    def say(self, outcome: str) -> None:
+        """Set the text that stands beside the step's name when it is done."""
+        self.outcome = outcome
+
+
+class Ui:
+    """Prints steps to stderr; stdout stays free for results that scripts read."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self.console = Console(stderr=True, highlight=False, soft_wrap=True, quiet=quiet)
+        self.seconds: dict[str, float] = {}
+        self._count = 0
+
+    @contextlib.contextmanager
+    def step(self, name: str) -> Iterator[Step]:
+        """A named step: shown while it runs, then one line with its outcome and seconds."""
+        self._count += 1
+        label = f"{self._count:>2}. {name}"
+        started = time.monotonic()
+        progress = Progress(
+            SpinnerColumn(),
+            TextColumn(label),
+            BarColumn(bar_width=24),
+            TextColumn("{task.fields[what]}"),
+            TimeElapsedColumn(),
+            console=self.console,
+            transient=True,
+            disable=not self.console.is_terminal,
+        )
+        with progress:
+            step = Step(name, progress, progress.add_task(name, total=None, what=""))
+            try:
+                yield step
+            except BaseException:
+                progress.stop()
+                self._line(label, "failed", time.monotonic() - started, "red")
+                raise
+        self.seconds[name] = time.monotonic() - started
+        self._line(label, step.outcome, self.seconds[name], "green")
+
+    def _line(self, label: str, outcome: str, seconds: float, colour: str) -> None:
+        self.console.print(f"[{colour}]{label:<34}[/]{seconds:>7.1f} s  ", end="")
+        self.console.print(outcome, markup=False)
+
+    def note(self, text: str) -> None:
+        """A line of information."""
+        self.console.print(text, markup=False)
+
+    def warn(self, text: str) -> None:
+        """A line that the user should not miss."""
+        self.console.print(f"note: {text}", style="yellow", markup=False)
+
+    def result(self, text: str) -> None:
+        """A result on stdout."""
+        sys.stdout.write(text + "\n")
