@@ -1,0 +1,68 @@
+"""What a wheel base is: a directory that holds torch/ and torchgen/, and the interpreter it is for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Interpreter:
+    """A Python interpreter that a wheel is built for, and what compiling for it needs."""
+
+    executable: Path
+    version: str  # '3.11.7'
+    implementation: str  # 'cpython'
+    extension_suffix: str  # '.cpython-311-x86_64-linux-gnu.so'
+    include: Path  # where Python.h lies
+    site_packages: Path  # its purelib
+
+    @property
+    def tag(self) -> str:
+        """The wheel's Python tag, 'cp311'."""
+        major, minor = self.version.split(".")[:2]
+        return f"cp{major}{minor}"
+
+
+@dataclass(frozen=True)
+class Base:
+    """An upstream torch, unpacked or installed, that additions are grafted onto.
+
+    root is laid out as site-packages is: torch/, torchgen/, torch-<version>.dist-info/. Nothing of
+    ours ever writes below root, except `--develop`, which keeps the originals.
+    """
+
+    root: Path
+    version: str  # torch.__version__: '2.13.0+cpu'
+    git_version: str  # the commit that torch/version.py names
+    cuda: str | None  # '13.0' for a CUDA build
+    dist_info: str  # name of the .dist-info directory
+    wheel_tag: str  # 'cp311-cp311-manylinux_2_28_x86_64'
+    wheel: Path | None  # the wheel file that root was unpacked from
+    identity: str  # sha256 of the wheel, or a fingerprint of the installed RECORD
+    interpreter: Interpreter
+
+    @property
+    def public_version(self) -> str:
+        """The version without its local part: '2.13.0'."""
+        return self.version.partition("+")[0]
+
+    @property
+    def torch(self) -> Path:
+        """The torch package."""
+        return self.root / "torch"
+
+    @property
+    def include(self) -> Path:
+        """The wheel's headers."""
+        return self.root / "torch" / "include"
+
+    @property
+    def packaged(self) -> Path:
+        """The codegen's data that the wheel carries: YAML files, templates, the autograd generator."""
+        return self.root / "torchgen" / "packaged"
+
+    @property
+    def extension(self) -> Path:
+        """torch/_C.<abi>.so, relative to root."""
+        return Path("torch") / f"_C{self.interpreter.extension_suffix}"
