@@ -1,0 +1,301 @@
+"""Runs the base's own torchgen, over all functions or over the added ones alone.
+
+This module is executed by `stages.codegen` in a process of its own whose path starts with the
+torchgen at hand, because torchgen keeps global caches and one process must see one torchgen only.
+torchgen has no notion of "these functions only, with everybody's backend indices", so the parser
+is wrapped: the whole merged YAML is parsed, and what the generators are handed is filtered. A YAML
+of the added functions alone would drop structured Meta kernels or trip assertions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import inspect
+import json
+import os
+import sys
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+AUTOGRAD = "torchgen.packaged.autograd"
+
+
+@dataclass
+class _Filter:
+    """Which of the parsed functions the generators get to see; None means all."""
+
+    keep: frozenset[str] | None = None
+
+
+def _schema_of(function: Any) -> str:
+    return str(function.func)
+
+
+def _wrap_parser(gate: _Filter) -> Callable[..., Any]:
+    """Replace torchgen's parser by one that filters; give the unfiltered one back."""
+    gen = importlib.import_module("torchgen.gen")
+    original = gen.parse_native_yaml
+
+    def filtered(*args: Any, **kwargs: Any) -> Any:
+        parsed = original(*args, **kwargs)
+        if gate.keep is None:
+            return parsed
+        kept = [f for f in parsed.native_functions if _schema_of(f) in gate.keep]
+        return gen.ParsedYaml(kept, parsed.backend_indices)
+
+    gen.parse_native_yaml = filtered
+    return original  # type: ignore[no-any-return]
+
+
+def _sign_as_upstream() -> None:
+    """Have generated comments name the files that a source build's comments name.
+
+    torchgen writes the running script and the template directory into what it generates; without
+    this no regenerated header would equal the wheel's.
+    """
+    utils = importlib.import_module("torchgen.utils")
+    sys.modules["__main__"].__file__ = str(utils.REPO_ROOT / "torchgen" / "gen.py")
+    utils.FileManager.template_dir_for_comments = lambda _self: "../tools/autograd/templates"
+
+
+@contextlib.contextmanager
+def _arguments(*argv: str) -> Iterator[None]:
+    kept, sys.argv = sys.argv, ["torchgen", *argv]
+    try:
+        yield
+    finally:
+        sys.argv = kept
+
+
+@dataclass
+class Generator:
+    """torchgen and the autograd generator of one tree (a directory that holds ATen/ and autograd/)."""
+
+    packaged: Path
+    gate: _Filter
+    parse_all: Callable[..., Any]
+
+    @classmethod
+    def over(cls, packaged: Path) -> Generator:
+        """Take hold of the torchgen on the path; call once a process."""
+        gate = _Filter()
+        _sign_as_upstream()
+        return cls(packaged, gate, _wrap_parser(gate))
+
+    @property
+    def native_yaml(self) -> str:
+        return str(self.packaged / "ATen" / "native" / "native_functions.yaml")
+
+    @property
+    def tags_yaml(self) -> str:
+        return str(self.packaged / "ATen" / "native" / "tags.yaml")
+
+    def functions(self) -> list[Any]:
+        """Every function of the tree, generated variants included, filtered by nothing."""
+        return list(self.parse_all(self.native_yaml, self.tags_yaml).native_functions)
+
+    def aten(self, out: Path, what: str) -> None:
+        """Run torchgen's main; `what` is 'headers' or 'sources'."""
+        gen = importlib.import_module("torchgen.gen")
+        model = importlib.import_module("torchgen.model")
+        keys = list(model.dispatch_keys)
+        out.mkdir(parents=True, exist_ok=True)
+        argv = [
+            "--source-path", str(self.packaged / "ATen"), "--per-operator-headers",
+            "--install-dir", str(out), "--aoti-install-dir", str(out / "aoti"),
+            "--generate", what,
+        ]  # fmt: skip
+        if "headeronly_install_dir" in inspect.getsource(gen.main):
+            argv += ["--headeronly-install-dir", str(out.parent / "headeronly" / "core")]
+        with _arguments(*argv):
+            gen.main()
+        # main removes keys from this list and some releases remove without looking
+        model.dispatch_keys[:] = keys
+
+    def autograd(self, out: Path, templates: Path, python_keep: Collection[str] | None) -> None:
+        """Run the autograd generator and the Python binding generator with the given templates.
+
+        python_keep: schemas that the Python bindings are made for. It is wider than the filter:
+        overloads share one binding, so an added overload brings its siblings along.
+        """
+        out.mkdir(parents=True, exist_ok=True)
+        gen_autograd = importlib.import_module(f"{AUTOGRAD}.gen_autograd")
+        variable_type = importlib.import_module(f"{AUTOGRAD}.gen_variable_type")
+        in_place_or_view = importlib.import_module(f"{AUTOGRAD}.gen_inplace_or_view_type")
+        trace_type = importlib.import_module(f"{AUTOGRAD}.gen_trace_type")
+        factories = importlib.import_module(f"{AUTOGRAD}.gen_variable_factories")
+        view_funcs = importlib.import_module(f"{AUTOGRAD}.gen_view_funcs")
+        autograd_functions = importlib.import_module(f"{AUTOGRAD}.gen_autograd_functions")
+        cpp = importlib.import_module("torchgen.api.cpp")
+
+        infos, used_keys = self._derivatives()
+        gen = importlib.import_module("torchgen.gen")
+        native = gen.parse_native_yaml(self.native_yaml, self.tags_yaml).native_functions
+        ordered = sorted(native, key=lambda f: cpp.name(f.func))
+        paired = gen_autograd.match_differentiability_info(ordered, infos)  # adds the foreach ones
+        kept_infos = {
+            schema: value
+            for schema, value in infos.items()
+            if self.gate.keep is None or str(schema) in self.gate.keep
+        }
+        where, common = str(out), (self.native_yaml, self.tags_yaml)
+        variable_type.gen_variable_type(where, *common, paired, str(templates), used_keys)
+        in_place_or_view.gen_inplace_or_view_type(where, *common, paired, str(templates))
+        trace_type.gen_trace_type(where, native, str(templates))
+        autograd_functions.gen_autograd_functions_lib(where, kept_infos, str(templates))
+        factories.gen_variable_factories(where, *common, str(templates))
+        view_funcs.gen_view_funcs(where, paired, str(templates))
+        autograd_functions.gen_autograd_functions_python(where, kept_infos, str(templates))
+        self._python(out, templates, python_keep)
+
+    def _derivatives(self) -> tuple[Any, Any]:
+        """The differentiability infos of the whole tree; a filtered one would miss functions."""
+        load = importlib.import_module(f"{AUTOGRAD}.load_derivatives")
+        keep, self.gate.keep = self.gate.keep, None
+        try:
+            found = load.load_derivatives(
+                str(self.packaged / "autograd" / "derivatives.yaml"),
+                self.native_yaml,
+                self.tags_yaml,
+            )
+        finally:
+            self.gate.keep = keep
+        return found[0], found[1]
+
+    def _python(self, out: Path, templates: Path, keep: Collection[str] | None) -> None:
+        """The Python bindings, of the functions in keep."""
+        module = importlib.import_module(f"{AUTOGRAD}.gen_python_functions")
+        original = module.load_signatures
+
+        def chosen(*args: Any, **kwargs: Any) -> list[Any]:
+            pairs = original(*args, **kwargs)
+            return [p for p in pairs if keep is None or _schema_of(p.function) in keep]
+
+        module.load_signatures = chosen
+        filter_keep, self.gate.keep = self.gate.keep, None
+        try:
+            module.gen(
+                str(out), self.native_yaml, self.tags_yaml,
+                str(self.packaged / "autograd" / "deprecated.yaml"), str(templates),
+            )  # fmt: skip
+        finally:
+            module.load_signatures = original
+            self.gate.keep = filter_keep
+
+
+def gate(request: dict[str, Any]) -> dict[str, Any]:
+    """Regenerate a base's own headers."""
+    packaged, out = Path(request["packaged"]), Path(request["out"])
+    generator = Generator.over(packaged)
+
+    def autograd() -> None:
+        schemas = [_schema_of(f) for f in generator.functions()]
+        generator.autograd(out / "autograd", packaged / "autograd" / "templates", None)
+        (out / "schemas.json").write_text(json.dumps(schemas), encoding="utf-8")
+
+    _fork_all([lambda: generator.aten(out / "ATen", "headers"), autograd])
+    return {"schemas": json.loads((out / "schemas.json").read_text(encoding="utf-8"))}
+
+
+def added_functions(generator: Generator, base_schemas: Collection[str]) -> list[Any]:
+    """The functions of the merged tree that the base lacks, in the order of their names."""
+    known = frozenset(base_schemas)
+    return [f for f in generator.functions() if _schema_of(f) not in known]
+
+
+def siblings(added: Collection[str], everything: list[Any]) -> frozenset[str]:
+    """Schemas of the added functions and of every overload that shares a binding with one."""
+    names = {str(f.func.name.name) for f in everything if _schema_of(f) in added}
+    return frozenset(_schema_of(f) for f in everything if str(f.func.name.name) in names)
+
+
+def describe(request: dict[str, Any]) -> dict[str, Any]:
+    """Parse a merged tree and say what it adds; nothing is generated."""
+    manifests = importlib.import_module("torchfork.codegen.manifest")
+    packaged = Path(request["packaged"])
+    generator = Generator.over(packaged)
+    added = added_functions(generator, request["base_schemas"])
+    return {
+        "manifest": manifests.build_manifest(
+            added,
+            generator.functions(),
+            request["differentiable"],
+            request["deprecated"],
+            packaged,
+        )
+    }
+
+
+def additions(request: dict[str, Any]) -> dict[str, Any]:
+    """Generate a merged tree: all headers, and the sources of the added functions.
+
+    The sources are made twice, for the added functions and for none at all: a file whose text is
+    the same both times has nothing of ours in it.
+    """
+    packaged, out = Path(request["packaged"]), Path(request["out"])
+    templates = Path(request["templates"])
+    added = frozenset(request["added"])
+    generator = Generator.over(packaged)
+    runs = (("added", added), ("none", frozenset[str]()))
+
+    def aten() -> None:
+        generator.aten(out / "all" / "ATen", "headers")
+        for name, keep in runs:
+            generator.gate.keep = keep
+            generator.aten(out / name / "ATen", "sources")
+
+    def autograd() -> None:
+        generator.autograd(out / "all" / "autograd", packaged / "autograd" / "templates", None)
+        everything = generator.functions()
+        for name, keep in runs:
+            generator.gate.keep = keep
+            bound = siblings(keep, everything)
+            generator.autograd(out / name / "autograd", templates, bound)
+
+    _fork_all([aten, autograd])
+    return {}
+
+
+def _fork_all(jobs: list[Callable[[], None]]) -> None:
+    """Run jobs in children of this process, side by side.
+
+    torchgen's main parses without the keys of devices that are not built (MPS, XPU), the autograd
+    generator with them, and the parser caches by path: one process cannot serve both.
+    """
+    children = []
+    for job in jobs:
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                job()
+                status = 0
+            except BaseException:
+                import traceback
+
+                traceback.print_exc()
+            finally:
+                sys.stdout.flush()
+                sys.stderr.flush()
+                os._exit(status)
+        children.append(child)
+    failed = [child for child in children if os.waitpid(child, 0)[1]]
+    if failed:
+        raise SystemExit(1)
+
+
+TASKS = {"gate": gate, "describe": describe, "additions": additions}
+
+
+def main() -> None:
+    """Read a request (JSON) from the first argument's file, write the answer to the second's."""
+    request = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    answer = TASKS[request["task"]](request)
+    Path(sys.argv[2]).write_text(json.dumps(answer), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+"""The gate: a base whose own YAML does not regenerate its own headers must not be grafted onto."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..bases.base import Base
+from ..errors import BaseRefusedError
+
+# Where the headers of each generated folder lie below torch/include.
+HEADER_HOMES = {
+    "ATen": "ATen",
+    "autograd": "torch/csrc/autograd/generated",
+    "headeronly": "torch/headeronly",
+}
+# Written by hand upstream, though they lie among the generated ones.
+HAND_WRITTEN = frozenset({"from_blob.h", "tensor.h"})
+
+
+@dataclass(frozen=True)
+class Wrapper:
+    """The text that a release's packaging puts around installed headers; empty where it does not."""
+
+    before: str = ""
+    after: str = ""
+
+    def around(self, text: str) -> str:
+        """The header as the wheel carries it."""
+        return self.before + text + self.after
+
+
+@dataclass(frozen=True)
+class GateReport:
+    """How many headers were compared, and the wrapper that the release puts around them."""
+
+    compared: int
+    wrapper: Wrapper
+
+
+def generated_headers(generated: Path) -> Iterator[tuple[Path, str]]:
+    """Each generated header, and its path below torch/include."""
+    for folder, home in HEADER_HOMES.items():
+        for header in sorted((generated / folder).rglob("*.h")):
+            relative = header.relative_to(generated / folder)
+            if relative.parts[0] != "aoti":
+                yield header, f"{home}/{relative.as_posix()}"
+
+
+def detect_wrapper(installed: str, generated: str) -> Wrapper:
+    """The wrapper, read off one header that is there in both forms."""
+    start = installed.find(generated)
+    if start < 0:
+        return Wrapper()
+    return Wrapper(installed[:start], installed[start + len(generated) :])
+
+
+def _shipped_pairs(base: Base, generated: Path) -> Iterator[tuple[str, str, str]]:
+    for header, relative in generated_headers(generated):
+        installed = base.include / relative
+        if installed.is_file():  # the wheel leaves out a few that only libtorch's build includes
+            yield relative, installed.read_text("utf-8"), header.read_text("utf-8")
+
+
+def check(base: Base, generated: Path) -> GateReport:
+    """Compare regenerated headers with the base's; refuse the base on the first that differs."""
+    compared = 0
+    wrapper = Wrapper()
+    for relative, installed, text in _shipped_pairs(base, generated):
+        if installed != text:
+            if installed != wrapper.around(text):
+                wrapper = detect_wrapper(installed, text)
+            if installed != wrapper.around(text):
+                raise _refusal(base, f"torch/include/{relative}", "differs from what its YAML makes")
+        compared += 1
+    ours = {path.name for path in (generated / "ATen" / "ops").glob("*.h")} | HAND_WRITTEN
+    for header in sorted((base.include / "ATen" / "ops").glob("*.h")):
+        if header.name not in ours:
+            raise _refusal(base, f"torch/include/ATen/ops/{header.name}", "is not made by its YAML")
+    if not compared:
+        raise _refusal(base, "torch/include", "holds none of the generated headers")
+    return GateReport(compared, wrapper)
+
+
+def _refusal(base: Base, relative: str, what: str) -> BaseRefusedError:
+    return BaseRefusedError(
+        f"this torch {base.version} cannot be grafted onto: {relative} {what}",
+        where=str(base.root / relative),
+        why="what cannot be regenerated must not be patched: the base was edited, mixed from two "
+        "builds, or made by another code generator",
+        next="use an official wheel (scripts/build_torch.sh --torch VERSION), or build this tree "
+        "from source (--from-source)",
+    )
