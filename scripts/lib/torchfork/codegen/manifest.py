@@ -1,0 +1,246 @@
+"""The manifest: what the additions are, told once, by torchgen's own objects, for everything later.
+
+Runs in the process that has the base's torchgen on sys.path. Everything after it reads the JSON
+that comes out, so that no other part of the tooling depends on a release's torchgen.
+
+`build_manifest` gives {"operators": [...], "deprecated": [...]}. An operator's entry:
+  name, overload, schema, base_name   as native_functions.yaml has them; base_name: no trailing _
+  kind            functional | inplace | out | mutable | scratch | view
+  generated       made by the codegen (autogen, a view's _copy), not written by anybody
+  variants, python_module             as declared
+  python_function, python_method      whether upstream's generator binds it to Python that way
+  new_base_name   the base has no operator of this base_name
+  view_of         the argument whose storage the result shares, for a non-mutating alias
+  composite_implicit, differentiable  (an in-place operator is when its functional twin is)
+  tensor_arguments                    __torch_function__ can be reached through an argument
+  factory         takes dtype/layout/device/pin_memory and no tensor
+  structseq       {"name", "fields", "pyi"} for named returns
+  pyi_function, pyi_method            stub lines as upstream's own stub generator forms them; one
+                                      string a signature, out= merged into its functional
+An entry of "deprecated": name, schema, aten, python_module, pyi_function, pyi_method.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+import tempfile
+from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import yaml
+
+from ..errors import BaseRefusedError
+
+BOUND_MODULES = (None, "nn", "fft", "linalg", "nested", "sparse", "special")
+CPP_DEFAULTS = {"at::Reduction::None": "0", "at::Reduction::Mean": "1", "at::Reduction::Sum": "2"}
+PRIVATE_PACKAGE = "_torchfork_packaged_autograd"
+
+
+def load_binding_generator(packaged_dir: Path) -> ModuleType:
+    """The base's gen_python_functions.py, imported under a name that nothing else uses.
+
+    Its siblings hold the lists that hooks extend; under their usual name they would stay imported
+    with the old contents in a process that goes on to generate.
+    """
+    directory = packaged_dir / "autograd"
+    package = ModuleType(PRIVATE_PACKAGE)
+    package.__path__ = [str(directory)]
+    for name in [n for n in sys.modules if n.partition(".")[0] == PRIVATE_PACKAGE]:
+        del sys.modules[name]
+    sys.modules[PRIVATE_PACKAGE] = package
+    try:
+        return importlib.import_module(f"{PRIVATE_PACKAGE}.gen_python_functions")
+    except ImportError as error:
+        raise BaseRefusedError(
+            "the base's Python binding generator cannot be imported",
+            where=str(directory / "gen_python_functions.py"),
+            why=str(error),
+            next="use an unmodified official wheel or source tree",
+        ) from error
+
+
+def build_manifest(
+    added: Sequence[Any],
+    all_functions: Sequence[Any],
+    differentiable: Collection[str],
+    deprecated_added: list[dict[str, Any]],
+    packaged_dir: Path,
+) -> dict[str, Any]:
+    """Describe the additions.
+
+    added: the NativeFunctions that the base lacks, generated ones included.
+    all_functions: every NativeFunction of base and additions.
+    differentiable: names ('op' or 'op.overload') that have a derivative formula.
+    deprecated_added: added entries in the form of deprecated.yaml ({"name", "aten"}).
+    packaged_dir: the directory that holds autograd/ (torchgen/packaged, or tools of a source tree).
+    """
+    generator = load_binding_generator(packaged_dir)
+    stubs = _Stubs(generator, added, all_functions, deprecated_added)
+    names = {str(f.func.name) for f in added}
+    upstream = {f.func.name.name.base for f in all_functions if str(f.func.name) not in names}
+    operators = [_operator(f, generator, stubs, upstream, differentiable) for f in added]
+    operators.sort(key=lambda op: (op["name"], op["overload"]))
+    return {"operators": operators, "deprecated": stubs.deprecated_entries()}
+
+
+def _operator(
+    f: Any,
+    generator: ModuleType,
+    stubs: _Stubs,
+    upstream: set[str],
+    differentiable: Collection[str],
+) -> dict[str, Any]:
+    """One operator's entry."""
+    from torchgen.api.python import has_tensor_options
+
+    base = f.func.name.name.base
+    has_tensors = any(a.type.is_tensor_like() for a in f.func.arguments.flat_non_out)
+    view_of = _view_of(f)
+    variants = {variant.name for variant in f.variants}
+    bound = generator.should_generate_py_binding(f) and f.python_module in BOUND_MODULES
+    return {
+        "name": str(f.func.name.name),
+        "overload": f.func.name.overload_name,
+        "schema": str(f.func),
+        "base_name": base,
+        "kind": "view" if view_of else f.func.kind().name,
+        "generated": "generated" in f.tags,
+        "variants": sorted(variants),
+        "python_module": f.python_module,
+        "python_function": bool(bound and "function" in variants),
+        "python_method": bool(bound and "method" in variants and f.python_module is None),
+        "new_base_name": base not in upstream,
+        "view_of": view_of,
+        "composite_implicit": bool(f.has_composite_implicit_autograd_kernel),
+        "differentiable": _is_differentiable(f, differentiable),
+        "tensor_arguments": has_tensors,
+        "factory": bool(has_tensor_options(f) and not has_tensors),
+        "structseq": stubs.structseq(f) if bound else None,
+        "pyi_function": stubs.lines(f, method=False),
+        "pyi_method": stubs.lines(f, method=True),
+    }
+
+
+def _view_of(f: Any) -> str | None:
+    """The argument that a result aliases without writing to it."""
+    aliases: set[str] = set()
+    for returned in f.func.returns:
+        if returned.annotation is not None and not returned.annotation.is_write:
+            aliases.update(returned.annotation.alias_set)
+    for argument in f.func.arguments.flat_all:
+        if argument.annotation is not None and aliases & set(argument.annotation.alias_set):
+            return str(argument.name)
+    return None
+
+
+def _is_differentiable(f: Any, formulas: Collection[str]) -> bool:
+    """Whether a formula names the operator, or the functional operator that it is a variant of."""
+    twin = str(f.func.name).replace(str(f.func.name.name), f.func.name.name.base, 1)
+    by_name = str(f.func.name) in formulas
+    return by_name or (f.func.kind().name == "inplace" and twin in formulas)
+
+
+class _Stubs:
+    """Stub lines for the additions, by the functions that upstream's stub generator calls."""
+
+    def __init__(
+        self,
+        generator: ModuleType,
+        added: Sequence[Any],
+        all_functions: Iterable[Any],
+        deprecated: list[dict[str, Any]],
+    ) -> None:
+        self.names = {str(f.func.name) for f in added}
+        bases = {f.func.name.name.base for f in added}
+        bases |= {str(d["aten"]).partition("(")[0].removesuffix("_out") for d in deprecated}
+        bases |= {base.removesuffix("_") for base in bases}
+        related = [f for f in all_functions if f.func.name.name.base in bases]
+        bound = [f for f in related if generator.should_generate_py_binding(f)]
+        self.by_operator: dict[tuple[str, bool], list[str]] = {}
+        self.aten = {_schema(d["name"]): str(d["aten"]) for d in deprecated}
+        self.deprecated: dict[str, dict[str, Any]] = {}
+        for method in (False, True):
+            for group in self._groups(generator, bound, deprecated, method):
+                self._record(group, method)
+
+    def _groups(
+        self, generator: ModuleType, functions: list[Any], deprecated: list[Any], method: bool
+    ) -> list[Any]:
+        """Signatures with their out= variant merged in, as the bindings and the stubs see them."""
+        wanted = [
+            f for f in functions if ("method" if method else "function") in _names(f.variants)
+        ]
+        with tempfile.TemporaryDirectory() as scratch:
+            listing = Path(scratch, "deprecated.yaml")
+            listing.write_text(yaml.safe_dump(deprecated), encoding="utf-8")
+            pairs = generator.load_signatures(
+                wanted, str(listing), method=method, skip_deprecated=method, pyi=True
+            )
+        if method:
+            pairs = [pair for pair in pairs if pair.function.python_module is None]
+        return list(generator.group_overloads(pairs))
+
+    def _record(self, group: Any, method: bool) -> None:
+        """Keep a group's lines under the added operator that brings it."""
+        if group.signature.deprecated:
+            schema = str(group.signature.deprecated_schema)
+            entry = self.deprecated.setdefault(schema, {"aten": self.aten[schema]})
+            entry.update(name=group.signature.name, python_module=group.base.python_module)
+            entry.setdefault("pyi_function", []).extend(_hints(group))
+            return
+        for function in (group.base, group.outplace):
+            if function is not None and str(function.func.name) in self.names:
+                self.by_operator.setdefault((str(function.func.name), method), _hints(group))
+                return
+
+    def lines(self, f: Any, *, method: bool) -> list[str]:
+        """The operator's stub lines; empty where another entry's include it or nothing is bound."""
+        return self.by_operator.get((str(f.func.name), method), [])
+
+    def structseq(self, f: Any) -> dict[str, Any] | None:
+        """The named-tuple type of an operator with named returns, with its stub."""
+        from torchgen.api.python import returns_structseq_pyi, signature, structseq_fieldnames
+
+        fields = structseq_fieldnames(f.func.returns)
+        if not fields or f.func.is_out_fn():
+            return None
+        name, text = returns_structseq_pyi(signature(f, pyi=True))
+        return {"name": name, "fields": fields, "pyi": text.rstrip("\n")}
+
+    def deprecated_entries(self) -> list[dict[str, Any]]:
+        """The manifest's entries for deprecated signatures."""
+        return [
+            {"schema": schema, "pyi_method": [], **entry}
+            for schema, entry in sorted(self.deprecated.items())
+        ]
+
+
+def _schema(text: str) -> str:
+    """A schema in torchgen's own spelling."""
+    from torchgen.model import FunctionSchema
+
+    return str(FunctionSchema.parse(text))
+
+
+def _names(variants: Iterable[Any]) -> set[str]:
+    return {variant.name for variant in variants}
+
+
+def _hints(group: Any) -> list[str]:
+    """A group's signatures; a deprecated one with an out variant has one of each."""
+    sig, alone = group.signature, group.outplace is None
+    hints = [sig.signature_str_pyi(skip_outputs=True)] if sig.deprecated and not alone else []
+    hints.append(sig.signature_str_pyi(skip_outputs=alone))
+    vararg = sig.signature_str_pyi_vararg(skip_outputs=alone)
+    return [_python_defaults(hint) for hint in [*hints, *([vararg] if vararg else [])]]
+
+
+def _python_defaults(hint: str) -> str:
+    """Replace defaults that the generator leaves in C++ (upstream has no such stub, ours may)."""
+    for cpp, value in CPP_DEFAULTS.items():
+        hint = hint.replace(f"= {cpp}", f"= {value}")
+    return re.sub(r"= ::?\w+(::\w+)*|= \w+(::\w+)+", "= ...", hint)

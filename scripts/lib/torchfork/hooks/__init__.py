@@ -1,0 +1,61 @@
+"""Lists that upstream keeps by hand, filled from the manifest, in a wheel or a source tree."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+from ..errors import BaseRefusedError
+from ..markers import block, place, strip_blocks
+from .hook import Hook
+from .registry import hooks_for
+
+__all__ = ["text_hooks"]
+
+Lane = Literal["graft", "source"]
+Read = Callable[[str], str | None]
+
+
+def text_hooks(
+    read: Read, manifest: dict[str, Any], lane: Lane, extra_headers: Sequence[str]
+) -> dict[str, str]:
+    """The files that change, by relative path, with their new text. Writes nothing.
+
+    read: gives a file's present text, or None where there is none. Blocks of an earlier run are
+        taken out first, so the answer depends on upstream's text and the manifest alone; a file
+        that needs no block any more is given back as upstream's.
+    lane: "graft" for a directory laid out as site-packages, "source" for a source tree.
+    extra_headers: headers that generated autograd code needs, as an #include names them.
+    Raises BaseRefusedError, naming file, anchor and purpose, where a place is missing or doubled.
+    """
+    changed: dict[str, str] = {}
+    by_path: dict[str, list[Hook]] = {}
+    for hook in hooks_for(lane, tuple(extra_headers)):
+        by_path.setdefault(hook.path, []).append(hook)
+    for path, hooks in by_path.items():
+        present = read(path)
+        text = apply_hooks(path, present, hooks, manifest)
+        if text is not None and text != present:
+            changed[path] = text
+    return changed
+
+
+def apply_hooks(
+    path: str, present: str | None, hooks: Sequence[Hook], manifest: dict[str, Any]
+) -> str | None:
+    """One file's new text; None for a file that is not there and that nothing is to be put into."""
+    clean = None if present is None else strip_blocks(present, path)
+    text = clean
+    for hook in hooks:
+        lines = hook.render(manifest, clean or "")
+        if not lines:
+            continue
+        if text is None:
+            raise BaseRefusedError(
+                f"the place {hook.anchor.purpose} is not where every known release has it",
+                where=path,
+                why="there is no such file",
+                next="use a release of ci/releases.toml, or report the release that moved it",
+            )
+        text = place(text, hook.anchor, block(lines, hook.comment, hook.indent), path)
+    return text

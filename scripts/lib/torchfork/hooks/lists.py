@@ -1,0 +1,147 @@
+"""What each of upstream's lists says about the additions: manifest in, lines out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from ..errors import AdditionsError
+from ..pytext import defines, has_all
+from .names import Manifest, expression, functions, mentions, methods, public_name, signature
+
+
+def view_functions(manifest: Manifest, upstream: str) -> list[str]:
+    """VIEW_FUNCTIONS: results that share an argument's storage. RETURNS_VIEWS_OF_INPUT follows.
+
+    The list goes by base name, so all operators of one name are views or none is.
+    """
+    views: dict[str, str] = {}
+    for op in manifest["operators"]:
+        if op["view_of"] is not None and not re.search(
+            rf'^    "{op["base_name"]}"', upstream, re.M
+        ):
+            _refuse_mixed_views(manifest, op)
+            views[op["base_name"]] = op["view_of"]
+    return [f'"{name}": "{argument}",' for name, argument in sorted(views.items())]
+
+
+def _refuse_mixed_views(manifest: Manifest, view: dict[str, Any]) -> None:
+    """Refuse a view that shares its name with an operator that is none."""
+    others = [
+        op["schema"]
+        for op in manifest["operators"]
+        if op["base_name"] == view["base_name"]
+        and op["view_of"] != view["view_of"]
+        and op["kind"] not in ("inplace", "out")
+        and not op["composite_implicit"]
+    ]
+    if others or not (view["new_base_name"] or view["composite_implicit"]):
+        raise AdditionsError(
+            f"'{view['schema']}' is a view, and other operators named {view['base_name']} are not",
+            where="native_functions_additions.yaml",
+            why="autograd tells views by name, without the overload"
+            + (f"; not a view: {others[0]}" if others else ""),
+            next="give the view a name of its own",
+        )
+
+
+def complex_gradients(manifest: Manifest, upstream: str) -> list[str]:
+    """GRADIENT_IMPLEMENTED_FOR_COMPLEX: every operator with a formula.
+
+    Autograd would refuse complex results before any kernel runs. Whether a kernel takes complex
+    input is the kernel's to say, so a formula that holds for reals only belongs to a kernel that
+    refuses complex input. Overloads of an existing name keep what upstream says of that name.
+    """
+    names = {
+        op["base_name"]
+        for op in manifest["operators"]
+        if op["differentiable"] and op["new_base_name"]
+    }
+    return [f'"{name}",' for name in sorted(names)]
+
+
+def testing_overrides(manifest: Manifest, upstream: str) -> list[str]:
+    """get_testing_overrides: functions and methods that a tensor argument can override."""
+    lines = []
+    for op in functions(manifest):
+        if _has_tensor(manifest, op["name"]) and not mentions(upstream, op, ":"):
+            parameters = signature(manifest, op["name"], "pyi_function")
+            lines.append(f"{expression(op)}: {_constant(parameters)},")
+    for name in methods(manifest):
+        if f"Tensor.{name}:" not in upstream:
+            parameters = signature(manifest, name, "pyi_method")
+            lines.append(f"Tensor.{name}: {_constant(parameters)},")
+    return lines
+
+
+def _constant(parameters: str) -> str:
+    return f"lambda {parameters}: -1" if parameters else "lambda: -1"
+
+
+def ignored_functions(manifest: Manifest, upstream: str) -> list[str]:
+    """get_ignored_functions: nothing in their arguments could carry __torch_function__."""
+    return [
+        f"{expression(op)},"
+        for op in functions(manifest)
+        if not _has_tensor(manifest, op["name"]) and not mentions(upstream, op, ",")
+    ]
+
+
+def _has_tensor(manifest: Manifest, name: str) -> bool:
+    return any(op["tensor_arguments"] for op in manifest["operators"] if op["name"] == name)
+
+
+def in_graph_functions(manifest: Manifest, upstream: str) -> list[str]:
+    """Dynamo's table of C functions that go into the graph; a name twice in it is an error."""
+    names = [f'"{expression(op)}"' for op in functions(manifest)]
+    names = [name for name in names if name not in upstream]
+    if not names:
+        return []
+    return [
+        "torch_c_binding_in_graph_functions.update(",
+        "    dict.fromkeys(",
+        "        [",
+        *(f"            {name}," for name in names),
+        "        ],",
+        "        TorchInGraphFunctionVariable,",
+        "    )",
+        ")",
+    ]
+
+
+def device_constructors(manifest: Manifest, upstream: str) -> list[str]:
+    """Functions that `with torch.device(...)` and set_default_device give a device to."""
+    factories = {op["name"] for op in manifest["operators"] if op["factory"]}
+    return [
+        f"{expression(op)},"
+        for op in functions(manifest)
+        if op["name"] in factories and not mentions(upstream, op, ",")
+    ]
+
+
+def module_names(module: str, home: str) -> Callable[[Manifest, str], list[str]]:
+    """Public names of a python_module's operators; a name that the module has already stays."""
+
+    def render(manifest: Manifest, upstream: str) -> list[str]:
+        public = {
+            public_name(op): op["name"]
+            for op in functions(manifest)
+            if op["python_module"] == module and not op["name"].startswith("_")
+        }
+        new = {n: o for n, o in sorted(public.items()) if not defines(upstream, n)}
+        lines = [f"{name} = {home}.{operator}" for name, operator in new.items()]
+        if new and has_all(upstream):
+            lines.append(f"__all__ += {list(new)!r}")
+        return lines
+
+    return render
+
+
+def includes(headers: tuple[str, ...]) -> Callable[[Manifest, str], list[str]]:
+    """#include lines for headers of helpers that derivative formulas call."""
+
+    def render(_manifest: Manifest, _upstream: str) -> list[str]:
+        return [f"#include <{header}>" for header in headers]
+
+    return render

@@ -1,0 +1,139 @@
+"""Every list that upstream keeps by hand: its file in each lane, and the line it is placed by."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from ..markers import END_OF_FILE, Anchor
+from ..stubs.nn import functional_stub, nn_stub
+from . import lists
+from .hook import Hook
+
+AUTOGRAD = {"graft": "torchgen/packaged/autograd", "source": "tools/autograd"}
+CSRC = {"graft": "torch/include/torch/csrc", "source": "torch/csrc"}
+# python_module -> (file that holds its public names, the builtin module as that file calls it)
+MODULES = {
+    "nn": ("torch/nn/functional.py", "torch._C._nn"),
+    "special": ("torch/special/__init__.py", "_special"),
+    "linalg": ("torch/linalg/__init__.py", "_linalg"),
+    "fft": ("torch/fft/__init__.py", "_fft"),
+    "nested": ("torch/nested/__init__.py", "_nested"),
+    "sparse": ("torch/sparse/__init__.py", "_sparse"),
+}
+
+
+def hooks_for(lane: Literal["graft", "source"], headers: tuple[str, ...]) -> list[Hook]:
+    """The hooks of a lane; those of one file in the order of their insertion."""
+    shared = [*_codegen(lane, headers), *_overrides(), *_python(), *_modules()]
+    return shared + (_stub_templates() if lane == "source" else [])
+
+
+def _codegen(lane: str, headers: tuple[str, ...]) -> list[Hook]:
+    """Lists that the autograd codegen reads, and the header its output includes."""
+    return [
+        Hook(
+            f"{AUTOGRAD[lane]}/gen_inplace_or_view_type.py",
+            Anchor(
+                r"VIEW_FUNCTIONS = \{", "after", "of VIEW_FUNCTIONS, by which autograd tells views"
+            ),
+            lists.view_functions,
+            indent="    ",
+        ),
+        Hook(
+            f"{AUTOGRAD[lane]}/gen_variable_type.py",
+            Anchor(
+                r"GRADIENT_IMPLEMENTED_FOR_COMPLEX = \{",
+                "after",
+                "of the operators with complex gradients",
+            ),
+            lists.complex_gradients,
+            indent="    ",
+        ),
+        Hook(
+            f"{CSRC[lane]}/autograd/FunctionsManual.h",
+            Anchor(
+                r"\} // namespace torch::autograd::generated::details",
+                "after",
+                "of headers that derivative formulas need",
+            ),
+            lists.includes(headers),
+            comment="//",
+        ),
+    ]
+
+
+def _overrides() -> list[Hook]:
+    """torch.overrides: what __torch_function__ can override and what it cannot reach."""
+    return [
+        Hook(
+            "torch/overrides.py",
+            Anchor(
+                r"    ret: [dD]ict\[Callable, Callable\] = \{",
+                "after",
+                "of the functions that __torch_function__ overrides",
+            ),
+            lists.testing_overrides,
+            indent=" " * 8,
+        ),
+        Hook(
+            "torch/overrides.py",
+            Anchor(
+                r"        torch\.typename,",
+                "after",
+                "of the functions that __torch_function__ cannot reach",
+            ),
+            lists.ignored_functions,
+            indent=" " * 8,
+        ),
+    ]
+
+
+def _python() -> list[Hook]:
+    """Other tables of function names that Python code looks into."""
+    return [
+        Hook(
+            "torch/_dynamo/trace_rules.py",
+            Anchor(
+                r"torch_name_rule_map = \[",
+                "before",
+                "of the C functions that torch.compile puts into a graph",
+            ),
+            lists.in_graph_functions,
+        ),
+        Hook(
+            "torch/utils/_device.py",
+            Anchor(
+                r"        torch\.empty,", "after", "of the functions that take a default device"
+            ),
+            lists.device_constructors,
+            indent=" " * 8,
+        ),
+    ]
+
+
+def _modules() -> list[Hook]:
+    """Public names of operators with a python_module."""
+    return [
+        Hook(
+            path,
+            Anchor(END_OF_FILE, "after", f"of the public names of torch.{module}"),
+            lists.module_names(module, home),
+        )
+        for module, (path, home) in MODULES.items()
+    ]
+
+
+def _stub_templates() -> list[Hook]:
+    """Stub templates whose function lists a source tree's stub generator keeps by hand."""
+    return [
+        Hook(
+            "torch/_C/_nn.pyi.in",
+            Anchor(END_OF_FILE, "after", "of the stubs of torch._C._nn"),
+            nn_stub,
+        ),
+        Hook(
+            "torch/nn/functional.pyi.in",
+            Anchor(END_OF_FILE, "after", "of the stubs of torch.nn.functional"),
+            functional_stub,
+        ),
+    ]
