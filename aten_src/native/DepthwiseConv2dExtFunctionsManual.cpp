@@ -30,8 +30,8 @@ Tensor depthwise_conv2d_ext_jvp(
     c10::SymIntArrayRef dilation) {
   const auto of_input = at::depthwise_conv2d_ext_symint(
       input_t, weight_p, optional_tensor(bias_t), stride, padding, dilation);
-  const auto of_weight = at::depthwise_conv2d_ext_symint(
-      input_p, weight_t, std::nullopt, stride, padding, dilation);
+  const auto of_weight =
+      at::depthwise_conv2d_ext_symint(input_p, weight_t, std::nullopt, stride, padding, dilation);
   return of_input + of_weight;
 }
 
