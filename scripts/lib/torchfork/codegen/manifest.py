@@ -9,7 +9,7 @@ that comes out, so that no other part of the tooling depends on a release's torc
   generated       made by the codegen (autogen, a view's _copy), not written by anybody
   variants, python_module             as declared
   python_function, python_method      whether upstream's generator binds it to Python that way
-  new_base_name   the base has no operator of this base_name
+  new_name, new_base_name             the base has no operator of this name, of this base_name
   view_of         the argument whose storage the result shares, for a non-mutating alias
   composite_implicit, differentiable  (an in-place operator is when its functional twin is)
   tensor_arguments                    __torch_function__ can be reached through an argument
@@ -81,7 +81,7 @@ def build_manifest(
     generator = load_binding_generator(packaged_dir)
     stubs = _Stubs(generator, added, all_functions, deprecated_added)
     names = {str(f.func.name) for f in added}
-    upstream = {f.func.name.name.base for f in all_functions if str(f.func.name) not in names}
+    upstream = {str(f.func.name.name) for f in all_functions if str(f.func.name) not in names}
     operators = [_operator(f, generator, stubs, upstream, differentiable) for f in added]
     operators.sort(key=lambda op: (op["name"], op["overload"]))
     return {"operators": operators, "deprecated": stubs.deprecated_entries()}
@@ -113,7 +113,8 @@ def _operator(
         "python_module": f.python_module,
         "python_function": bool(bound and "function" in variants),
         "python_method": bool(bound and "method" in variants and f.python_module is None),
-        "new_base_name": base not in upstream,
+        "new_name": str(f.func.name.name) not in upstream,
+        "new_base_name": base not in {name.removesuffix("_") for name in upstream},
         "view_of": view_of,
         "composite_implicit": bool(f.has_composite_implicit_autograd_kernel),
         "differentiable": _is_differentiable(f, differentiable),
@@ -243,4 +244,5 @@ def _python_defaults(hint: str) -> str:
     """Replace defaults that the generator leaves in C++ (upstream has no such stub, ours may)."""
     for cpp, value in CPP_DEFAULTS.items():
         hint = hint.replace(f"= {cpp}", f"= {value}")
-    return re.sub(r"= ::?\w+(::\w+)*|= \w+(::\w+)+", "= ...", hint)
+    hint = re.sub(r"= \{([^{}]+)\}", lambda m: f"= ({', '.join(m[1].split(','))})", hint)
+    return re.sub(r"= (?:::)?\w+(?:::\w+)+", "= ...", hint)

@@ -57,7 +57,7 @@ def signature(manifest: Manifest, name: str, key: str) -> str:
 
 
 def bare_parameters(hint: str) -> str:
-    """'input, *, out=None' of 'def f(input: Tensor, *, out: Tensor | None = None) -> Tensor: ...'."""
+    """'input, *, out=None' of 'def f(input: Tensor, *, out: Tensor = None) -> Tensor: ...'."""
     function = ast.parse(hint).body[0]
     assert isinstance(function, ast.FunctionDef)
     arguments = function.args
