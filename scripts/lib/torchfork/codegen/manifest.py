@@ -23,20 +23,16 @@ An entry of "deprecated": name, schema, aten, python_module, pyi_function, pyi_m
 from __future__ import annotations
 
 import importlib
-import re
 import sys
-import tempfile
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import yaml
-
 from ..errors import BaseRefusedError
+from .pyi import Stubs
 
 BOUND_MODULES = (None, "nn", "fft", "linalg", "nested", "sparse", "special")
-CPP_DEFAULTS = {"at::Reduction::None": "0", "at::Reduction::Mean": "1", "at::Reduction::Sum": "2"}
 PRIVATE_PACKAGE = "_torchfork_packaged_autograd"
 
 
@@ -79,7 +75,7 @@ def build_manifest(
     packaged_dir: the directory that holds autograd/ (torchgen/packaged, or tools of a source tree).
     """
     generator = load_binding_generator(packaged_dir)
-    stubs = _Stubs(generator, added, all_functions, deprecated_added)
+    stubs = Stubs(generator, added, all_functions, deprecated_added)
     names = {str(f.func.name) for f in added}
     upstream = {str(f.func.name.name) for f in all_functions if str(f.func.name) not in names}
     operators = [_operator(f, generator, stubs, upstream, differentiable) for f in added]
@@ -90,7 +86,7 @@ def build_manifest(
 def _operator(
     f: Any,
     generator: ModuleType,
-    stubs: _Stubs,
+    stubs: Stubs,
     upstream: set[str],
     differentiable: Collection[str],
 ) -> dict[str, Any]:
@@ -143,106 +139,3 @@ def _is_differentiable(f: Any, formulas: Collection[str]) -> bool:
     twin = str(f.func.name).replace(str(f.func.name.name), f.func.name.name.base, 1)
     by_name = str(f.func.name) in formulas
     return by_name or (f.func.kind().name == "inplace" and twin in formulas)
-
-
-class _Stubs:
-    """Stub lines for the additions, by the functions that upstream's stub generator calls."""
-
-    def __init__(
-        self,
-        generator: ModuleType,
-        added: Sequence[Any],
-        all_functions: Iterable[Any],
-        deprecated: list[dict[str, Any]],
-    ) -> None:
-        self.names = {str(f.func.name) for f in added}
-        bases = {f.func.name.name.base for f in added}
-        bases |= {str(d["aten"]).partition("(")[0].removesuffix("_out") for d in deprecated}
-        bases |= {base.removesuffix("_") for base in bases}
-        related = [f for f in all_functions if f.func.name.name.base in bases]
-        bound = [f for f in related if generator.should_generate_py_binding(f)]
-        self.by_operator: dict[tuple[str, bool], list[str]] = {}
-        self.aten = {_schema(d["name"]): str(d["aten"]) for d in deprecated}
-        self.deprecated: dict[str, dict[str, Any]] = {}
-        for method in (False, True):
-            for group in self._groups(generator, bound, deprecated, method):
-                self._record(group, method)
-
-    def _groups(
-        self, generator: ModuleType, functions: list[Any], deprecated: list[Any], method: bool
-    ) -> list[Any]:
-        """Signatures with their out= variant merged in, as the bindings and the stubs see them."""
-        wanted = [
-            f for f in functions if ("method" if method else "function") in _names(f.variants)
-        ]
-        with tempfile.TemporaryDirectory() as scratch:
-            listing = Path(scratch, "deprecated.yaml")
-            listing.write_text(yaml.safe_dump(deprecated), encoding="utf-8")
-            pairs = generator.load_signatures(
-                wanted, str(listing), method=method, skip_deprecated=method, pyi=True
-            )
-        if method:
-            pairs = [pair for pair in pairs if pair.function.python_module is None]
-        return list(generator.group_overloads(pairs))
-
-    def _record(self, group: Any, method: bool) -> None:
-        """Keep a group's lines under the added operator that brings it."""
-        if group.signature.deprecated:
-            schema = str(group.signature.deprecated_schema)
-            entry = self.deprecated.setdefault(schema, {"aten": self.aten[schema]})
-            entry.update(name=group.signature.name, python_module=group.base.python_module)
-            entry.setdefault("pyi_function", []).extend(_hints(group))
-            return
-        for function in (group.base, group.outplace):
-            if function is not None and str(function.func.name) in self.names:
-                self.by_operator.setdefault((str(function.func.name), method), _hints(group))
-                return
-
-    def lines(self, f: Any, *, method: bool) -> list[str]:
-        """The operator's stub lines; empty where another entry's include it or nothing is bound."""
-        return self.by_operator.get((str(f.func.name), method), [])
-
-    def structseq(self, f: Any) -> dict[str, Any] | None:
-        """The named-tuple type of an operator with named returns, with its stub."""
-        from torchgen.api.python import returns_structseq_pyi, signature, structseq_fieldnames
-
-        fields = structseq_fieldnames(f.func.returns)
-        if not fields or f.func.is_out_fn():
-            return None
-        name, text = returns_structseq_pyi(signature(f, pyi=True))
-        return {"name": name, "fields": fields, "pyi": text.rstrip("\n")}
-
-    def deprecated_entries(self) -> list[dict[str, Any]]:
-        """The manifest's entries for deprecated signatures."""
-        return [
-            {"schema": schema, "pyi_method": [], **entry}
-            for schema, entry in sorted(self.deprecated.items())
-        ]
-
-
-def _schema(text: str) -> str:
-    """A schema in torchgen's own spelling."""
-    from torchgen.model import FunctionSchema
-
-    return str(FunctionSchema.parse(text))
-
-
-def _names(variants: Iterable[Any]) -> set[str]:
-    return {variant.name for variant in variants}
-
-
-def _hints(group: Any) -> list[str]:
-    """A group's signatures; a deprecated one with an out variant has one of each."""
-    sig, alone = group.signature, group.outplace is None
-    hints = [sig.signature_str_pyi(skip_outputs=True)] if sig.deprecated and not alone else []
-    hints.append(sig.signature_str_pyi(skip_outputs=alone))
-    vararg = sig.signature_str_pyi_vararg(skip_outputs=alone)
-    return [_python_defaults(hint) for hint in [*hints, *([vararg] if vararg else [])]]
-
-
-def _python_defaults(hint: str) -> str:
-    """Replace defaults that the generator leaves in C++ (upstream has no such stub, ours may)."""
-    for cpp, value in CPP_DEFAULTS.items():
-        hint = hint.replace(f"= {cpp}", f"= {value}")
-    hint = re.sub(r"= \{([^{}]+)\}", lambda m: f"= ({', '.join(m[1].split(','))})", hint)
-    return re.sub(r"= (?:::)?\w+(?:::\w+)+", "= ...", hint)

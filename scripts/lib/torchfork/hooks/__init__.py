@@ -8,9 +8,9 @@ from typing import Any, Literal
 from ..errors import BaseRefusedError
 from ..markers import block, place, strip_blocks
 from .hook import Hook
-from .registry import hooks_for
+from .registry import hooks_for, parser_hooks
 
-__all__ = ["text_hooks"]
+__all__ = ["parse_hooks", "text_hooks"]
 
 Lane = Literal["graft", "source"]
 Read = Callable[[str], str | None]
@@ -28,13 +28,27 @@ def text_hooks(
     extra_headers: headers that generated autograd code needs, as an #include names them.
     Raises BaseRefusedError, naming file, anchor and purpose, where a place is missing or doubled.
     """
+    return _changes(read, hooks_for(lane, tuple(extra_headers)), manifest)
+
+
+def parse_hooks(read: Read, schemas: Sequence[str]) -> dict[str, str]:
+    """The part of text_hooks that must be in place before torchgen can parse the additions.
+
+    schemas: the 'func' of every added entry. The files (of torchgen itself, at the same paths in
+    both lanes) end up as text_hooks makes them.
+    """
+    return _changes(read, parser_hooks(), {"operators": [{"schema": text} for text in schemas]})
+
+
+def _changes(read: Read, hooks: Sequence[Hook], manifest: dict[str, Any]) -> dict[str, str]:
+    """Files whose text the hooks change."""
     changed: dict[str, str] = {}
     by_path: dict[str, list[Hook]] = {}
-    for hook in hooks_for(lane, tuple(extra_headers)):
+    for hook in hooks:
         by_path.setdefault(hook.path, []).append(hook)
-    for path, hooks in by_path.items():
+    for path, of_file in by_path.items():
         present = read(path)
-        text = apply_hooks(path, present, hooks, manifest)
+        text = apply_hooks(path, present, of_file, manifest)
         if text is not None and text != present:
             changed[path] = text
     return changed

@@ -11,6 +11,21 @@ from ..pytext import defines, has_all
 from .names import Manifest, expression, functions, mentions, methods, public_name, signature
 
 
+def without_out_variant(manifest: Manifest, upstream: str) -> list[str]:
+    """FUNCTIONAL_OPS_THAT_CANNOT_GET_AN_OUT_VARIANT: operators that return no tensor.
+
+    torchgen refuses to parse such an operator, unless it is composite, before anything else can be
+    told about it; so this goes by the text of its schema.
+    """
+    names = set()
+    for op in manifest["operators"]:
+        name, _, rest = op["schema"].partition("(")
+        arguments, _, returns = rest.rpartition("->")
+        if "Tensor" not in returns and not re.search(r"\*,.*!\)", arguments):
+            names.add(name.strip())
+    return [f'"{name}",' for name in sorted(names)]
+
+
 def view_functions(manifest: Manifest, upstream: str) -> list[str]:
     """VIEW_FUNCTIONS: results that share an argument's storage. RETURNS_VIEWS_OF_INPUT follows.
 

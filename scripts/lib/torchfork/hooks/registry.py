@@ -24,8 +24,24 @@ MODULES = {
 
 def hooks_for(lane: Literal["graft", "source"], headers: tuple[str, ...]) -> list[Hook]:
     """The hooks of a lane; those of one file in the order of their insertion."""
-    shared = [*_codegen(lane, headers), *_overrides(), *_python(), *_modules()]
+    shared = [*parser_hooks(), *_codegen(lane, headers), *_overrides(), *_python(), *_modules()]
     return shared + (_stub_templates() if lane == "source" else [])
+
+
+def parser_hooks() -> list[Hook]:
+    """Lists that torchgen needs filled to parse the additions at all; the same in both lanes."""
+    return [
+        Hook(
+            "torchgen/native_function_generation.py",
+            Anchor(
+                r"FUNCTIONAL_OPS_THAT_CANNOT_GET_AN_OUT_VARIANT = \[",
+                "after",
+                "of the operators that return no tensor",
+            ),
+            lists.without_out_variant,
+            indent="    ",
+        )
+    ]
 
 
 def _codegen(lane: str, headers: tuple[str, ...]) -> list[Hook]:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import builtins
+
 from ..pytext import annotation_names, defines, has_all
 from .collect import Manifest, function_signatures
 from .edit import signature_lines
 
+STUB_TYPES = "torch.types"
+BUILTINS = {"torch", *dir(builtins)}
 # Where the names in generated signatures come from. Upstream's own signatures in these stubs use
-# some of them, so the files import only those; importing a name twice does no harm.
+# some of them, so the files import only those; importing a name twice does no harm. A name that
+# is not here is one that a later release put among its other stub types (PySymType in 2.15).
 SOURCES = {
     "torch": "contiguous_format Generator inf memory_format per_tensor_affine SymInt Tensor",
     "torch._prims_common": "DeviceLikeType",
-    "torch.types": "_bool _complex _device _dtype _float _int _layout _qscheme _size Number",
+    STUB_TYPES: "_bool _complex _device _dtype _float _int _layout _qscheme _size Number",
     "typing": "Any Dict List Literal Optional Sequence Tuple Union overload",
 }
 
@@ -28,10 +33,13 @@ def nn_stub(manifest: Manifest, upstream: str) -> list[str]:
 
 def imports(hints: list[str]) -> list[str]:
     """Import lines for every name that signatures use, and overload."""
-    used = set[str]().union(*(annotation_names(hint) for hint in hints))
+    used = set[str]().union(*(annotation_names(hint) for hint in hints)) - BUILTINS
+    sources = {module: names.split() for module, names in SOURCES.items()}
+    known = {name for names in sources.values() for name in names}
+    sources[STUB_TYPES] += sorted(used - known)
     lines = ["import torch"] if "torch" in used else []
-    for module, names in SOURCES.items():
-        wanted = [name for name in names.split() if name in used or (hints and name == "overload")]
+    for module, names in sources.items():
+        wanted = [name for name in names if name in used or (hints and name == "overload")]
         lines += [f"from {module} import {', '.join(wanted)}"] if wanted else []
     return lines
 
