@@ -161,12 +161,6 @@ def _check_pins(
     path: Path, sha256: str, said: versions.VersionFile, releases: Releases, unpinned: bool
 ) -> None:
     """Trust a wheel by its bytes; else, as the user gave the file, by the commit it names."""
-    if versions.is_grafted(said.version):
-        raise BaseRefusedError(
-            f"this wheel carries additions already (its version is {said.version})",
-            where=str(path),
-            next="graft onto the official wheel that it was made from",
-        )
     pinned = releases.by_sha256(sha256)
     if pinned and pinned[0].commit != said.git_version:
         raise BaseRefusedError(
@@ -175,15 +169,27 @@ def _check_pins(
             why=f"pinned commit: {pinned[0].commit}\nthe wheel's git_version: {said.git_version}",
             next="compare the commit with upstream's tag and correct it in the pins",
         )
-    if pinned or unpinned:
-        return
-    check_name(path, sha256, releases)
-    if releases.by_commit(said.git_version) is None:
+    if not pinned and not unpinned:
+        check_name(path, sha256, releases)
+    check_commit(path, said, releases, unpinned)
+
+
+def check_commit(
+    path: Path, said: versions.VersionFile, releases: Releases, unpinned: bool
+) -> None:
+    """Refuse a torch that carries additions already, or that no pinned release vouches for."""
+    if versions.is_grafted(said.version):
+        raise BaseRefusedError(
+            f"this torch carries additions already (its version is {said.version})",
+            where=str(path),
+            next="graft onto the official wheel that it was made from",
+        )
+    if releases.by_commit(said.git_version) is None and not unpinned:
         raise _unknown_commit(
             path,
             said,
             releases,
-            "use a pinned release, or say --unpinned to graft onto this wheel all the same",
+            "use a pinned release, or say --unpinned to graft onto this one all the same",
         )
 
 
@@ -204,7 +210,7 @@ def _unknown_commit(
     path: Path, said: versions.VersionFile, releases: Releases, what_next: str
 ) -> BaseRefusedError:
     return BaseRefusedError(
-        f"this wheel ({said.version}) is built from a commit that no release pins",
+        f"this torch ({said.version}) is built from a commit that no release pins",
         where=str(path),
         why=f"git_version {said.git_version}; pinned are {', '.join(releases.versions)}",
         next=what_next,
