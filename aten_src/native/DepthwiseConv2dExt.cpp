@@ -3,9 +3,7 @@
 #define TORCH_ASSERT_ONLY_METHOD_OPERATORS
 #include <ATen/native/DepthwiseConv2dExt.h>
 
-#include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
-#include <c10/util/accumulate.h>
 #include <array>
 #include <limits>
 
@@ -112,17 +110,17 @@ void check_window(const char* op, const Shapes<Int>& shapes) {
         holds(sym_gt(shapes.stride[d], Int(0))),
         op,
         "(): expected stride to be positive, but got ",
-        shapes.stride);
+        ArrayRef<Int>(shapes.stride));
     TORCH_CHECK(
         holds(sym_ge(shapes.padding[d], Int(0))),
         op,
         "(): expected padding not to be negative, but got ",
-        shapes.padding);
+        ArrayRef<Int>(shapes.padding));
     TORCH_CHECK(
         holds(sym_gt(shapes.dilation[d], Int(0))),
         op,
         "(): expected dilation to be positive, but got ",
-        shapes.dilation);
+        ArrayRef<Int>(shapes.dilation));
     TORCH_CHECK(
         holds(sym_gt(shapes.weight[2 + d], Int(0))),
         op,

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/native/DispatchStub.h>
+#include <c10/macros/Macros.h>
 #include <cstdint>
 
 namespace at {
@@ -32,10 +33,10 @@ struct DepthwiseConv2dExtParams {
   // The memory order of the tensors given to a kernel: [N, H, W, C] when true, else [N, C, H, W].
   bool channels_last;
 
-  int64_t output_channels() const {
+  C10_HOST_DEVICE int64_t output_channels() const {
     return channels * multiplier;
   }
-  int64_t kernel_size() const {
+  C10_HOST_DEVICE int64_t kernel_size() const {
     return kernel_height * kernel_width;
   }
 };

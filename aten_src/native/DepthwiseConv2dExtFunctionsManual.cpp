@@ -1,3 +1,4 @@
+#include <ATen/TensorOperators.h>
 #include <ATen/native/DepthwiseConv2dExtFunctionsManual.h>
 
 #ifndef AT_PER_OPERATOR_HEADERS

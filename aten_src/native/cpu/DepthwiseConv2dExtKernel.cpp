@@ -128,10 +128,17 @@ void add_scaled(
   }
 }
 
+// By halves, so that the error does not grow with the number of lanes.
 template <typename acc_t>
 acc_t sum_lanes(const Vectorized<acc_t>& lanes) {
-  return vec::vec_reduce_all<acc_t>(
-      [](Vectorized<acc_t>& x, Vectorized<acc_t>& y) { return x + y; }, lanes);
+  std::array<acc_t, Vectorized<acc_t>::size()> values;
+  lanes.store(values.data());
+  for (size_t half = values.size() / 2; half > 0; half /= 2) {
+    for (const auto i : c10::irange(half)) {
+      values[i] += values[i + half];
+    }
+  }
+  return values[0];
 }
 
 template <typename acc_t>

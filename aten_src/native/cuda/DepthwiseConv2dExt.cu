@@ -1,0 +1,472 @@
+// CUDA kernels of depthwise_conv2d_ext.
+//
+// Forward and grad_input: one thread an element of the result, which gathers its taps. Weight and
+// bias gradients: one block a (chunk of pixels, channels, tap), reduced in shared memory; a second
+// kernel adds the chunks in order. Every sum has one fixed order, without atomics, so results are
+// the same bits on every run. Only positions inside the input are read or multiplied.
+//
+// 16-bit values are converted to float before any arithmetic and rounded once at the end.
+#define TORCH_ASSERT_ONLY_METHOD_OPERATORS
+#include <ATen/Dispatch.h>
+#include <ATen/OpMathType.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/native/DepthwiseConv2dExt.h>
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAStream.h>
+#include <algorithm>
+#include <limits>
+
+#ifndef AT_PER_OPERATOR_HEADERS
+#include <ATen/Functions.h>
+#else
+#include <ATen/ops/empty.h>
+#endif
+
+namespace at::native {
+
+namespace {
+
+using Params = DepthwiseConv2dExtParams;
+
+constexpr int kThreads = 256;
+// Loops stride over the grid, so that this bounds launches without bounding sizes.
+constexpr int64_t kMaxBlocks = 1 << 20;
+// Output pixels that one block of the weight gradient sums. Each thread adds at most
+// kPixelsPerChunk / kPixelLanes products, which also bounds the rounding error of a chunk.
+constexpr int64_t kPixelsPerChunk = 8192;
+// Channels that one block of the weight gradient covers in channels-last order: a warp reads
+// neighbours. In plane order a block covers one channel and a warp reads neighbouring pixels.
+constexpr int kChannelLanes = 32;
+static_assert(kThreads % kChannelLanes == 0);
+static_assert((kThreads & (kThreads - 1)) == 0, "the shared-memory reduction halves the block");
+
+int64_t divide_up(int64_t value, int64_t by) {
+  return (value + by - 1) / by;
+}
+
+// Whether 32 bits hold every offset and every coordinate, with room for one step over the grid and
+// for one more dilated tap.
+bool fits_32_bits(const Params& p) {
+  constexpr int64_t kLimit = std::numeric_limits<int32_t>::max() / 2;
+  static_assert(kMaxBlocks * kThreads < kLimit);
+  return p.batch * p.channels * p.input_height * p.input_width < kLimit &&
+      p.batch * p.output_channels() * p.output_height * p.output_width < kLimit &&
+      p.output_channels() * (p.kernel_size() + 1) < kLimit &&
+      p.input_height + 2 * p.padding_height + p.dilation_height < kLimit &&
+      p.input_width + 2 * p.padding_width + p.dilation_width < kLimit;
+}
+
+// A position in a dense 4-d tensor in either memory order.
+template <typename index_t>
+struct Position {
+  index_t n;
+  index_t c;
+  index_t h;
+  index_t w;
+};
+
+template <bool kChannelsLast, typename index_t>
+__device__ __forceinline__ Position<index_t> position_of(
+    index_t offset,
+    index_t channels,
+    index_t height,
+    index_t width) {
+  Position<index_t> at;
+  if constexpr (kChannelsLast) {
+    at.c = offset % channels;
+    offset /= channels;
+    at.w = offset % width;
+    offset /= width;
+    at.h = offset % height;
+    at.n = offset / height;
+  } else {
+    at.w = offset % width;
+    offset /= width;
+    at.h = offset % height;
+    offset /= height;
+    at.c = offset % channels;
+    at.n = offset / channels;
+  }
+  return at;
+}
+
+template <bool kChannelsLast, typename index_t>
+__device__ __forceinline__ index_t
+offset_of(const Position<index_t>& at, index_t channels, index_t height, index_t width) {
+  if constexpr (kChannelsLast) {
+    return ((at.n * height + at.h) * width + at.w) * channels + at.c;
+  } else {
+    return ((at.n * channels + at.c) * height + at.h) * width + at.w;
+  }
+}
+
+template <typename scalar_t, typename index_t, bool kChannelsLast>
+C10_LAUNCH_BOUNDS_1(kThreads)
+__global__ void forward_kernel(
+    scalar_t* __restrict__ output,
+    const scalar_t* __restrict__ input,
+    const scalar_t* __restrict__ weight,
+    const scalar_t* __restrict__ bias,
+    index_t count,
+    Params p) {
+  using acc_t = opmath_type<scalar_t>;
+  const index_t channels = p.channels;
+  const index_t height = p.input_height;
+  const index_t width = p.input_width;
+  const index_t kernel_height = p.kernel_height;
+  const index_t kernel_width = p.kernel_width;
+  const index_t step = static_cast<index_t>(gridDim.x) * kThreads;
+  for (index_t i = static_cast<index_t>(blockIdx.x) * kThreads + threadIdx.x; i < count;
+       i += step) {
+    const auto at = position_of<kChannelsLast, index_t>(
+        i, p.output_channels(), p.output_height, p.output_width);
+    const index_t top = at.h * static_cast<index_t>(p.stride_height) - p.padding_height;
+    const index_t left = at.w * static_cast<index_t>(p.stride_width) - p.padding_width;
+    const scalar_t* const taps = weight + at.c * kernel_height * kernel_width;
+    const index_t channel = at.c / static_cast<index_t>(p.multiplier);
+    acc_t sum = bias ? static_cast<acc_t>(bias[at.c]) : acc_t(0);
+    index_t ih = top;
+    for (index_t kh = 0; kh < kernel_height; ++kh, ih += p.dilation_height) {
+      if (ih < 0 || ih >= height) {
+        continue;
+      }
+      index_t iw = left;
+      for (index_t kw = 0; kw < kernel_width; ++kw, iw += p.dilation_width) {
+        if (iw < 0 || iw >= width) {
+          continue;
+        }
+        const Position<index_t> from{at.n, channel, ih, iw};
+        sum += static_cast<acc_t>(
+                   input[offset_of<kChannelsLast, index_t>(from, channels, height, width)]) *
+            static_cast<acc_t>(taps[kh * kernel_width + kw]);
+      }
+    }
+    output[i] = static_cast<scalar_t>(sum);
+  }
+}
+
+template <typename scalar_t, typename index_t, bool kChannelsLast>
+C10_LAUNCH_BOUNDS_1(kThreads)
+__global__ void grad_input_kernel(
+    scalar_t* __restrict__ grad_input,
+    const scalar_t* __restrict__ grad_output,
+    const scalar_t* __restrict__ weight,
+    index_t count,
+    Params p) {
+  using acc_t = opmath_type<scalar_t>;
+  const index_t output_channels = p.output_channels();
+  const index_t height = p.output_height;
+  const index_t width = p.output_width;
+  const index_t kernel_height = p.kernel_height;
+  const index_t kernel_width = p.kernel_width;
+  const index_t stride_height = p.stride_height;
+  const index_t stride_width = p.stride_width;
+  const index_t multiplier = p.multiplier;
+  const index_t step = static_cast<index_t>(gridDim.x) * kThreads;
+  for (index_t i = static_cast<index_t>(blockIdx.x) * kThreads + threadIdx.x; i < count;
+       i += step) {
+    const auto at =
+        position_of<kChannelsLast, index_t>(i, p.channels, p.input_height, p.input_width);
+    acc_t sum = 0;
+    for (index_t j = 0; j < multiplier; ++j) {
+      const index_t channel = at.c * multiplier + j;
+      const scalar_t* const taps = weight + channel * kernel_height * kernel_width;
+      // oh * stride - padding + kh * dilation = h, where an output row oh exists.
+      index_t down = at.h + p.padding_height;
+      for (index_t kh = 0; kh < kernel_height && down >= 0; ++kh, down -= p.dilation_height) {
+        if (down % stride_height != 0 || down / stride_height >= height) {
+          continue;
+        }
+        index_t right = at.w + p.padding_width;
+        for (index_t kw = 0; kw < kernel_width && right >= 0; ++kw, right -= p.dilation_width) {
+          if (right % stride_width != 0 || right / stride_width >= width) {
+            continue;
+          }
+          const Position<index_t> from{at.n, channel, down / stride_height, right / stride_width};
+          sum += static_cast<acc_t>(grad_output[offset_of<kChannelsLast, index_t>(
+                     from, output_channels, height, width)]) *
+              static_cast<acc_t>(taps[kh * kernel_width + kw]);
+        }
+      }
+    }
+    grad_input[i] = static_cast<scalar_t>(sum);
+  }
+}
+
+// The sums that are wanted for one output channel: taps [begin, end), where tap kernel_size() is
+// the bias.
+struct Taps {
+  int64_t begin;
+  int64_t end;
+  int64_t size() const {
+    return end - begin;
+  }
+};
+
+// partial[chunk][output channel][tap]. `blocks` = chunks × channel groups × taps, taps innermost,
+// so that blocks that run together read the same pixels.
+template <typename scalar_t, typename index_t, bool kChannelsLast>
+C10_LAUNCH_BOUNDS_1(kThreads)
+__global__ void grad_weight_partial_kernel(
+    opmath_type<scalar_t>* __restrict__ partial,
+    const scalar_t* __restrict__ grad_output,
+    const scalar_t* __restrict__ input,
+    int64_t blocks,
+    Taps wanted,
+    Params p) {
+  using acc_t = opmath_type<scalar_t>;
+  constexpr int kLanes = kChannelsLast ? kChannelLanes : 1;
+  constexpr int kPixelLanes = kThreads / kLanes;
+  __shared__ acc_t sums[kThreads];
+
+  const index_t output_channels = p.output_channels();
+  const index_t channels = p.channels;
+  const index_t height = p.output_height;
+  const index_t width = p.output_width;
+  const index_t kernel_width = p.kernel_width;
+  const index_t pixels = static_cast<index_t>(p.batch) * height * width;
+  const int64_t taps = wanted.end - wanted.begin;
+  const int64_t groups = (p.output_channels() + kLanes - 1) / kLanes;
+  const int lane = threadIdx.x % kLanes;
+  const int pixel_lane = threadIdx.x / kLanes;
+
+  for (int64_t block = blockIdx.x; block < blocks; block += gridDim.x) {
+    const int64_t chunk = block / taps / groups;
+    const index_t tap = wanted.begin + block % taps;
+    const index_t channel = block / taps % groups * kLanes + lane;
+    const bool is_bias = tap == p.kernel_height * p.kernel_width;
+    const index_t down = tap / kernel_width * p.dilation_height - p.padding_height;
+    const index_t right = tap % kernel_width * p.dilation_width - p.padding_width;
+    const index_t begin = chunk * kPixelsPerChunk;
+    const index_t end = min(static_cast<int64_t>(pixels), begin + kPixelsPerChunk);
+
+    acc_t sum = 0;
+    if (channel < output_channels) {
+      for (index_t pixel = begin + pixel_lane; pixel < end; pixel += kPixelLanes) {
+        const index_t ow = pixel % width;
+        const index_t oh = pixel / width % height;
+        const index_t n = pixel / width / height;
+        const Position<index_t> at{n, channel, oh, ow};
+        const index_t from = offset_of<kChannelsLast, index_t>(at, output_channels, height, width);
+        if (is_bias) {
+          sum += static_cast<acc_t>(grad_output[from]);
+          continue;
+        }
+        const Position<index_t> source{
+            n,
+            channel / static_cast<index_t>(p.multiplier),
+            oh * static_cast<index_t>(p.stride_height) + down,
+            ow * static_cast<index_t>(p.stride_width) + right};
+        if (source.h >= 0 && source.h < p.input_height && source.w >= 0 &&
+            source.w < p.input_width) {
+          sum += static_cast<acc_t>(grad_output[from]) *
+              static_cast<acc_t>(input[offset_of<kChannelsLast, index_t>(
+                  source, channels, p.input_height, p.input_width)]);
+        }
+      }
+    }
+
+    sums[threadIdx.x] = sum;
+    __syncthreads();
+    for (int half = kPixelLanes / 2; half > 0; half /= 2) {
+      if (pixel_lane < half) {
+        sums[threadIdx.x] += sums[threadIdx.x + half * kLanes];
+      }
+      __syncthreads();
+    }
+    if (pixel_lane == 0 && channel < output_channels) {
+      partial[(chunk * p.output_channels() + channel) * taps + block % taps] = sums[lane];
+    }
+    // The next round writes `sums` again.
+    __syncthreads();
+  }
+}
+
+template <typename scalar_t>
+C10_LAUNCH_BOUNDS_1(kThreads)
+__global__ void grad_weight_total_kernel(
+    scalar_t* __restrict__ grad_weight,
+    scalar_t* __restrict__ grad_bias,
+    const opmath_type<scalar_t>* __restrict__ partial,
+    int64_t chunks,
+    int64_t output_channels,
+    int64_t kernel_size,
+    Taps wanted) {
+  const int64_t taps = wanted.end - wanted.begin;
+  const int64_t count = output_channels * taps;
+  const int64_t step = static_cast<int64_t>(gridDim.x) * kThreads;
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < count;
+       i += step) {
+    // There are few chunks to an element, so double costs nothing that shows.
+    double sum = 0;
+    for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+      sum += partial[chunk * count + i];
+    }
+    const int64_t channel = i / taps;
+    const int64_t tap = wanted.begin + i % taps;
+    if (tap == kernel_size) {
+      grad_bias[channel] = static_cast<scalar_t>(sum);
+    } else {
+      grad_weight[channel * kernel_size + tap] = static_cast<scalar_t>(sum);
+    }
+  }
+}
+
+unsigned int blocks_for(int64_t items, int64_t items_per_block) {
+  return static_cast<unsigned int>(std::min(kMaxBlocks, divide_up(items, items_per_block)));
+}
+
+template <typename scalar_t>
+scalar_t* pointer_or_null(const TensorBase& tensor) {
+  return tensor.defined() ? tensor.mutable_data_ptr<scalar_t>() : nullptr;
+}
+
+// Calls launch with the index type and the memory order as compile-time values.
+template <typename Launch>
+void with_layout(const Params& p, const Launch& launch) {
+  const auto with_index = [&](auto index) {
+    if (p.channels_last) {
+      launch(index, std::true_type());
+    } else {
+      launch(index, std::false_type());
+    }
+  };
+  if (fits_32_bits(p)) {
+    with_index(int32_t());
+  } else {
+    with_index(int64_t());
+  }
+}
+
+template <typename scalar_t>
+void launch_forward(
+    const TensorBase& output,
+    const TensorBase& input,
+    const TensorBase& weight,
+    const TensorBase& bias,
+    const Params& p) {
+  const int64_t count = output.numel();
+  if (count == 0) {
+    return;
+  }
+  with_layout(p, [&](auto index, auto channels_last) {
+    using index_t = decltype(index);
+    forward_kernel<scalar_t, index_t, decltype(channels_last)::value>
+        <<<blocks_for(count, kThreads), kThreads, 0, c10::cuda::getCurrentCUDAStream()>>>(
+            output.mutable_data_ptr<scalar_t>(),
+            input.const_data_ptr<scalar_t>(),
+            weight.const_data_ptr<scalar_t>(),
+            bias.defined() ? bias.const_data_ptr<scalar_t>() : nullptr,
+            static_cast<index_t>(count),
+            p);
+    C10_CUDA_KERNEL_LAUNCH_CHECK();
+  });
+}
+
+template <typename scalar_t>
+void launch_grad_input(
+    const TensorBase& grad_input,
+    const TensorBase& grad_output,
+    const TensorBase& weight,
+    const Params& p) {
+  const int64_t count = grad_input.numel();
+  if (count == 0) {
+    return;
+  }
+  with_layout(p, [&](auto index, auto channels_last) {
+    using index_t = decltype(index);
+    grad_input_kernel<scalar_t, index_t, decltype(channels_last)::value>
+        <<<blocks_for(count, kThreads), kThreads, 0, c10::cuda::getCurrentCUDAStream()>>>(
+            grad_input.mutable_data_ptr<scalar_t>(),
+            grad_output.const_data_ptr<scalar_t>(),
+            weight.const_data_ptr<scalar_t>(),
+            static_cast<index_t>(count),
+            p);
+    C10_CUDA_KERNEL_LAUNCH_CHECK();
+  });
+}
+
+// Either of grad_weight and grad_bias may be undefined.
+template <typename scalar_t>
+void launch_grad_weight(
+    const TensorBase& grad_weight,
+    const TensorBase& grad_bias,
+    const TensorBase& grad_output,
+    const TensorBase& input,
+    const Params& p) {
+  using acc_t = opmath_type<scalar_t>;
+  const Taps wanted{
+      grad_weight.defined() ? 0 : p.kernel_size(),
+      grad_bias.defined() ? p.kernel_size() + 1 : p.kernel_size()};
+  const int64_t chunks = divide_up(p.batch * p.output_height * p.output_width, kPixelsPerChunk);
+  const Tensor partial = at::empty(
+      {chunks, p.output_channels(), wanted.size()},
+      grad_output.options()
+          .dtype(c10::CppTypeToScalarType<acc_t>::value)
+          .memory_format(MemoryFormat::Contiguous));
+  const auto stream = c10::cuda::getCurrentCUDAStream();
+  if (chunks > 0) {
+    with_layout(p, [&](auto index, auto channels_last) {
+      constexpr bool kChannelsLast = decltype(channels_last)::value;
+      const int64_t groups = divide_up(p.output_channels(), kChannelsLast ? kChannelLanes : 1);
+      const int64_t blocks = chunks * groups * wanted.size();
+      grad_weight_partial_kernel<scalar_t, decltype(index), kChannelsLast>
+          <<<blocks_for(blocks, 1), kThreads, 0, stream>>>(
+              partial.mutable_data_ptr<acc_t>(),
+              grad_output.const_data_ptr<scalar_t>(),
+              input.const_data_ptr<scalar_t>(),
+              blocks,
+              wanted,
+              p);
+      C10_CUDA_KERNEL_LAUNCH_CHECK();
+    });
+  }
+  const int64_t sums = p.output_channels() * wanted.size();
+  grad_weight_total_kernel<scalar_t><<<blocks_for(sums, kThreads), kThreads, 0, stream>>>(
+      pointer_or_null<scalar_t>(grad_weight),
+      pointer_or_null<scalar_t>(grad_bias),
+      partial.const_data_ptr<acc_t>(),
+      chunks,
+      p.output_channels(),
+      p.kernel_size(),
+      wanted);
+  C10_CUDA_KERNEL_LAUNCH_CHECK();
+}
+
+void forward_cuda(
+    const TensorBase& output,
+    const TensorBase& input,
+    const TensorBase& weight,
+    const TensorBase& bias,
+    const Params& p) {
+  AT_DISPATCH_FLOATING_TYPES_AND2(
+      kHalf, kBFloat16, input.scalar_type(), "depthwise_conv2d_ext", [&] {
+        launch_forward<scalar_t>(output, input, weight, bias, p);
+      });
+}
+
+void backward_cuda(
+    const TensorBase& grad_input,
+    const TensorBase& grad_weight,
+    const TensorBase& grad_bias,
+    const TensorBase& grad_output,
+    const TensorBase& input,
+    const TensorBase& weight,
+    const Params& p) {
+  AT_DISPATCH_FLOATING_TYPES_AND2(
+      kHalf, kBFloat16, input.scalar_type(), "depthwise_conv2d_ext_backward", [&] {
+        if (grad_input.defined()) {
+          launch_grad_input<scalar_t>(grad_input, grad_output, weight, p);
+        }
+        if (grad_weight.defined() || grad_bias.defined()) {
+          launch_grad_weight<scalar_t>(grad_weight, grad_bias, grad_output, input, p);
+        }
+      });
+}
+
+} // namespace
+
+REGISTER_DISPATCH(depthwise_conv2d_ext_stub, &forward_cuda)
+REGISTER_DISPATCH(depthwise_conv2d_ext_backward_stub, &backward_cuda)
+
+} // namespace at::native
