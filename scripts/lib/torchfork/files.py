@@ -152,6 +152,20 @@ def build_directory(target: Path, fill: Callable[[Path], None]) -> None:
 
 
 @contextlib.contextmanager
+def scratch_directory(near: Path) -> Iterator[Path]:
+    """A temporary directory beside `near` (so on the same disk), removed at the end."""
+    try:
+        near.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(dir=near.parent, prefix=f".{near.name[:60]}."))
+    except OSError as error:
+        raise output_error(near, error) from error
+    try:
+        yield temporary
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextlib.contextmanager
 def lock(path: Path, purpose: str, on_wait: Callable[[str], None], timeout: float) -> Iterator[None]:
     """Hold `path` as a lock; tell who holds it while waiting, and give up after `timeout` seconds."""
     try:

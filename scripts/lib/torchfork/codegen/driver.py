@@ -15,6 +15,7 @@ import inspect
 import json
 import os
 import sys
+import traceback
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -197,7 +198,12 @@ def gate(request: dict[str, Any]) -> dict[str, Any]:
         (out / "schemas.json").write_text(json.dumps(schemas), encoding="utf-8")
 
     _fork_all([lambda: generator.aten(out / "ATen", "headers"), autograd])
-    return {"schemas": json.loads((out / "schemas.json").read_text(encoding="utf-8"))}
+    keys = importlib.import_module("torchgen.model").DispatchKey.__members__
+    return {
+        "schemas": json.loads((out / "schemas.json").read_text(encoding="utf-8")),
+        "dispatch_keys": sorted(keys),
+        "tags": sorted(importlib.import_module("torchgen.gen").parse_tags_yaml(generator.tags_yaml)),
+    }
 
 
 def added_functions(generator: Generator, base_schemas: Collection[str]) -> list[Any]:
@@ -260,31 +266,63 @@ def additions(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _fork_all(jobs: list[Callable[[], None]]) -> None:
-    """Run jobs in children of this process, side by side.
+    """Run jobs in children of this process, side by side; the first failure is this one's too.
 
     torchgen's main parses without the keys of devices that are not built (MPS, XPU), the autograd
     generator with them, and the parser caches by path: one process cannot serve both.
     """
-    children = []
-    for job in jobs:
-        child = os.fork()
-        if child == 0:
-            status = 1
-            try:
-                job()
-                status = 0
-            except BaseException:
-                import traceback
+    children = [_fork(job) for job in jobs]
+    reports = [_wait(*child) for child in children]
+    for report in reports:
+        if report is not None:
+            raise CodegenFailure(report)
 
-                traceback.print_exc()
-            finally:
-                sys.stdout.flush()
-                sys.stderr.flush()
-                os._exit(status)
-        children.append(child)
-    failed = [child for child in children if os.waitpid(child, 0)[1]]
-    if failed:
-        raise SystemExit(1)
+
+class CodegenFailure(Exception):
+    """A child's error, as `_report` describes it."""
+
+
+def _fork(job: Callable[[], None]) -> tuple[int, int]:
+    """Start a job in a child; its process id and the pipe on which it reports a failure."""
+    read_end, write_end = os.pipe()
+    child = os.fork()
+    if child:
+        os.close(write_end)
+        return child, read_end
+    status = 0
+    try:
+        job()
+    except BaseException as error:
+        os.write(write_end, json.dumps(_report(error)).encode())
+        status = 1
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def _wait(child: int, pipe: int) -> Any:
+    """The child's report, or None where it succeeded."""
+    with os.fdopen(pipe, "rb") as stream:
+        text = stream.read()
+    status = os.waitpid(child, 0)[1]
+    if text:
+        return json.loads(text)
+    if status:
+        signal = os.waitstatus_to_exitcode(status)
+        return {"type": "Killed", "message": f"the generator ended with {signal}", "trace": ""}
+    return None
+
+
+def _report(error: BaseException) -> Any:
+    """What an error says, and its trace for --debug."""
+    if isinstance(error, CodegenFailure):
+        return error.args[0]
+    trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    # a parser's message keeps to 64 KiB, which is what a pipe takes without a reader
+    return {
+        "type": type(error).__name__, "message": str(error)[-8000:], "trace": trace[-20000:]
+    }  # fmt: skip
 
 
 TASKS = {"gate": gate, "describe": describe, "additions": additions}
@@ -293,7 +331,10 @@ TASKS = {"gate": gate, "describe": describe, "additions": additions}
 def main() -> None:
     """Read a request (JSON) from the first argument's file, write the answer to the second's."""
     request = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
-    answer = TASKS[request["task"]](request)
+    try:
+        answer = TASKS[request["task"]](request)
+    except BaseException as error:
+        answer = {"error": _report(error)}
     Path(sys.argv[2]).write_text(json.dumps(answer), encoding="utf-8")
 
 

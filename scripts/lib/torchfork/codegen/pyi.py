@@ -1,4 +1,4 @@
-"""Stub signatures of the additions, formed by the functions that upstream's stub generator calls."""
+"""Stub signatures of the additions, formed by what upstream's stub generator itself calls."""
 
 from __future__ import annotations
 

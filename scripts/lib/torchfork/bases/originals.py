@@ -1,0 +1,113 @@
+"""Files of an installed torch: kept, replaced by one rename, put back with inode and times."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from . import journal
+from .journal import Entry, Journal
+
+
+@dataclass(frozen=True)
+class File:
+    """A file as it shall be; `write` puts its contents into a path."""
+
+    sha256: str
+    size: int
+    write: Callable[[Path], object]
+
+
+def compiled(site: Path, names: list[str]) -> list[str]:
+    """The .pyc files of replaced .py files: part of what an undo brings back."""
+    return sorted(
+        path.relative_to(site).as_posix()
+        for name in names
+        if name.endswith(".py")
+        for path in _pyc_files(site, name)
+    )
+
+
+def _pyc_files(site: Path, name: str) -> Iterator[Path]:
+    source = site / name
+    return (source.parent / "__pycache__").glob(f"{source.stem}.*.pyc")
+
+
+def keep(site: Path, name: str) -> None:
+    """Give the original a second name beside the journal: its inode, times and mode with it."""
+    source, target = site / name, journal.original(site, name)
+    if target.exists() or not source.exists():
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        target.hardlink_to(source)
+    except OSError:  # a filesystem without hard links
+        partial = target.with_name(f".{target.name}.part")
+        shutil.copy2(source, partial)
+        partial.replace(target)
+
+
+def put(site: Path, name: str, new: File, entry: Entry) -> None:
+    target = site / name
+    target.parent.mkdir(parents=True, exist_ok=True)
+    mode = target.stat().st_mode & 0o777 if target.exists() else 0o644
+    if entry.original is None and ".so" in target.suffixes:
+        mode = 0o755
+    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name[:80]}.")
+    os.close(handle)
+    try:
+        new.write(Path(temporary))
+        Path(temporary).chmod(mode)
+        Path(temporary).replace(target)
+    finally:
+        Path(temporary).unlink(missing_ok=True)
+
+
+def restore(site: Path, before: Journal, names: list[str]) -> tuple[list[str], list[str]]:
+    """Bring originals back, remove what was added; (restored, removed)."""
+    restored, removed = [], []
+    for name in names:
+        kept = journal.original(site, name)
+        if kept.exists():
+            kept.replace(site / name)
+            restored.append(name)
+        elif before.entries[name].original is None and (site / name).exists():
+            (site / name).unlink()
+            removed.append(name)
+            for pyc in list(_pyc_files(site, name)) if name.endswith(".py") else []:
+                pyc.unlink()
+            _remove_empty(site, (site / name).parent)
+    return restored, removed
+
+
+def restore_compiled(site: Path, before: Journal, names: list[str]) -> None:
+    """Each restored .py file gets back the .pyc files that it had, and no others."""
+    for name in names:
+        if name.endswith(".py") and before.entries[name].original is not None:
+            for pyc in list(_pyc_files(site, name)):
+                pyc.unlink()
+    for name in before.compiled:
+        source = Path(name).parent.parent / (Path(name).name.split(".")[0] + ".py")
+        kept = journal.original(site, name)
+        if source.as_posix() in names and kept.exists():
+            (site / name).parent.mkdir(exist_ok=True)
+            kept.replace(site / name)
+
+
+def _remove_empty(site: Path, directory: Path) -> None:
+    while directory != site:
+        try:
+            directory.rmdir()
+        except OSError:
+            return
+        directory = directory.parent
+
+
+def remove_traces(site: Path) -> None:
+    """The journal goes last: until then a killed undo can be gone on with."""
+    shutil.rmtree(site / journal.DIRECTORY / "files", ignore_errors=True)
+    shutil.rmtree(site / journal.DIRECTORY)

@@ -1,0 +1,228 @@
+"""The graft lane: additions compiled against an official wheel, and a new wheel made of both."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from .. import additions as additions_module
+from .. import files, hooks, ninjafile, stubs, toolchain, traits, units
+from ..additions import Additions
+from ..bases.base import Base
+from ..merged import MergedTree
+from ..stages import assemble, codegen, gate, link, merge, select, symbols, templates, validate
+from ..stages import compile as compile_stage
+from ..ui import Ui
+from ..units import Layout
+from ..upstream import Upstream
+
+# How long a second run waits for the first one's build directory.
+LOCK_SECONDS = 3600.0
+
+
+@dataclass(frozen=True)
+class Gated:
+    """A base that has passed the gate."""
+
+    upstream: Upstream
+    wrapper: gate.Wrapper
+    compared: int
+
+
+@dataclass(frozen=True)
+class Grafted:
+    """The outcome of a graft: what to pack or to put into an environment."""
+
+    base: Base
+    overlay: Path
+    manifest: dict[str, Any]
+    layout: Layout
+    kernels: int  # kernels that generated code calls and the additions define
+    compiled: int  # objects that this run compiled
+    cuda_note: str  # why there are no CUDA kernels; '' where there are
+
+
+def tooling_fingerprint() -> str:
+    """A hash over torchfork's own files: a change of the tooling makes everything anew."""
+    package = Path(__file__).resolve().parents[1]
+    return files.fingerprint(files.tree_files(package), package)
+
+
+def layout_for(base: Base, additions: Additions, work: Path) -> Layout:
+    """The build directory of these additions on this base; stable between edits."""
+    key = files.sha256_text(
+        base.identity, str(additions.root), str(base.interpreter.executable),
+        os.environ.get("USE_CUDA", ""), os.environ.get("TORCH_CUDA_ARCH_LIST", ""),
+        os.environ.get("CXX", ""), os.environ.get("CUDA_HOME", ""),
+    )  # fmt: skip
+    return Layout(work / f"torch-{base.version}-{base.interpreter.tag}-{key[:12]}")
+
+
+def pass_gate(base: Base, cache: Path, ui: Ui) -> Gated:
+    """Regenerate and compare the base's headers, once for each base and version of the tooling."""
+    driver = Path(codegen.PACKAGE_PATH, "torchfork", "codegen", "driver.py")
+    tooling = files.sha256_text(driver.read_text("utf-8"), Path(gate.__file__).read_text("utf-8"))
+    note = cache / "gate" / f"{base.identity}-{tooling[:16]}.json"
+    with ui.step("regenerate the base's headers") as step:
+        known = files.read_json(note)
+        if known is None:
+            known = _run_gate(base, note)
+        step.say(f"{known['compared']} headers of torch {base.version} equal what its YAML makes")
+    return Gated(
+        Upstream(
+            tuple(known["schemas"]), frozenset(known["tags"]), frozenset(known["dispatch_keys"])
+        ),
+        gate.Wrapper(**known["wrapper"]),
+        known["compared"],
+    )
+
+
+def _run_gate(base: Base, note: Path) -> dict[str, Any]:
+    scratch = note.with_suffix("")
+    with files.scratch_directory(scratch) as directory:
+        home = directory / "home"
+        home.mkdir()
+        (home / "torchgen").symlink_to(base.root / "torchgen")
+        upstream = codegen.regenerate_base(home, directory / "out", directory)
+        report = gate.check(base, directory / "out")
+    known = {
+        "schemas": upstream.schemas,
+        "tags": sorted(upstream.tags),
+        "dispatch_keys": sorted(upstream.dispatch_keys),
+        "wrapper": asdict(report.wrapper),
+        "compared": report.compared,
+    }
+    files.write_json(note, known)
+    return known
+
+
+def merge_and_validate(
+    base: Base, additions: Additions, gated: Gated, layout: Layout, ui: Ui
+) -> tuple[MergedTree, dict[str, Any]]:
+    """Merge the YAML, have it validated, and fill the generator's own lists."""
+    with ui.step("merge the YAML") as step:
+        validate.check(additions, gated.upstream, base.version)
+        tree = merge.prepare(base, additions, layout.tree)
+        step.say(
+            f"{len(additions.native.entries)} operators, "
+            f"{len(additions.derivatives.entries)} derivative formulas"
+        )
+    with ui.step("validate with PyTorch's parser") as step:
+        manifest = codegen.describe(tree, additions, gated.upstream.schemas, layout.root)
+        merge.apply_edits(tree, _hook_edits(base, additions, manifest))
+        generated = sum(op["generated"] for op in manifest["operators"])
+        step.say(f"{len(manifest['operators'])} functions, {generated} of them generated variants")
+    return tree, manifest
+
+
+def _hook_edits(base: Base, additions: Additions, manifest: dict[str, Any]) -> dict[str, str]:
+    return hooks.text_hooks(_reader(base), manifest, "graft", additions.manual_headers)
+
+
+def _reader(base: Base) -> Any:
+    def read(relative: str) -> str | None:
+        path = base.root / relative
+        return path.read_text(encoding="utf-8") if path.is_file() else None
+
+    return read
+
+
+def _assemble(
+    base: Base,
+    additions: Additions,
+    gated: Gated,
+    tree: MergedTree,
+    manifest: dict[str, Any],
+    layout: Layout,
+) -> None:
+    """Bring the overlay's text files up to date; headers must be there before the compiler runs."""
+    generated = gate.generated_headers(layout.generated / "all")
+    wrapper = (gated.wrapper.before, gated.wrapper.after)
+    wanted = assemble.headers(base, generated, wrapper, layout)
+    wanted |= assemble.additions_headers(additions, layout)
+    wanted |= assemble.packaged_yaml(base, tree, layout)
+    wanted |= assemble.edits(layout, _hook_edits(base, additions, manifest))
+    wanted |= assemble.edits(layout, stubs.stub_edits(_reader(base), manifest))
+    assemble.remove_others(layout, wanted)
+
+
+def build(base: Base, additions: Additions, gated: Gated, work: Path, ui: Ui) -> Grafted:
+    """Everything from the merged YAML to the linked libraries, in the overlay."""
+    layout = layout_for(base, additions, work)
+    with _locked(layout, ui):
+        found_traits = traits.detect(base)
+        tools = toolchain.find(base, os.environ)
+        tree, manifest = merge_and_validate(base, additions, gated, layout, ui)
+        with ui.step("generate") as step:
+            _generate(base, additions, tree, manifest, layout)
+            chosen = select.choose(layout.generated, layout.sources, cuda=tools.cuda is not None)
+            _assemble(base, additions, gated, tree, manifest, layout)
+            step.say(f"{len(chosen)} generated files have something of the additions in them")
+        objects = units.all_units(chosen, additions, tools)
+        with ui.step("compile") as step:
+            units_text = ninjafile.ninja_text(
+                base, found_traits, tools, additions, layout, objects
+            )
+            compile_stage.link_additions(additions, layout.additions_include)
+            compiled = compile_stage.compile_all(units_text, layout.build, tools, step.advance)
+            step.say(f"{compiled} of {len(objects)} objects, {tools.jobs} at once")
+        with ui.step("compare declared and defined kernels") as step:
+            found = symbols.read_objects(layout.build, objects)
+            exports = _exports(base, layout)
+            kernels = symbols.check(base, additions, found, exports)
+            step.say(f"{kernels} kernels, none missing, none without a declaration")
+        with ui.step("link") as step:
+            libraries = link.link(base, found_traits, tools, objects, layout.build, layout.overlay)
+            step.say(", ".join(f"{p.name} {p.stat().st_size / 1024:.0f} KB" for p in libraries))
+    return Grafted(base, layout.overlay, manifest, layout, kernels, compiled, tools.cuda_note)
+
+
+def _generate(
+    base: Base, additions: Additions, tree: MergedTree, manifest: dict[str, Any], layout: Layout
+) -> None:
+    """Run the generator unless the merged tree and the tooling are those of the last run."""
+    key = files.sha256_text(
+        tooling_fingerprint(), files.fingerprint(files.tree_files(tree.root), tree.root)
+    )
+    note = layout.generated / "made-from.json"
+    if files.read_json(note) == key:
+        return
+    templates.make_autograd_templates(
+        base.packaged / "autograd" / "templates", layout.templates
+    )
+
+    def fill(target: Path) -> None:
+        codegen.generate(tree, additions, manifest, layout.templates, target, layout.root)
+        files.write_json(target / "made-from.json", key)
+
+    files.build_directory(layout.generated, fill)
+
+
+def _exports(base: Base, layout: Layout) -> set[str]:
+    """What the base's libraries export, read once a build directory (nm takes a second)."""
+    note = layout.root / "exports.json"
+    known = files.read_json(note)
+    if known is None:
+        known = sorted(symbols.exported(symbols.base_libraries(base)))
+        files.write_json(note, known)
+    return set(known)
+
+
+@contextmanager
+def _locked(layout: Layout, ui: Ui) -> Iterator[None]:
+    def waiting(holder: str) -> None:
+        ui.warn(f"another run holds this build directory: {holder}; waiting for it")
+
+    lock = layout.root.with_suffix(".lock")
+    with files.lock(lock, f"building in {layout.root.name}", waiting, LOCK_SECONDS):
+        layout.root.mkdir(parents=True, exist_ok=True)
+        yield
+
+
+def load_additions(root: Path) -> Additions:
+    """Read an additions directory."""
+    return additions_module.load(root)

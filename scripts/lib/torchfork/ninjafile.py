@@ -1,0 +1,111 @@
+"""The text of the ninja file that compiles a graft."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from .additions import Additions
+from .bases.base import Base
+from .toolchain import Toolchain
+from .traits import Traits
+from .units import SUPPORT, Layout, Unit
+
+def _quote(text: str) -> str:
+    """A word of a shell command inside a ninja file."""
+    escaped = text.replace("$", "$$")
+    return escaped if re.fullmatch(r"[\w@%+=:,./$-]+", escaped) else "'" + escaped + "'"
+
+
+def _path(path: Path | str) -> str:
+    """A path in ninja's build lines."""
+    return str(path).replace("$", "$$").replace(" ", "$ ").replace(":", "$:")
+
+
+def include_flags(base: Base, layout: Layout) -> list[str]:
+    """Our headers before the base's; the base's as system headers, whose warnings are not ours."""
+    include = layout.overlay / "torch" / "include"
+    folders = [layout.additions_include, include, layout.private]
+    folders.append(include / "torch" / "csrc" / "api" / "include")
+    system = [base.include, base.include / "torch" / "csrc" / "api" / "include"]
+    return [f"-I{f}" for f in folders] + [part for f in system for part in ("-isystem", str(f))]
+
+
+def common_flags(base: Base, traits: Traits, toolchain: Toolchain) -> list[str]:
+    """Flags that every object shares: the base's ABI and upstream's own code generation flags."""
+    defined = {"AT_PER_OPERATOR_HEADERS": "", "NDEBUG": "", "FMT_HEADER_ONLY": "1"}
+    if toolchain.x86:
+        defined |= {"HAVE_AVX2_CPU_DEFINITION": "", "HAVE_AVX512_CPU_DEFINITION": ""}
+    if toolchain.cuda:
+        defined["USE_CUDA"] = ""
+    defined |= traits.definitions
+    flags = [f"-D{key}={value}" if value else f"-D{key}" for key, value in defined.items()]
+    return [f"-std={traits.cxx_standard}", *flags]
+
+
+def _prefix_maps(base: Base, additions: Additions, layout: Layout) -> list[str]:
+    """Paths as an in-tree build would see them: no trace of this machine in the objects."""
+    maps = {  # of several that match, GCC takes the last
+        str(base.root): ".",
+        str(layout.root): ".",
+        str(layout.overlay): ".",
+        str(layout.private): "torch/include",
+        str(layout.additions_include): "aten/src",
+        str(additions.source_root): "aten/src/ATen",
+        str(SUPPORT): "torchfork",
+    }
+    return [f"-ffile-prefix-map={old}={new}" for old, new in maps.items()]
+
+
+HOST_FLAGS = ("-fPIC", "-fopenmp", "-fvisibility=hidden", "-fvisibility-inlines-hidden",
+              "-fno-math-errno", "-fno-trapping-math", "-fno-semantic-interposition")  # fmt: skip
+
+
+def ninja_text(
+    base: Base,
+    traits: Traits,
+    toolchain: Toolchain,
+    additions: Additions,
+    layout: Layout,
+    units: Sequence[Unit],
+) -> str:
+    """The build file."""
+    shared = [*common_flags(base, traits, toolchain), *include_flags(base, layout)]
+    python = base.interpreter.include
+    maps = _prefix_maps(base, additions, layout)
+    cxx = [*HOST_FLAGS, *maps, *shared, f"-isystem{python}", f"-I{SUPPORT}"]
+    launcher = f"{toolchain.launcher} " if toolchain.launcher else ""
+    lines = [
+        "ninja_required_version = 1.8",
+        "cxxflags = " + " ".join(map(_quote, cxx)),
+        "rule cxx",
+        f"  command = {launcher}{toolchain.cxx} -MMD -MF $out.d $cxxflags $flags -c $in -o $out",
+        "  depfile = $out.d",
+        "  deps = gcc",
+        "  description = $out",
+    ]
+    if toolchain.cuda:
+        host = ",".join([*HOST_FLAGS, *maps])
+        cuda_include = [p for f in toolchain.cuda.include for p in ("-isystem", str(f))]
+        nvcc = [
+            *shared, *cuda_include, *toolchain.cuda.gencode, "-Xcompiler", host,
+            "--expt-relaxed-constexpr", "--expt-extended-lambda", "-w",
+            "-D__CUDA_NO_HALF_OPERATORS__", "-D__CUDA_NO_HALF_CONVERSIONS__",
+            "-D__CUDA_NO_HALF2_OPERATORS__", "-D__CUDA_NO_BFLOAT16_CONVERSIONS__",
+        ]  # fmt: skip
+        lines += [
+            "nvccflags = " + " ".join(map(_quote, nvcc)),
+            "rule nvcc",
+            f"  command = {launcher}{_quote(str(toolchain.cuda.nvcc))} -ccbin {toolchain.cxx} "
+            "-MD -MF $out.d $nvccflags $flags -c $in -o $out",
+            "  depfile = $out.d",
+            "  deps = gcc",
+            "  description = $out",
+        ]
+        lines[1] += " " + " ".join(map(_quote, cuda_include))
+    for unit in units:
+        lines.append(f"build {_path(unit.object)}: {unit.rule} {_path(unit.source)}")
+        lines.append("  flags = " + " ".join(map(_quote, unit.flags)))
+    lines.append("build objects: phony " + " ".join(_path(unit.object) for unit in units))
+    return "\n".join([*lines, "default objects", ""])

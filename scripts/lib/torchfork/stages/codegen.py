@@ -1,0 +1,159 @@
+"""Runs the code generator of a tree in a process of its own, and translates what it complains of."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from .. import process
+from ..additions import Additions, Entry
+from ..errors import AdditionsError, BaseRefusedError, DerivativeError, ForkError, InternalError
+from ..files import read_json, write_json
+from ..merged import MergedTree
+from ..upstream import Upstream
+
+PACKAGE_PATH = Path(__file__).resolve().parents[2]
+_LOCATION = re.compile(r"(native_functions|derivatives|deprecated)\.yaml:(\d+)")
+
+
+class CodegenRefusal(Exception):
+    """The generator refused its input; carries its report."""
+
+    def __init__(self, report: dict[str, str]) -> None:
+        super().__init__(report["message"])
+        self.report = report
+
+
+def run_driver(torchgen_home: Path, request: dict[str, Any], scratch: Path) -> dict[str, Any]:
+    """Run one task of codegen.driver with the torchgen below torchgen_home.
+
+    scratch receives the request, the answer and Python's bytecode (never the base's directory).
+    """
+    task = request["task"]
+    question, answer = scratch / f"{task}.request.json", scratch / f"{task}.answer.json"
+    answer.unlink(missing_ok=True)
+    write_json(question, request)
+    outcome = process.run(
+        [sys.executable, "-m", "torchfork.codegen.driver", question, answer],
+        env={
+            "PYTHONPATH": f"{torchgen_home}:{PACKAGE_PATH}",
+            "PYTHONPYCACHEPREFIX": str(scratch / "pycache"),
+            "PYTHONHASHSEED": "0",
+        },
+        cwd=scratch,
+        check=False,
+    )
+    reply = read_json(answer)
+    if not isinstance(reply, dict):
+        raise InternalError(
+            f"the code generator ended with status {outcome.returncode} and no answer",
+            where=outcome.command,
+            why=outcome.stderr[-2000:],
+            next="run the same command again; if it stays, report it with this text",
+        )
+    if "error" in reply:
+        raise CodegenRefusal(reply["error"])
+    return reply
+
+
+def regenerate_base(torchgen_home: Path, out: Path, scratch: Path) -> Upstream:
+    """Generate all headers of an unmodified base into `out`; say what the base has."""
+    packaged = torchgen_home / "torchgen" / "packaged"
+    request = {"task": "gate", "packaged": str(packaged), "out": str(out)}
+    try:
+        reply = run_driver(torchgen_home, request, scratch)
+    except CodegenRefusal as refusal:
+        raise BaseRefusedError(
+            "the base's own code generator fails on the base's own YAML",
+            where=str(packaged),
+            why=str(refusal),
+            next="use an official wheel: scripts/build_torch.sh --torch VERSION",
+        ) from refusal
+    return Upstream(
+        tuple(reply["schemas"]), frozenset(reply["tags"]), frozenset(reply["dispatch_keys"])
+    )
+
+
+def describe(
+    tree: MergedTree, additions: Additions, base_schemas: Sequence[str], scratch: Path
+) -> dict[str, Any]:
+    """Have the generator parse the merged tree; the manifest of what the additions add."""
+    differentiable = sorted({entry.name.split(".")[0] for entry in additions.derivatives.entries})
+    request = {
+        "task": "describe",
+        "packaged": str(tree.packaged),
+        "base_schemas": list(base_schemas),
+        "differentiable": differentiable,
+        "deprecated": [entry.fields for entry in additions.deprecated.entries],
+    }
+    try:
+        manifest: dict[str, Any] = run_driver(tree.root, request, scratch)["manifest"]
+    except CodegenRefusal as refusal:
+        raise translate(refusal, tree, additions) from refusal
+    return manifest
+
+
+def generate(
+    tree: MergedTree,
+    additions: Additions,
+    manifest: dict[str, Any],
+    templates: Path,
+    out: Path,
+    scratch: Path,
+) -> None:
+    """Generate the merged headers (out/all) and the added functions' sources (out/added, out/none)."""
+    request = {
+        "task": "additions",
+        "packaged": str(tree.packaged),
+        "templates": str(templates),
+        "out": str(out),
+        "added": [op["schema"] for op in manifest["operators"]],
+    }
+    try:
+        run_driver(tree.root, request, scratch)
+    except CodegenRefusal as refusal:
+        raise translate(refusal, tree, additions) from refusal
+
+
+def translate(refusal: CodegenRefusal, tree: MergedTree, additions: Additions) -> ForkError:
+    """The generator's complaint as an error that names the line of our file."""
+    message = str(refusal)
+    entry = _located(message, tree, additions) or _mentioned(message, additions)
+    cause = _LOCATION.split(message)[0].rsplit("\n", 1)[0].strip() or message
+    cause = re.sub(r"\s*\bin \S*$", "", cause).strip() or refusal.report["type"]
+    derivative = entry is not None and entry.file == additions.derivatives.path
+    kind = DerivativeError if derivative else AdditionsError
+    error = kind(
+        f"PyTorch's code generator refuses '{entry.name}'"
+        if entry
+        else "PyTorch's code generator refuses the additions",
+        where=entry.where() if entry else str(additions.native.path),
+        why=cause,
+        next="correct the entry; scripts/torchfork check runs this test alone, in seconds",
+    )
+    error.__cause__ = RuntimeError(refusal.report.get("trace", ""))
+    return error
+
+
+def _located(message: str, tree: MergedTree, additions: Additions) -> Entry | None:
+    """The entry of ours whose place in a merged file the message names."""
+    files = {"native_functions": "native", "derivatives": "derivatives", "deprecated": "deprecated"}
+    for name, line in _LOCATION.findall(message):
+        key = files[name]
+        ours = tree.merged[key].our_line(int(line))
+        yaml_file = getattr(additions, key)
+        if ours is not None and (entry := yaml_file.entry_at(ours)):
+            return entry
+    return None
+
+
+def _mentioned(message: str, additions: Additions) -> Entry | None:
+    """The entry whose operator the message mentions by name, the longest name first."""
+    entries = [*additions.derivatives.entries, *additions.native.entries]
+    for entry in sorted(entries, key=lambda e: -len(e.name)):
+        if re.search(rf"\b{re.escape(entry.name.split('.')[0])}\b", message):
+            return entry
+    return None

@@ -1,0 +1,77 @@
+"""Links the two libraries that take the place of the base's stubs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from .. import process
+from ..bases.base import Base
+from ..errors import CompileError
+from ..toolchain import Toolchain
+from ..traits import Elf, Traits
+from ..units import Unit
+
+
+def link(
+    base: Base,
+    traits: Traits,
+    toolchain: Toolchain,
+    units: Sequence[Unit],
+    build: Path,
+    overlay: Path,
+) -> tuple[Path, Path]:
+    """Link libtorch.so and torch/_C into the overlay; their paths there."""
+    lib = base.torch / "lib"
+    core = overlay / "torch" / "lib" / "libtorch.so"
+    extension = overlay / base.extension
+    needed = [name for name in traits.libtorch.needed if (lib / name).exists()]
+    needed += ["libc10.so", *(["libc10_cuda.so"] if toolchain.cuda else []), traits.openmp]
+    core_objects = [unit.object for unit in units if not unit.python]
+    python_objects = [unit.object for unit in units if unit.python]
+    _shared(
+        toolchain, traits.libtorch, build, core, core_objects,
+        [lib / name for name in dict.fromkeys(needed) if name], ["-Wl,-soname,libtorch.so"],
+    )  # fmt: skip
+    python_needed = [name for name in traits.extension.needed if (lib / name).exists()]
+    libraries = [lib / name for name in [*python_needed, "libtorch_cpu.so", "libc10.so"]]
+    _shared(
+        toolchain, traits.extension, build, extension, python_objects, [*libraries, core], []
+    )
+    return core, extension
+
+
+def _shared(
+    toolchain: Toolchain,
+    original: Elf,
+    build: Path,
+    target: Path,
+    objects: Sequence[str],
+    libraries: Sequence[Path],
+    extra: Sequence[str],
+) -> None:
+    """Link one library with the search path that the stub had, in the form that it had it.
+
+    DT_RPATH also serves what the library loads, DT_RUNPATH does not: CUDA wheels depend on that.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = build / target.name
+    tags = "--disable-new-dtags" if original.rpath else "--enable-new-dtags"
+    command = [
+        *toolchain.cxx.split(), "-shared", "-o", temporary.name, *objects,
+        "-Wl,--no-as-needed", *map(str, libraries), "-Wl,--as-needed",
+        "-Wl,--gc-sections", "-Wl,--build-id=none", "-Wl,-z,relro,-z,now", "-Wl,-s",
+        f"-Wl,{tags}", f"-Wl,-rpath,{original.search_path}", *extra,
+    ]  # fmt: skip
+    outcome = process.run(command, cwd=build, check=False)
+    if outcome.returncode:
+        raise CompileError(
+            f"{target.name} does not link",
+            where=str(build),
+            why="\n".join((outcome.stdout + outcome.stderr).splitlines()[:15]),
+            next="see above; a symbol that no library exports needs another implementation",
+        )
+    if target.exists() and target.read_bytes() == temporary.read_bytes():
+        return
+    temporary.chmod(0o755)
+    temporary.replace(target)

@@ -1,0 +1,46 @@
+"""Merges the YAML of the additions into a copy of the base's code generator."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from ..additions import Additions, YamlFile
+from ..bases.base import Base
+from ..files import build_directory, write_if_changed
+from ..merged import MERGED_FILES, MergedTree, merge_text
+
+def yaml_files(additions: Additions) -> dict[str, YamlFile]:
+    """The additions' YAML files by the keys of MERGED_FILES."""
+    return {
+        "native": additions.native,
+        "derivatives": additions.derivatives,
+        "deprecated": additions.deprecated,
+    }
+
+
+def prepare(base: Base, additions: Additions, tree: Path) -> MergedTree:
+    """Make, or bring up to date, the merged copy of the base's torchgen below `tree`."""
+    source = base.root / "torchgen"
+    if not (tree / "torchgen").is_dir():
+        build_directory(tree / "torchgen", lambda target: _copy(source, target))
+    merged = {}
+    for key, ours in yaml_files(additions).items():
+        relative = MERGED_FILES[key]
+        upstream = (base.root / relative).read_text(encoding="utf-8")
+        merged[key] = merge_text(upstream, ours, relative)
+        write_if_changed(tree / relative, merged[key].text)
+    return MergedTree(tree, merged)
+
+
+def _copy(source: Path, target: Path) -> None:
+    ignore = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(source, target, ignore=ignore, dirs_exist_ok=True)
+
+
+def apply_edits(tree: MergedTree, edits: Mapping[str, str]) -> None:
+    """Write edited generator files (the lists that hooks filled) into the merged copy."""
+    for relative, text in edits.items():
+        if relative.startswith("torchgen/"):
+            write_if_changed(tree.root / relative, text)

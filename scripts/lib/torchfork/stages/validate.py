@@ -1,0 +1,154 @@
+"""Refuses additions that the base cannot take, before the code generator or a compiler runs.
+
+The generator's own parser checks what a schema may say; what is checked here it does not, or only
+in a full run, or in words that do not help whoever wrote the additions.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from ..additions import Additions, Entry
+from ..errors import AdditionsError, CollisionError, DerivativeError, NeedsSourceLaneError
+from ..upstream import Upstream
+
+FROM_SOURCE = "scripts/build_torch.sh --from-source"
+
+
+def check(additions: Additions, upstream: Upstream, version: str) -> None:
+    """Raise the first objection to the additions on this base."""
+    known = upstream.by_name()
+    for entry in additions.native.entries:
+        _refuse_existing(entry, known, version)
+        _refuse_tags(entry, upstream, version)
+        _refuse_keys(entry, upstream, version)
+        _refuse_method_without_self(entry)
+    for entry in additions.derivatives.entries:
+        _refuse_derivative(entry, additions, known, version)
+
+
+def _normal(schema: str) -> str:
+    return re.sub(r"\s+", "", schema)
+
+
+def _refuse_existing(entry: Entry, known: dict[str, str], version: str) -> None:
+    theirs = known.get(entry.name)
+    if theirs is None:
+        return
+    if _normal(theirs) == _normal(entry.key):
+        raise CollisionError(
+            f"'{entry.name}' exists in torch {version} already, with this very schema",
+            where=entry.where(),
+            why="either it landed upstream, or the entry edits an operator of upstream's, which a "
+            "wheel cannot take",
+            next=f"delete the entry (and its kernels) if upstream's serves you; rename yours; or "
+            f"build the edited operator from source: {FROM_SOURCE}",
+        )
+    raise NeedsSourceLaneError(
+        f"'{entry.name}' would change an operator of torch {version}",
+        where=entry.where(),
+        why=f"upstream declares {theirs}\nlibtorch has it compiled in, so a wheel cannot take the "
+        "change",
+        next=f"rename yours, give it an overload name of its own ({entry.name.split('.')[0]}.mine), "
+        f"or change upstream's: {FROM_SOURCE}",
+    )
+
+
+def _words(value: object) -> Iterator[str]:
+    """The words of a field that is a comma-separated text or a list."""
+    parts = value if isinstance(value, list) else str(value).split(",")
+    return (str(part).strip() for part in parts if str(part).strip())
+
+
+def _refuse_tags(entry: Entry, upstream: Upstream, version: str) -> None:
+    for tag in _words(entry.fields.get("tags", [])):
+        if tag not in upstream.tags:
+            raise NeedsSourceLaneError(
+                f"'{entry.name}' uses the tag '{tag}', which torch {version} does not have",
+                where=entry.where("tags"),
+                why="tags are an enumeration that is compiled into libtorch; it has "
+                + ", ".join(sorted(upstream.tags)),
+                next=f"use one of these, or add the tag to tags.yaml by a patch and {FROM_SOURCE}",
+            )
+
+
+def _refuse_keys(entry: Entry, upstream: Upstream, version: str) -> None:
+    dispatch = entry.fields.get("dispatch", {})
+    if not isinstance(dispatch, dict):
+        raise AdditionsError(
+            f"'dispatch' of '{entry.name}' is not a mapping",
+            where=entry.where("dispatch"),
+            next="write '  dispatch:' and below it '    CPU, CUDA: kernel_name'",
+        )
+    for key in (word for words in dispatch for word in _words(words)):
+        if key not in upstream.dispatch_keys:
+            raise NeedsSourceLaneError(
+                f"'{entry.name}' names the dispatch key '{key}', which torch {version} does not "
+                "have",
+                where=entry.where("dispatch"),
+                why="dispatch keys are an enumeration that is compiled into libtorch",
+                next=f"correct the key (CPU, CUDA, Meta, CompositeExplicitAutograd, ...); a new one "
+                f"needs a patch and {FROM_SOURCE}",
+            )
+
+
+def _refuse_method_without_self(entry: Entry) -> None:
+    if "method" not in _words(entry.fields.get("variants", "function")):
+        return
+    arguments = entry.key.partition("(")[2].rpartition("->")[0]
+    if not re.search(r"\bTensor(\(\w!?\))? self\b", arguments):
+        raise AdditionsError(
+            f"'{entry.name}' is declared as a method and has no argument 'Tensor self'",
+            where=entry.where("variants"),
+            why="a method's tensor is the argument of that name",
+            next="name the argument self, or leave 'method' out of 'variants'",
+        )
+
+
+def _refuse_derivative(
+    entry: Entry, additions: Additions, known: dict[str, str], version: str
+) -> None:
+    declared = additions.native_entry(entry.name)
+    if declared is None and entry.name in known:
+        raise NeedsSourceLaneError(
+            f"the formula for '{entry.name}' would change an operator of torch {version}",
+            where=entry.where(),
+            why="its autograd node is compiled into libtorch",
+            next=f"build it from source: {FROM_SOURCE}",
+        )
+    if declared is None:
+        raise DerivativeError(
+            f"a formula for '{entry.name}', which is declared nowhere",
+            where=entry.where(),
+            why=f"{additions.native.path.name} has no such operator",
+            next="declare it there, or correct the name (overload included)",
+        )
+    if _normal(declared.key) != _normal(entry.key):
+        raise DerivativeError(
+            f"the formula for '{entry.name}' repeats its schema differently",
+            where=entry.where(),
+            why=f"declared: {declared.key}\nhere:     {entry.key}\n(declared in "
+            f"{declared.where()})",
+            next="copy the schema from the declaration; argument names must match exactly",
+        )
+    _refuse_unknown_arguments(entry, declared)
+
+
+# Keys of a derivatives.yaml entry that are no argument names.
+FIELD_NAMES = frozenset({"name", "dispatch", "output_differentiability"})
+
+
+def _refuse_unknown_arguments(entry: Entry, declared: Entry) -> None:
+    arguments = set(re.findall(r"(\w+)(?:=[^,()]*)?\s*(?=[,)])", declared.key.partition("(")[2]))
+    for key in entry.fields:
+        for name in _words(key):
+            if key in FIELD_NAMES or re.fullmatch(r"result\d*", name) or name in arguments:
+                continue
+            raise DerivativeError(
+                f"the formula for '{entry.name}' names '{name}', which is no argument of it",
+                where=entry.where(key),
+                why=f"its schema: {declared.key}",
+                next="use the schema's argument names ('result' or 'result0', 'result1' for the "
+                "forward formula)",
+            )
