@@ -1,0 +1,3 @@
+from torch import Tensor
+
+def gelu(input: Tensor, approximate: str = ...) -> Tensor: ...

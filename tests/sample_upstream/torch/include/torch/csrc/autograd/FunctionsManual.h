@@ -1,0 +1,7 @@
+#pragma once
+
+namespace torch::autograd::generated::details {
+
+int sample();
+
+} // namespace torch::autograd::generated::details

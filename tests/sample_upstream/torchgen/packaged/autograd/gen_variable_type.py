@@ -1,0 +1,6 @@
+"""Sample: operators with complex gradients."""
+
+GRADIENT_IMPLEMENTED_FOR_COMPLEX = {
+    "sinc",
+    "where",
+}

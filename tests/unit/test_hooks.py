@@ -1,0 +1,245 @@
+"""Each list that upstream keeps by hand names the additions, and nothing else of a file changes."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from sample_manifest import MANIFEST, NOTHING, OPERATORS, operator, reader, source_reader
+
+from torchfork.errors import AdditionsError, BaseRefusedError, StateError
+from torchfork.hooks import parse_hooks, text_hooks
+from torchfork.markers import strip_blocks
+
+HEADERS = ("ATen/native/GFormulas.h",)
+VIEWS = "torchgen/packaged/autograd/gen_inplace_or_view_type.py"
+COMPLEX = "torchgen/packaged/autograd/gen_variable_type.py"
+MANUAL = "torch/include/torch/csrc/autograd/FunctionsManual.h"
+OUTLESS = "torchgen/native_function_generation.py"
+
+
+class Fake:
+    """Stands for torch: any attribute is its own dotted path."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __getattr__(self, name: str) -> Fake:
+        return Fake(f"{self.path}.{name}")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Fake) and other.path == self.path
+
+    def __hash__(self) -> int:
+        return hash(self.path)
+
+
+@pytest.fixture(scope="module")
+def hooked() -> dict[str, str]:
+    return text_hooks(reader(), MANIFEST, "graft", HEADERS)
+
+
+@pytest.fixture
+def run(hooked: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Run a hooked sample file with a torch of names only; give its globals."""
+    fake: Any = Fake("torch")
+    core = ModuleType("torch._C")
+    core.__getattr__ = lambda name: Fake(f"torch._C.{name}")  # type: ignore[method-assign]
+    monkeypatch.setitem(sys.modules, "torch", fake)
+    monkeypatch.setitem(sys.modules, "torch._C", core)
+
+    def execute(path: str) -> dict[str, Any]:
+        scope: dict[str, Any] = {"__name__": "sample"}
+        exec(compile(hooked[path], path, "exec"), scope)
+        return scope
+
+    return execute
+
+
+def paths(found: Any) -> set[str]:
+    return {item.path for item in found}
+
+
+def test_autograd_treats_added_views_as_views_and_those_that_follow_from_them(run: Any) -> None:
+    scope = run(VIEWS)
+    assert scope["VIEW_FUNCTIONS"] == {
+        "gdh": "self", "gview": "self", "alias": "self", "values": "self",
+    }  # fmt: skip
+    assert {"gdh", "gview", "chunk"} <= scope["RETURNS_VIEWS_OF_INPUT"]
+
+
+def test_complex_gradients_of_added_operators_are_not_refused(run: Any) -> None:
+    added = run(COMPLEX)["GRADIENT_IMPLEMENTED_FOR_COMPLEX"] - {"sinc", "where"}
+    assert added == {"gadd", "gdh_copy", "gview", "special_g"}
+
+
+def test_torchgen_can_parse_an_operator_that_returns_no_tensor(run: Any) -> None:
+    added = run(OUTLESS)["FUNCTIONAL_OPS_THAT_CANNOT_GET_AN_OUT_VARIANT"]
+    assert added == ["gcheck", "equal"]
+
+
+def test_the_list_that_parsing_needs_is_the_same_before_and_after_parsing(
+    hooked: dict[str, str],
+) -> None:
+    schemas = [op["schema"] for op in OPERATORS]
+    assert parse_hooks(reader(), schemas) == {OUTLESS: hooked[OUTLESS]}
+
+
+def test_an_out_variant_that_returns_nothing_is_not_listed_as_without_one() -> None:
+    schema = "g.out(Tensor[] self, *, Tensor(a!)[] out) -> ()"
+    assert parse_hooks(reader(), [schema, "gint.x(Tensor self) -> int"]).keys() == {OUTLESS}
+    assert '"g.out"' not in parse_hooks(reader(), [schema, "gint(Tensor t) -> int"])[OUTLESS]
+
+
+def test_torch_function_overrides_have_the_signatures_of_the_additions(run: Any) -> None:
+    overrides = {
+        key.path: value
+        for key, value in run("torch/overrides.py")["get_testing_overrides"]().items()
+    }
+    expected = {
+        "torch.gadd": "(input, other, *, alpha=2, out=None)",
+        "torch.gdh": "(input)",
+        "torch._C._nn.gnn": "(input, p=0.5)",
+        "torch._C._special.special_g": "(input)",
+        "torch.Tensor.gadd_": "(self, other, *, alpha=2)",
+        "torch.Tensor.gshout": "(self)",
+    }
+    found = {name: str(inspect.signature(overrides[name])) for name in expected}
+    assert found == expected
+    assert inspect.signature(overrides["torch.gpair"]).parameters["f"].default == Fake(
+        "torch.contiguous_format"
+    )
+
+
+def test_names_that_upstream_overrides_keep_upstreams_signature(run: Any) -> None:
+    overrides = run("torch/overrides.py")["get_testing_overrides"]()
+    assert str(inspect.signature(overrides[Fake("torch.sinc")])) == "(input, out=None)"
+    assert Fake("torch.Tensor.sinc") not in overrides
+
+
+def test_functions_without_tensors_are_listed_as_out_of_reach_of_torch_function(run: Any) -> None:
+    scope = run("torch/overrides.py")
+    assert paths(scope["get_ignored_functions"]()) == {
+        "torch.gfull", "torch.typename", "torch.zeros",
+    }  # fmt: skip
+    assert Fake("torch.gfull") not in scope["get_testing_overrides"]()
+
+
+def test_dynamo_puts_every_added_function_into_the_graph(run: Any) -> None:
+    scope = run("torch/_dynamo/trace_rules.py")
+    table = scope["torch_c_binding_in_graph_functions"]
+    assert {"torch.gadd", "torch.gdh", "torch.gfull", "torch._C._nn.gnn", "torch.where",
+            "torch._C._special.special_g", "torch._C._fft.fft_g"} <= set(table)  # fmt: skip
+    assert {"torch.gadd_", "torch.gshout", "torch.gadd_backward"}.isdisjoint(table)
+    assert set(table.values()) == {scope["TorchInGraphFunctionVariable"]}
+
+
+def test_dynamo_is_told_each_name_once(hooked: dict[str, str]) -> None:
+    assert hooked["torch/_dynamo/trace_rules.py"].count('"torch.sinc"') == 1
+
+
+def test_default_devices_reach_added_factories(run: Any) -> None:
+    assert paths(run("torch/utils/_device.py")["_device_constructors"]()) == {
+        "torch.empty", "torch.gfull", "torch.zeros",
+    }  # fmt: skip
+
+
+def test_operators_of_a_python_module_have_their_public_names(run: Any) -> None:
+    special = run("torch/special/__init__.py")
+    assert special["g"] == Fake("torch._C._special.special_g")
+    assert special["__all__"] == ["present", "g"]
+    assert "private" not in str(sorted(special))
+    assert run("torch/nn/functional.py")["gnn"] == Fake("torch._C._nn.gnn")
+    linalg = run("torch/linalg/__init__.py")
+    assert linalg["g"] == Fake("torch._C._linalg.linalg_g") and "__all__" not in linalg
+
+
+def test_a_public_name_that_a_module_has_is_left_as_it_is(hooked: dict[str, str]) -> None:
+    assert (
+        "present = _special.special_present\n# torchfork:end"
+        not in hooked["torch/special/__init__.py"]
+    )
+    assert hooked["torch/special/__init__.py"].count("present = ") == 1
+
+
+def test_generated_autograd_code_sees_the_formulas_header(hooked: dict[str, str]) -> None:
+    text = hooked[MANUAL]
+    assert text.endswith(
+        "} // namespace torch::autograd::generated::details\n"
+        "// torchfork:begin\n#include <ATen/native/GFormulas.h>\n// torchfork:end\n"
+    )
+
+
+@pytest.mark.parametrize("lane", ["graft", "source"])
+def test_a_second_run_changes_nothing_and_upstream_comes_back_byte_for_byte(lane: Any) -> None:
+    make = reader if lane == "graft" else source_reader
+    first = text_hooks(make(), MANIFEST, lane, HEADERS)
+    again = make(over=first)
+    assert first and text_hooks(again, MANIFEST, lane, HEADERS) == {}
+    restored = text_hooks(again, NOTHING, lane, ())
+    assert restored == {path: make()(path) for path in first}
+
+
+def test_both_lanes_put_the_same_text_into_the_same_lists(hooked: dict[str, str]) -> None:
+    source = text_hooks(source_reader(), MANIFEST, "source", HEADERS)
+    moved = {VIEWS: "tools/autograd/gen_inplace_or_view_type.py",
+             COMPLEX: "tools/autograd/gen_variable_type.py",
+             MANUAL: "torch/csrc/autograd/FunctionsManual.h"}  # fmt: skip
+    assert {path: source[moved.get(path, path)] for path in hooked} == hooked
+    templates = set(source) - {moved.get(path, path) for path in hooked}
+    assert templates == {"torch/_C/_nn.pyi.in", "torch/nn/functional.pyi.in"}
+    assert "def gnn(input: Tensor, p: _float = 0.5) -> Tensor: ..." in source["torch/_C/_nn.pyi.in"]
+    assert "from torch._C._nn import gnn as gnn" in source["torch/nn/functional.pyi.in"]
+
+
+def test_additions_with_nothing_for_a_list_leave_its_file_alone() -> None:
+    changed = text_hooks(reader(), {"operators": [OPERATORS[1]], "deprecated": []}, "graft", ())
+    assert set(changed) == {COMPLEX, "torch/overrides.py", "torch/_dynamo/trace_rules.py"}
+
+
+@pytest.mark.parametrize("lines", [0, 2])
+def test_a_missing_or_doubled_place_is_refused_by_file_line_and_purpose(lines: int) -> None:
+    text = reader()(VIEWS) or ""
+    changed = re.sub(r"^VIEW_FUNCTIONS = \{$", "VIEW_FUNCTIONS = {\n" * lines, text, flags=re.M)
+    with pytest.raises(BaseRefusedError) as caught:
+        text_hooks(reader(over={VIEWS: changed}), MANIFEST, "graft", ())
+    message = caught.value.render()
+    assert VIEWS in message and "VIEW_FUNCTIONS" in message and f"{lines} lines" in message
+
+
+def test_a_file_that_is_gone_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(BaseRefusedError, match=re.escape(OUTLESS)):
+        text_hooks(reader(tmp_path), MANIFEST, "graft", ())
+    assert text_hooks(reader(tmp_path), NOTHING, "graft", ()) == {}
+
+
+def test_a_marker_without_its_other_half_is_refused_with_its_line() -> None:
+    with pytest.raises(StateError, match=r"x\.py:2"):
+        strip_blocks("a = 1\n# torchfork:end\n", "x.py")
+    with pytest.raises(StateError, match=r"x\.h"):
+        strip_blocks("// torchfork:begin\nint a;\n", "x.h")
+
+
+def test_a_file_whose_last_newline_could_not_be_restored_is_refused() -> None:
+    path = "torch/nn/functional.py"
+    with pytest.raises(BaseRefusedError, match="no newline"):
+        text_hooks(reader(over={path: "import torch"}), MANIFEST, "graft", ())
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        operator("gview.copying(Tensor self, int n) -> Tensor"),
+        operator("gview(Tensor(a) self) -> Tensor(a)", view_of="self", new_base_name=False),
+    ],
+)
+def test_a_view_that_shares_its_name_with_no_view_is_refused(other: dict[str, Any]) -> None:
+    view = operator("gview.view(Tensor(a) self) -> Tensor(a)", view_of="self", kind="view")
+    operators = [view, other] if other["view_of"] is None else [other]
+    with pytest.raises(AdditionsError, match="gview"):
+        text_hooks(reader(), {"operators": operators, "deprecated": []}, "graft", ())

@@ -1,0 +1,221 @@
+"""The manifest says of each kind of operator what hooks, stubs and reports rely on."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from torchfork.codegen.manifest import build_manifest, load_binding_generator
+from torchfork.errors import BaseRefusedError
+from torchfork.hooks import text_hooks
+
+FOUND = importlib.util.find_spec("torchgen")
+pytestmark = pytest.mark.skipif(
+    FOUND is None, reason="needs the torchgen of an installed torch (any release)"
+)
+
+ADDED = """
+- func: gsoft(Tensor self, Tensor other, *, Scalar alpha=2) -> Tensor
+  structured_delegate: gsoft.out
+  variants: function, method
+- func: gsoft_(Tensor(a!) self, Tensor other, *, Scalar alpha=2) -> Tensor(a!)
+  structured_delegate: gsoft.out
+  variants: method
+- func: gsoft.out(Tensor self, Tensor other, *, Scalar alpha=2, Tensor(a!) out) -> Tensor(a!)
+  structured: True
+  dispatch:
+    CPU: gsoft_out
+- func: gview(Tensor x, Tensor(a) self, int[] sizes) -> Tensor(a)
+  variants: function
+  dispatch:
+    CompositeExplicitAutograd: gview
+- func: gravel(Tensor(a) self) -> Tensor(a)
+  variants: function, method
+- func: gfull(SymInt[] size, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor
+  dispatch:
+    CompositeExplicitAutograd: gfull
+  autogen: gfull.out
+- func: gpair(Tensor self, int reduction=Mean, bool[2] mask=[True,False]) -> (Tensor low, Tensor high)
+  dispatch:
+    CPU: gpair
+- func: special_g(Tensor self) -> Tensor
+  python_module: special
+- func: gsoft_backward(Tensor grad, Tensor self) -> Tensor
+  dispatch:
+    CPU: gsoft_backward
+- func: sinc.mode(Tensor self, str mode) -> Tensor
+  variants: function, method
+"""  # noqa: E501
+
+DEPRECATED = [
+    {
+        "name": "gsoft(Tensor self, Scalar alpha, Tensor other) -> Tensor",
+        "aten": "gsoft(self, other, alpha)",
+    },
+    {
+        "name": "gsoft_(Tensor(a!) self, Scalar alpha, Tensor other) -> Tensor(a!)",
+        "aten": "gsoft_(self, other, alpha)",
+    },
+]
+
+
+def packaged() -> Path:
+    assert FOUND is not None and FOUND.origin is not None
+    return Path(FOUND.origin).parent / "packaged"
+
+
+@pytest.fixture(scope="module")
+def manifest(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The manifest of ADDED on a base that has sinc and where."""
+    from torchgen.gen import parse_native_yaml
+
+    native = packaged() / "ATen" / "native"
+    whole = yaml.safe_load((native / "native_functions.yaml").read_text(encoding="utf-8"))
+    base = [entry for entry in whole if entry["func"].startswith(("sinc", "where", "copy_("))]
+    directory = tmp_path_factory.mktemp("yaml")
+    functions = {}
+    for name, entries in {"base": base, "merged": base + yaml.safe_load(ADDED)}.items():
+        path = directory / f"{name}.yaml"
+        path.write_text(yaml.safe_dump(entries), encoding="utf-8")
+        functions[name] = parse_native_yaml(str(path), str(native / "tags.yaml")).native_functions
+    known = {str(f.func) for f in functions["base"]}
+    added = [f for f in functions["merged"] if str(f.func) not in known]
+    formulas = {"gsoft", "gsoft_backward", "sinc.mode"}
+    return build_manifest(added, functions["merged"], formulas, DEPRECATED, packaged())
+
+
+@pytest.fixture(scope="module")
+def ops(manifest: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {
+        op["name"] + ("." + op["overload"] if op["overload"] else ""): op
+        for op in manifest["operators"]
+    }
+
+
+def with_key(ops: dict[str, dict[str, Any]], key: str) -> set[str]:
+    return {name for name, op in ops.items() if op[key]}
+
+
+def test_exactly_the_additions_and_what_the_codegen_makes_of_them_are_listed(
+    ops: dict[str, dict[str, Any]],
+) -> None:
+    assert set(ops) == {
+        "gsoft", "gsoft_", "gsoft.out", "gview", "gravel", "gfull", "gfull.out", "gpair",
+        "special_g", "gsoft_backward", "sinc.mode",
+    }  # fmt: skip
+    assert with_key(ops, "generated") == {"gfull.out"}
+
+
+def test_kinds_and_views_are_told_apart(ops: dict[str, dict[str, Any]]) -> None:
+    kinds = {name: op["kind"] for name, op in ops.items()}
+    assert (kinds["gsoft"], kinds["gsoft_"], kinds["gsoft.out"]) == ("functional", "inplace", "out")
+    assert kinds["gview"] == kinds["gravel"] == "view"
+    assert {name: ops[name]["view_of"] for name in with_key(ops, "view_of")} == {
+        "gview": "self", "gravel": "self",
+    }  # fmt: skip
+
+
+def test_python_sees_what_upstreams_generator_binds(ops: dict[str, dict[str, Any]]) -> None:
+    assert with_key(ops, "python_method") == {"gsoft", "gsoft_", "gravel", "sinc.mode"}
+    assert with_key(ops, "python_function") == {
+        "gsoft", "gsoft.out", "gview", "gravel", "gfull", "gpair", "special_g", "sinc.mode",
+    }  # fmt: skip
+
+
+def test_an_inplace_operator_is_differentiable_by_its_functional_twin(
+    ops: dict[str, dict[str, Any]],
+) -> None:
+    assert with_key(ops, "differentiable") == {"gsoft", "gsoft_", "gsoft_backward", "sinc.mode"}
+
+
+def test_factories_composites_and_new_names_are_told(ops: dict[str, dict[str, Any]]) -> None:
+    assert with_key(ops, "factory") == {"gfull"}
+    assert with_key(ops, "composite_implicit") == {"gravel", "special_g", "sinc.mode"}
+    assert set(ops) - with_key(ops, "new_name") == {"sinc.mode"}
+    assert set(ops) - with_key(ops, "new_base_name") == {"sinc.mode"}
+    assert "gfull" not in with_key(ops, "tensor_arguments")
+
+
+def parameters(hints: list[str]) -> list[str]:
+    functions = [ast.parse(hint).body[0] for hint in hints]
+    return [
+        " ".join(a.arg for a in [*f.args.args, *f.args.kwonlyargs])
+        for f in functions
+        if isinstance(f, ast.FunctionDef)
+    ]
+
+
+def test_stubs_merge_out_into_the_functional_and_methods_have_none(
+    ops: dict[str, dict[str, Any]],
+) -> None:
+    assert parameters(ops["gsoft"]["pyi_function"]) == ["input other alpha out"]
+    assert parameters(ops["gsoft"]["pyi_method"]) == ["self other alpha"]
+    assert ops["gsoft.out"]["pyi_function"] == ops["gsoft.out"]["pyi_method"] == []
+
+
+def test_sizes_can_be_given_one_by_one_in_stubs(ops: dict[str, dict[str, Any]]) -> None:
+    listed, one_by_one = ops["gfull"]["pyi_function"]
+    assert "*size" in one_by_one and "*size" not in listed
+
+
+def test_stub_defaults_are_python(ops: dict[str, dict[str, Any]]) -> None:
+    function = ast.parse(ops["gpair"]["pyi_function"][0]).body[0]
+    assert isinstance(function, ast.FunctionDef)
+    assert [ast.unparse(d) for d in function.args.defaults] == ["1", "(True, False)"]
+
+
+def test_named_returns_have_their_type(ops: dict[str, dict[str, Any]]) -> None:
+    structseq = ops["gpair"]["structseq"]
+    assert (structseq["name"], structseq["fields"]) == ("gpair", ["low", "high"])
+    assert structseq["pyi"].startswith("class gpair(tuple[Tensor, Tensor]):")
+    assert "torch.return_types.gpair" in ops["gpair"]["pyi_function"][0]
+
+
+def test_deprecated_signatures_are_listed_with_the_stubs_that_upstream_would_write(
+    manifest: dict[str, Any],
+) -> None:
+    function, inplace = manifest["deprecated"]
+    assert (function["name"], inplace["name"]) == ("gsoft", "gsoft_")
+    assert parameters(function["pyi_function"]) == ["self alpha other"]
+    assert inplace["pyi_function"] == []  # a method only, and upstream has no stubs for those
+
+
+def test_lists_hooked_after_the_manifest_are_not_read_from_before(
+    manifest: dict[str, Any], tmp_path: Path
+) -> None:
+    """The manifest imports upstream's generators; a later import must see the hooked lists."""
+    shutil.copytree(packaged() / "autograd", tmp_path / "autograd")
+
+    def read(path: str) -> str | None:
+        file = tmp_path / path.removeprefix("torchgen/packaged/")
+        return file.read_text(encoding="utf-8") if path.startswith("torchgen/packaged") else None
+
+    views = {**manifest, "operators": [op for op in manifest["operators"] if op["view_of"]]}
+    views["operators"] = [
+        {**op, "python_function": False, "python_method": False} for op in views["operators"]
+    ]
+    before = set(sys.modules)
+    load_binding_generator(tmp_path)
+    assert not [
+        name
+        for name in set(sys.modules) - before
+        if name.startswith(("autograd", "torchgen.packaged"))
+    ]
+    for path, text in text_hooks(read, views, "graft", ()).items():
+        (tmp_path / path.removeprefix("torchgen/packaged/")).write_text(text, encoding="utf-8")
+    load_binding_generator(tmp_path)
+    siblings = sys.modules["_torchfork_packaged_autograd.gen_inplace_or_view_type"]
+    assert siblings.VIEW_FUNCTIONS["gview"] == "self"
+    assert "gravel" in siblings.RETURNS_VIEWS_OF_INPUT
+
+
+def test_a_base_without_the_binding_generator_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BaseRefusedError, match="binding generator"):
+        load_binding_generator(tmp_path)
