@@ -132,9 +132,7 @@ def test_in_place_variants_are_differentiable() -> None:
     make = maker(requires_grad=True)
     x, y = make(3), make(3)
     assert gradcheck(lambda x: x.clone().zoo_softclip_(2), (x,), check_forward_ad=True)
-    assert gradcheck(
-        lambda x, y: x.clone().zoo_blend_(y, alpha=2), (x, y), check_forward_ad=True
-    )
+    assert gradcheck(lambda x, y: x.clone().zoo_blend_(y, alpha=2), (x, y), check_forward_ad=True)
     assert gradgradcheck(lambda x, y: x.clone().zoo_blend_(y, alpha=2), (x, y))
 
 

@@ -158,7 +158,7 @@ def test_overrides_knows_the_signature(case: Case) -> None:
 
 @by_case
 def test_opcheck(case: Case) -> None:
-    """Schema truth about aliases and mutation, autograd registration, fake tensors, AOT dispatch."""
+    """Truth about aliases and mutation, autograd registration, fake tensors, AOT dispatch."""
     args = case.args(maker(requires_grad=case.differentiable))
     torch.library.opcheck(case.aten, args, case.kwargs)
 

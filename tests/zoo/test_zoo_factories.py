@@ -153,9 +153,7 @@ def test_same_seed_same_numbers() -> None:
 
 def test_generator_advances_and_the_default_one_is_used_without() -> None:
     x, own = torch.zeros(4), generator()
-    assert not torch.equal(
-        torch.zoo_dither(x, generator=own), torch.zoo_dither(x, generator=own)
-    )
+    assert not torch.equal(torch.zoo_dither(x, generator=own), torch.zoo_dither(x, generator=own))
     drawn = []
     for _ in range(2):
         torch.manual_seed(9)
@@ -182,7 +180,9 @@ def test_random_operators_are_tagged_so_that_nothing_caches_them() -> None:
 
 def test_random_operators_compile_without_a_graph_break() -> None:
     compiled = torch.compile(
-        lambda x: (torch.zoo_dither(x), torch.zoo_coin(x.shape)), fullgraph=True, backend="aot_eager"
+        lambda x: (torch.zoo_dither(x), torch.zoo_coin(x.shape)),
+        fullgraph=True,
+        backend="aot_eager",
     )
     torch.manual_seed(2)
     noisy, coins = compiled(torch.zeros(50))

@@ -1,4 +1,4 @@
-"""Where the zoo's operators are found and how they refuse: modules, overloads, devices, mutation."""
+"""Where the zoo's operators are found, how they refuse, and what they mutate."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_checks_name_the_operator_and_the_value() -> None:
         torch.zoo_blend(x.int(), x.int(), alpha=0.5)
     with pytest.raises(RuntimeError, match="zoo_window_sum: size must be between 1 and 3, got 4"):
         torch.zoo_window_sum(x, 4)
-    with pytest.raises(RuntimeError, match="zoo_pool: mode must be .*, got 'median'"):
+    with pytest.raises(RuntimeError, match=r"zoo_pool: mode must be .*, got 'median'"):
         torch.zoo_pool(x, mode="median")
     with pytest.raises(RuntimeError, match="zoo_skip: step must be positive, got 0"):
         torch.zoo_skip(x, 0)
@@ -155,7 +155,7 @@ def test_out_arguments_of_structured_operators_are_checked() -> None:
     x = torch.rand(3)
     with pytest.raises(RuntimeError, match="can't be cast"):
         torch.zoo_blend(x, x, out=torch.empty(3, dtype=torch.int32))
-    with pytest.raises(RuntimeError, match="(?i)expected.*dtype|Expected out tensor"):
+    with pytest.raises(RuntimeError, match=r"(?i)expected.*dtype|Expected out tensor"):
         torch.zoo_window_sum(x, 2, out=torch.empty(2, dtype=torch.float64))
     with pytest.warns(UserWarning, match="resized"):
         torch.zoo_blend(x, x, out=torch.empty(5))

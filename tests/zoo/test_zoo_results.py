@@ -89,7 +89,7 @@ def test_data_dependent_results_break_the_graph_and_are_right(name: str) -> None
 
 @pytest.mark.parametrize("name", ["zoo_count_above", "zoo_is_sorted", "zoo_spread", "zoo_first"])
 def test_numbers_of_meta_tensors_are_refused(name: str) -> None:
-    with pytest.raises((RuntimeError, NotImplementedError), match="(?i)meta"):
+    with pytest.raises((RuntimeError, NotImplementedError), match=r"(?i)meta"):
         getattr(torch, name)(torch.empty(3, device="meta"))
 
 
@@ -97,8 +97,10 @@ def test_numbers_can_be_overridden_by_a_subclass() -> None:
     class Fixed(torch.Tensor):
         @classmethod
         def __torch_function__(cls, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
-            return 41 if func is torch.zoo_count_above else super().__torch_function__(
-                func, types, args, kwargs or {}
+            return (
+                41
+                if func is torch.zoo_count_above
+                else super().__torch_function__(func, types, args, kwargs or {})
             )
 
     assert torch.zoo_count_above(torch.ones(3).as_subclass(Fixed)) == 41
