@@ -243,3 +243,24 @@ def test_a_view_that_shares_its_name_with_no_view_is_refused(other: dict[str, An
     operators = [view, other] if other["view_of"] is None else [other]
     with pytest.raises(AdditionsError, match="gview"):
         text_hooks(reader(), {"operators": operators, "deprecated": []}, "graft", ())
+
+
+def test_views_with_several_results_are_listed_where_torchgen_asks_for_them() -> None:
+    path = "torchgen/gen_functionalization_type.py"
+    table = "SINGLE_OUTPUT_VIEW_REPLAY: dict[str, str] = {\n}\n"
+    several = operator(
+        "gparts.dim(Tensor(a -> *) self, int dim=0) -> Tensor(a)[]", kind="view", view_of="self"
+    )
+    manifest = {**MANIFEST, "operators": [*MANIFEST["operators"], several]}
+
+    def changed(text: str | None) -> dict[str, str]:
+        def read(wanted: str) -> str | None:
+            return text if wanted == path else reader()(wanted)
+
+        return text_hooks(read, manifest, "graft", ())
+
+    scope: dict[str, Any] = {}
+    exec(changed(table)[path], scope)
+    assert scope["SINGLE_OUTPUT_VIEW_REPLAY"] == {"gparts.dim": None}
+    assert path not in changed("# a release without the table\n")
+    assert path not in changed(None)

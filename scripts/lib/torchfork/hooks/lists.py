@@ -41,6 +41,22 @@ def view_functions(manifest: Manifest, upstream: str) -> list[str]:
     return [f'"{name}": "{argument}",' for name, argument in sorted(views.items())]
 
 
+def whole_view_replay(manifest: Manifest, upstream: str) -> list[str]:
+    """SINGLE_OUTPUT_VIEW_REPLAY (2.15 on): views that give several results at once.
+
+    torchgen refuses one that the table lacks. None stands for what older releases do with all of
+    them: call the whole operator again and take one of its results.
+    """
+    if "SINGLE_OUTPUT_VIEW_REPLAY" not in upstream:
+        return []
+    several = [
+        op["schema"].partition("(")[0]
+        for op in manifest["operators"]
+        if op["view_of"] is not None and "[]" in op["schema"].rpartition("->")[2]
+    ]
+    return [f'"{name}": None,' for name in sorted(several)]
+
+
 def _refuse_mixed_views(manifest: Manifest, view: dict[str, Any]) -> None:
     """Refuse a view that shares its name with an operator that is none."""
     others = [

@@ -56,6 +56,16 @@ def _codegen(lane: str, headers: tuple[str, ...]) -> list[Hook]:
             indent="    ",
         ),
         Hook(
+            "torchgen/gen_functionalization_type.py",
+            Anchor(
+                r"SINGLE_OUTPUT_VIEW_REPLAY: dict\[str, str\] = \{",
+                "after",
+                "of the views that give several results",
+            ),
+            lists.whole_view_replay,
+            indent="    ",
+        ),
+        Hook(
             f"{AUTOGRAD[lane]}/gen_variable_type.py",
             Anchor(
                 r"GRADIENT_IMPLEMENTED_FOR_COMPLEX = \{",
