@@ -80,6 +80,7 @@ def restore(site: Path, before: Journal, names: list[str]) -> tuple[list[str], l
             removed.append(name)
             for pyc in list(_pyc_files(site, name)) if name.endswith(".py") else []:
                 pyc.unlink()
+                _remove_empty(site, pyc.parent)
             _remove_empty(site, (site / name).parent)
     return restored, removed
 
