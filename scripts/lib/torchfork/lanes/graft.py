@@ -143,6 +143,7 @@ def _assemble(
     generated = gate.generated_headers(layout.generated / "all")
     wrapper = (gated.wrapper.before, gated.wrapper.after)
     wanted = assemble.headers(base, generated, wrapper, layout)
+    assemble.source_headers(layout.generated / "added", layout)
     wanted |= assemble.additions_headers(additions, layout)
     wanted |= assemble.packaged_yaml(base, tree, layout)
     wanted |= assemble.edits(layout, _hook_edits(base, additions, manifest))

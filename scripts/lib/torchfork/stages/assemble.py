@@ -47,6 +47,12 @@ def headers(
     return wanted
 
 
+def source_headers(generated: Path, layout: Layout) -> None:
+    """Headers that come with the generated sources (ViewMetaClasses.h): no wheel carries them."""
+    for path in sorted((generated / "ATen").glob("*.h")):
+        write_if_changed(layout.private / "ATen" / path.name, path.read_bytes())
+
+
 def additions_headers(additions: Additions, layout: Layout) -> set[Path]:
     """The additions' own headers, where an in-tree build installs them."""
     wanted = set()

@@ -24,12 +24,12 @@ namespace torch::autograd {
 
 ${py_forwards}
 
+${py_methods}
+
 static PyMethodDef torchfork_methods[] = {
   ${py_method_defs}
   {nullptr, nullptr, 0, nullptr}
 };
-
-${py_methods}
 
 static torchfork::MethodTable torchfork_table(
     "%(home)s", torchfork_methods, %(reference)s);

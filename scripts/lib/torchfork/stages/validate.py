@@ -140,15 +140,19 @@ FIELD_NAMES = frozenset({"name", "dispatch", "output_differentiability"})
 
 
 def _refuse_unknown_arguments(entry: Entry, declared: Entry) -> None:
-    arguments = set(re.findall(r"(\w+)(?:=[^,()]*)?\s*(?=[,)])", declared.key.partition("(")[2]))
+    taken, _, returned = declared.key.partition("->")
+    arguments = set(re.findall(r"(\w+)(?:=[^,()]*)?\s*(?=[,)])", taken.partition("(")[2]))
+    results = set(re.findall(r"\s(\w+)\s*(?=[,)]|$)", returned.strip().lstrip("(")))
     for key in entry.fields:
         for name in _words(key):
-            if key in FIELD_NAMES or re.fullmatch(r"result\d*", name) or name in arguments:
+            unnamed = not results and re.fullmatch(r"result\d*", name)
+            if key in FIELD_NAMES or unnamed or name in arguments | results:
                 continue
             raise DerivativeError(
-                f"the formula for '{entry.name}' names '{name}', which is no argument of it",
+                f"the formula for '{entry.name}' names '{name}', which is no argument of it"
+                + (" and no result" if results else ""),
                 where=entry.where(key),
                 why=f"its schema: {declared.key}",
-                next="use the schema's argument names ('result' or 'result0', 'result1' for the "
-                "forward formula)",
+                next="use the schema's names of arguments and results ('result', or 'result0', "
+                "'result1', for the forward formula of unnamed results)",
             )
