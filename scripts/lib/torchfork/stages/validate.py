@@ -97,7 +97,7 @@ def _refuse_method_without_self(entry: Entry) -> None:
     if "method" not in _words(entry.fields.get("variants", "function")):
         return
     arguments = entry.key.partition("(")[2].rpartition("->")[0]
-    if not re.search(r"\bTensor(\(\w!?\))? self\b", arguments):
+    if not re.search(r"\bTensor(\([^)]*\))? self\b", arguments):
         raise AdditionsError(
             f"'{entry.name}' is declared as a method and has no argument 'Tensor self'",
             where=entry.where("variants"),
@@ -140,9 +140,9 @@ FIELD_NAMES = frozenset({"name", "dispatch", "output_differentiability"})
 
 
 def _refuse_unknown_arguments(entry: Entry, declared: Entry) -> None:
-    taken, _, returned = declared.key.partition("->")
+    taken, _, returned = declared.key.rpartition("->")
     arguments = set(re.findall(r"(\w+)(?:=[^,()]*)?\s*(?=[,)])", taken.partition("(")[2]))
-    results = set(re.findall(r"\s(\w+)\s*(?=[,)]|$)", returned.strip().lstrip("(")))
+    results = set(re.findall(r"\w(?:\(.*?\))?(?:\[\])?\s+(\w+)\s*(?=[,)]|$)", returned))
     for key in entry.fields:
         for name in _words(key):
             unnamed = not results and re.fullmatch(r"result\d*", name)
