@@ -16,7 +16,8 @@ from typing import IO
 from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipInfo
 
 CHUNK = 1 << 20
-LIMIT = 0xFFFFFFFF
+LIMIT = 0xFFFFFFFF  # stands in a 32-bit field for a value that zip64 tells
+WIDE = LIMIT  # from here on a value is told by zip64
 _LOCAL = struct.Struct("<4s2B4HL2L2H")
 _CENTRAL = struct.Struct("<4s4B4HL2L5H2L")
 _END = struct.Struct("<4s4H2LH")
@@ -74,13 +75,13 @@ class RawZipWriter:
         for entry in self._entries:
             self._write_central(entry)
         size, count = self._stream.tell() - start, len(self._entries)
-        if start > LIMIT or count > 0xFFFF:
+        if start >= WIDE or count > 0xFFFF:
             end = start + size
             self._stream.write(
                 _END64.pack(b"PK\x06\x06", 44, 45, 45, 0, 0, count, count, size, start)
             )
             self._stream.write(_LOCATOR.pack(b"PK\x06\x07", 0, end, 1))
-        count16, start32 = min(count, 0xFFFF), min(start, LIMIT)
+        count16, start32 = min(count, 0xFFFF), (LIMIT if start >= WIDE else start)
         self._stream.write(_END.pack(b"PK\x05\x06", 0, 0, count16, count16, size, start32, 0))
 
     def _entry(self, name: str, mode: int, method: int, crc: int) -> _Entry:
@@ -88,7 +89,7 @@ class RawZipWriter:
 
     def _begin(self, entry: _Entry, compressed: int, size: int) -> _Entry:
         extra = b""
-        if max(compressed, size) >= LIMIT:
+        if max(compressed, size) >= WIDE:
             extra = struct.pack("<2H2Q", 1, 16, size, compressed)
         self._stream.write(
             _LOCAL.pack(
@@ -112,9 +113,9 @@ class RawZipWriter:
         )
 
     def _write_central(self, entry: _Entry) -> None:
-        wide = max(entry.compressed, entry.size) >= LIMIT
+        wide = max(entry.compressed, entry.size) >= WIDE
         large = [entry.size, entry.compressed] if wide else []
-        if entry.offset >= LIMIT:
+        if entry.offset >= WIDE:
             large.append(entry.offset)
         extra = struct.pack(f"<2H{len(large)}Q", 1, 8 * len(large), *large) if large else b""
         self._stream.write(
@@ -137,7 +138,7 @@ class RawZipWriter:
                 0,
                 0,
                 (0o100000 | entry.mode) << 16,
-                min(entry.offset, LIMIT),
+                LIMIT if entry.offset >= WIDE else entry.offset,
             )
         )
         self._stream.write(entry.name + extra)

@@ -107,6 +107,8 @@ def merge_and_validate(
     with ui.step("merge the YAML") as step:
         validate.check(additions, gated.upstream, base.version)
         tree = merge.prepare(base, additions, layout.tree)
+        schemas = [entry.key for entry in additions.native.entries]
+        merge.apply_edits(tree, hooks.parse_hooks(_reader(base), schemas))
         step.say(
             f"{len(additions.native.entries)} operators, "
             f"{len(additions.derivatives.entries)} derivative formulas"
@@ -154,7 +156,7 @@ def _assemble(
 def build(base: Base, additions: Additions, gated: Gated, work: Path, ui: Ui) -> Grafted:
     """Everything from the merged YAML to the linked libraries, in the overlay."""
     layout = layout_for(base, additions, work)
-    with _locked(layout, ui):
+    with locked(layout, ui):
         found_traits = traits.detect(base)
         tools = toolchain.find(base, os.environ)
         tree, manifest = merge_and_validate(base, additions, gated, layout, ui)
@@ -214,7 +216,8 @@ def _exports(base: Base, layout: Layout) -> set[str]:
 
 
 @contextmanager
-def _locked(layout: Layout, ui: Ui) -> Iterator[None]:
+def locked(layout: Layout, ui: Ui) -> Iterator[None]:
+    """Hold a build directory; a second run waits and says for whom."""
     def waiting(holder: str) -> None:
         ui.warn(f"another run holds this build directory: {holder}; waiting for it")
 

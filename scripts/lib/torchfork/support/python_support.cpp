@@ -11,6 +11,8 @@
 
 #include <ATen/PythonTorchFunctionTLS.h>
 
+#include <structmember.h>
+
 #include <string>
 
 namespace torch {

@@ -1,0 +1,166 @@
+"""torchfork build: graft additions onto a base, and make a wheel of it or change an environment."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .. import cache, files
+from ..additions import Additions
+from ..bases.base import Base
+from ..errors import UsageError
+from ..lanes import graft
+from ..stages import develop, pack, verify
+from ..ui import Ui
+from .options import PROJECT, BaseOptions, open_base
+
+
+@dataclass(frozen=True)
+class BuildOptions:
+    """What to build and where to put it."""
+
+    base: BaseOptions
+    additions: Path
+    out: Path
+    number: int  # the N of the local version's .extN
+    develop: bool
+    verify: bool
+    work: Path
+
+
+def run(options: BuildOptions, ui: Ui) -> None:
+    """Build, pack and verify; or, with --develop, build and change the environment."""
+    additions = graft.load_additions(options.additions)
+    base = open_base(_with_installed(options), ui)
+    if not options.develop:
+        known = _up_to_date(options, base, additions)
+        if known is not None:
+            ui.note(f"nothing to do: {known} is up to date")
+            ui.result(str(known))
+            return
+    gated = graft.pass_gate(base, cache.directory(), ui)
+    grafted = graft.build(base, additions, gated, options.work, ui)
+    if grafted.cuda_note and base.cuda:
+        ui.warn(grafted.cuda_note)
+    if options.develop:
+        _develop(grafted, ui)
+    else:
+        _deliver(options, additions, grafted, ui)
+
+
+def _with_installed(options: BuildOptions) -> BaseOptions:
+    """--develop is about the torch that is installed; naming another base contradicts it."""
+    given = options.base
+    if not options.develop:
+        return given
+    if given.torch or (given.base and given.base != "installed"):
+        raise UsageError(
+            "--develop changes the torch that is installed, so no other base can be named",
+            next="leave out --torch and --base, or leave out --develop to make a wheel",
+        )
+    return BaseOptions(None, "installed", given.python, given.unpinned)
+
+
+def _develop(grafted: graft.Grafted, ui: Ui) -> None:
+    with ui.step("put it into the environment") as step:
+        changes = develop.install(
+            grafted.base, grafted.overlay, cache.directory(), on_wait=ui.warn
+        )
+        step.say(f"{len(changes.written)} files written, {changes.unchanged} as they were")
+    python = grafted.base.interpreter.executable
+    ui.note(f"\n{_added(grafted.manifest)}")
+    ui.note(f"in {changes.site}, for {python}")
+    ui.note("undo it with: scripts/build_torch.sh --undo")
+
+
+def undo(python: str | None, ui: Ui) -> None:
+    """torchfork build --undo: put the environment's torch back as its wheel brought it."""
+    from ..bases import interpreter
+
+    target = interpreter.probe(python, headers=False)
+    with ui.step("restore the original files") as step:
+        changes = develop.undo(target, cache.directory(), on_wait=ui.warn)
+        step.say(f"{len(changes.restored)} restored, {len(changes.removed)} removed")
+
+
+def _deliver(options: BuildOptions, additions: Additions, grafted: graft.Grafted, ui: Ui) -> None:
+    base = grafted.base
+    version = pack.grafted_version(base.version, options.number)
+    with ui.step("pack the wheel") as step:
+        wheel = pack.pack(base, grafted.overlay, version, options.out, pack.epoch_from())
+        changed = len(files.tree_files(grafted.overlay))
+        step.say(f"{wheel.stat().st_size / 1e6:.1f} MB, {changed} files of it new or changed")
+    if options.verify:
+        with ui.step("verify in a clean environment") as step:
+            report = verify.verify(
+                wheel, base, grafted.manifest, options.work / "verify", cache.directory(),
+                say=lambda text: step.advance(0, 0, text),
+            )  # fmt: skip
+            step.say(
+                f"imports; {report.upstream_operators} upstream schemas unchanged, "
+                f"{len(report.added)} added; {report.files} hashes hold"
+            )
+    _remember(options, base, additions, wheel)
+    _announce(wheel, grafted, base, ui)
+
+
+def _added(manifest: dict[str, Any]) -> str:
+    names = sorted({op["base_name"] for op in manifest["operators"]})
+    return "added: " + ", ".join(names) if names else "added: nothing"
+
+
+def _announce(wheel: Path, grafted: graft.Grafted, base: Base, ui: Ui) -> None:
+    growth = wheel.stat().st_size - (base.wheel.stat().st_size if base.wheel else 0)
+    size = f"{wheel.stat().st_size / 1e6:.1f} MB"
+    if base.wheel:
+        size += f", {growth / 1e6:+.2f} MB"
+    shown = Path(os.path.relpath(wheel)) if wheel.is_relative_to(Path.cwd()) else wheel
+    ui.note(f"\nwheel:   {shown} ({size})")
+    ui.note(_added(grafted.manifest).replace("added: ", "added:   ", 1))
+    if grafted.cuda_note:
+        ui.note(f"CUDA:    none ({grafted.cuda_note})")
+    ui.note(f"install: python -m pip install {shlex.quote(str(shown))}")
+    ui.result(str(wheel))
+
+
+def _inputs(options: BuildOptions, base: Base, additions: Additions) -> str:
+    """Everything that the wheel's bytes depend on."""
+    names = ("USE_CUDA", "TORCH_CUDA_ARCH_LIST", "CUDA_HOME", "CXX", "SOURCE_DATE_EPOCH")
+    return files.sha256_text(
+        base.identity, additions.fingerprint(), str(additions.root), graft.tooling_fingerprint(),
+        str(base.interpreter.executable), str(options.number), str(options.verify),
+        *(os.environ.get(name, "") for name in names),
+    )  # fmt: skip
+
+
+def _note(options: BuildOptions, base: Base, additions: Additions) -> Path:
+    return graft.layout_for(base, additions, options.work).root / "delivered.json"
+
+
+def _remember(options: BuildOptions, base: Base, additions: Additions, wheel: Path) -> None:
+    files.write_json(
+        _note(options, base, additions),
+        {
+            "inputs": _inputs(options, base, additions),
+            "wheel": str(wheel.absolute()),
+            "sha256": files.sha256_file(wheel),
+        },
+    )
+
+
+def _up_to_date(options: BuildOptions, base: Base, additions: Additions) -> Path | None:
+    """The wheel of an earlier run with these very inputs, if it is still there, byte for byte."""
+    known = files.read_json(_note(options, base, additions))
+    version = pack.grafted_version(base.version, options.number)
+    wheel = (options.out / pack.wheel_name(base, version)).absolute()
+    if not known or known["wheel"] != str(wheel) or not wheel.is_file():
+        return None
+    if known["inputs"] != _inputs(options, base, additions):
+        return None
+    return wheel if files.sha256_file(wheel) == known["sha256"] else None
+
+
+DEFAULT_WORK = PROJECT / ".torchfork" / "build"
