@@ -1,0 +1,264 @@
+"""Fetching: by the user's pip, hashed before it counts, remembered, explained when it fails."""
+
+from __future__ import annotations
+
+import http.server
+import platform
+import sys
+import threading
+import urllib.parse
+from functools import partial
+from pathlib import Path
+
+import pytest
+import sample_wheel as sample
+
+from torchfork import cache as cache_module
+from torchfork import pip, process
+from torchfork.bases.base import Interpreter
+from torchfork.bases.interpreter import probe
+from torchfork.bases.wheel import pin
+from torchfork.errors import DownloadError, HashMismatchError, OutputError, ToolMissingError
+from torchfork.releases import Release, Releases, WheelPin
+from torchfork.stages.fetch import cached_wheels, fetch_wheel
+
+
+@pytest.fixture(scope="module")
+def interpreter() -> Interpreter:
+    return probe(sys.executable, headers=False)
+
+
+@pytest.fixture
+def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory that is all that pip may look into."""
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "shelf"))
+    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
+    return tmp_path / "shelf"
+
+
+def fetched(tmp_path: Path, interpreter: Interpreter, pins: Releases) -> Path:
+    return fetch_wheel(pins.get(), interpreter, pins, tmp_path / "cache")
+
+
+def hidden(shelf: Path, wheel: Path) -> None:
+    wheel.unlink()
+    assert not list(shelf.glob("*.whl"))
+
+
+def test_a_pinned_wheel_lands_in_the_cache_under_its_sha256(
+    tmp_path: Path, interpreter: Interpreter, shelf: Path
+) -> None:
+    wheel = sample.write_wheel(shelf)
+    pins = sample.releases(tmp_path / "releases.toml", wheel)
+    got = fetched(tmp_path, interpreter, pins)
+    assert got.read_bytes() == wheel.read_bytes()
+    assert got.parent.name == sample.sha256(wheel)
+    assert not list((tmp_path / "cache").glob(".fetch-*"))
+
+
+def test_a_second_fetch_needs_no_index(
+    tmp_path: Path, interpreter: Interpreter, shelf: Path
+) -> None:
+    wheel = sample.write_wheel(shelf)
+    pins = sample.releases(tmp_path / "releases.toml", wheel)
+    first = fetched(tmp_path, interpreter, pins)
+    hidden(shelf, wheel)
+    assert fetched(tmp_path, interpreter, pins) == first
+    with pytest.raises(DownloadError):
+        fetch_wheel(pins.get(), interpreter, pins, tmp_path / "cache", refresh=True)
+
+
+def test_other_index_settings_ask_pip_again(
+    tmp_path: Path, interpreter: Interpreter, shelf: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A CPU build in the cache must not stand in for what another index would give."""
+    cpu = sample.write_wheel(shelf)
+    cuda = sample.write_wheel(
+        tmp_path / "other",
+        sample.with_record(sample.contents("9.1.0+cu130", metadata_version="9.1.0")),
+        version="9.1.0",
+    )
+    pins = sample.releases(tmp_path / "releases.toml", cpu, cuda)
+    assert fetched(tmp_path, interpreter, pins).name == cpu.name
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "other"))
+    assert fetched(tmp_path, interpreter, pins).name == cuda.name
+    monkeypatch.setenv("PIP_FIND_LINKS", str(shelf))
+    hidden(shelf, cpu)
+    assert fetched(tmp_path, interpreter, pins).name == cpu.name
+    assert len(cached_wheels(pins.get(), interpreter, tmp_path / "cache")) == 2
+
+
+def test_a_damaged_cached_wheel_is_fetched_again(
+    tmp_path: Path, interpreter: Interpreter, shelf: Path
+) -> None:
+    wheel = sample.write_wheel(shelf)
+    pins = sample.releases(tmp_path / "releases.toml", wheel)
+    got = fetched(tmp_path, interpreter, pins)
+    got.write_bytes(b"damaged")
+    assert fetched(tmp_path, interpreter, pins).read_bytes() == wheel.read_bytes()
+
+
+def test_an_unpinned_wheel_never_gets_into_the_cache(
+    tmp_path: Path, interpreter: Interpreter, shelf: Path
+) -> None:
+    wheel = sample.write_wheel(shelf)
+    pins = sample.releases(tmp_path / "releases.toml", wheel)
+    altered = {**sample.contents(), "torch/evil.py": b"evil\n"}
+    sample.write_wheel(shelf, sample.with_record(altered))
+    with pytest.raises(HashMismatchError) as caught:
+        fetched(tmp_path, interpreter, pins)
+    assert caught.value.exit_code == 22
+    assert sample.sha256(wheel) in caught.value.why
+    assert f"scripts/torchfork pin {caught.value.where}" in caught.value.next
+    assert not (tmp_path / "cache" / "wheels").exists()
+
+
+def test_after_pinning_it_the_refused_wheel_is_used_without_another_download(
+    tmp_path: Path, interpreter: Interpreter, shelf: Path
+) -> None:
+    wheel = sample.write_wheel(shelf)
+    pins = sample.releases(
+        tmp_path / "releases.toml",
+        sample.write_wheel(tmp_path / "old", sample.with_record(sample.contents("9.1.0")),
+                           version="9.1.0"),
+    )  # fmt: skip
+    with pytest.raises(HashMismatchError) as caught:
+        fetched(tmp_path, interpreter, pins)
+    _, pins = pin(Path(caught.value.where), pins)
+    hidden(shelf, wheel)
+    assert fetched(tmp_path, interpreter, pins).parent.parent.name == "wheels"
+
+
+def test_an_empty_index_is_an_error_with_its_exit_code(
+    tmp_path: Path, interpreter: Interpreter, shelf: Path
+) -> None:
+    pins = sample.releases(tmp_path / "releases.toml", sample.write_wheel(tmp_path))
+    with pytest.raises(DownloadError, match="no wheel of torch") as caught:
+        fetched(tmp_path, interpreter, pins)
+    assert caught.value.exit_code == 21
+    assert "pip download" in caught.value.where and "pip config list" in caught.value.next
+
+
+def test_a_wheel_at_hand_is_offered_when_pip_fails(
+    tmp_path: Path, interpreter: Interpreter, shelf: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheel = sample.write_wheel(shelf)
+    pins = sample.releases(tmp_path / "releases.toml", wheel)
+    got = fetched(tmp_path, interpreter, pins)
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "empty"))
+    with pytest.raises(DownloadError) as caught:
+        fetched(tmp_path, interpreter, pins)
+    assert f"--base {got}" in caught.value.next
+
+
+def test_a_truncated_download_is_refused(
+    tmp_path: Path, interpreter: Interpreter, shelf: Path
+) -> None:
+    wheel = sample.write_wheel(shelf)
+    pins = sample.releases(tmp_path / "releases.toml", wheel)
+    wheel.write_bytes(wheel.read_bytes()[:-200])
+    with pytest.raises(DownloadError, match="broke off"):
+        fetched(tmp_path, interpreter, pins)
+    assert not (tmp_path / "cache" / "wheels").exists()
+
+
+class _Breaking(http.server.SimpleHTTPRequestHandler):
+    """An index whose server promises the whole wheel and hangs up in the middle."""
+
+    def do_GET(self) -> None:
+        wheel = next(Path(self.directory).glob("*.whl"))
+        page = f'<a href="/{urllib.parse.quote(wheel.name)}">{wheel.name}</a>'.encode()
+        is_wheel = self.path.endswith(".whl")
+        body = wheel.read_bytes() if is_wheel else page
+        self.send_response(200)
+        self.send_header("Content-Type", "application/zip" if is_wheel else "text/html")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body[: len(body) // 2] if is_wheel else body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Keep quiet."""
+
+
+def test_a_connection_that_breaks_leaves_no_wheel(
+    tmp_path: Path, interpreter: Interpreter, shelf: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheel = sample.write_wheel(shelf)
+    pins = sample.releases(tmp_path / "releases.toml", wheel)
+    handler = partial(_Breaking, directory=str(shelf))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_port}/simple"
+        monkeypatch.delenv("PIP_NO_INDEX")
+        monkeypatch.setenv("PIP_FIND_LINKS", "")
+        monkeypatch.setenv("PIP_INDEX_URL", address)
+        monkeypatch.setenv("PIP_RETRIES", "0")
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+        monkeypatch.setenv("no_proxy", "127.0.0.1")
+        with pytest.raises(DownloadError, match="broke off"):
+            fetched(tmp_path, interpreter, pins)
+        server.shutdown()
+    assert not (tmp_path / "cache" / "wheels").exists()
+
+
+def test_leavings_of_a_killed_fetch_are_removed(
+    tmp_path: Path, interpreter: Interpreter, shelf: Path
+) -> None:
+    stale = tmp_path / "cache" / ".fetch-killed"
+    stale.mkdir(parents=True)
+    pins = sample.releases(tmp_path / "releases.toml", sample.write_wheel(shelf))
+    fetched(tmp_path, interpreter, pins)
+    assert not stale.exists()
+
+
+def test_a_python_without_official_wheels_is_told_before_the_network(
+    tmp_path: Path, interpreter: Interpreter
+) -> None:
+    pins = Releases(
+        tmp_path, "9.1.0",
+        (Release("9.1.0", sample.COMMIT,
+                 (WheelPin(f"torch-9.1.0-cp39-cp39-linux_{platform.machine()}.whl", "0" * 64),)),),
+    )  # fmt: skip
+    with pytest.raises(ToolMissingError, match="no official wheel for Python") as caught:
+        fetched(tmp_path, interpreter, pins)
+    assert "cp39" in caught.value.why
+    assert not (tmp_path / "cache").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "word"),
+    [
+        ("NewConnectionError('Failed to establish')", DownloadError, "cannot reach"),
+        ("urllib3 IncompleteRead(5 bytes read)", DownloadError, "broke off"),
+        ("ERROR: THESE PACKAGES DO NOT MATCH THE HASHES", HashMismatchError, "not the bytes"),
+        ("OSError: [Errno 28] No space left on device", OutputError, "disk is full"),
+        ("ERROR: No matching distribution found", DownloadError, "found no wheel"),
+    ],
+)
+def test_pips_failures_are_told_apart(
+    tmp_path: Path, text: str, kind: type[Exception], word: str
+) -> None:
+    error = pip.download_error(process.Outcome(("pip",), 1, "", text), "torch 9.1.0", tmp_path)
+    assert type(error) is kind
+    assert word in error.what
+
+
+def test_pips_settings_decide_and_its_manners_do_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = pip.settings_key(tmp_path)
+    monkeypatch.setenv("PIP_DEFAULT_TIMEOUT", "7")
+    assert pip.settings_key(tmp_path) == plain
+    monkeypatch.setenv("PIP_INDEX_URL", "https://example.invalid/simple")
+    by_variable = pip.settings_key(tmp_path)
+    (tmp_path / "pip.conf").write_text("[global]\nno-index = true\n")
+    assert len({plain, by_variable, pip.settings_key(tmp_path)}) == 3
+
+
+def test_the_cache_lies_where_the_user_says(tmp_path: Path) -> None:
+    assert cache_module.directory({"TORCHFORK_CACHE": str(tmp_path)}) == tmp_path
+    assert cache_module.directory({"XDG_CACHE_HOME": str(tmp_path)}) == tmp_path / "torchfork"
+    home = Path.home() / ".cache" / "torchfork"
+    assert cache_module.directory({"XDG_CACHE_HOME": "relative"}) == home
+    assert cache_module.directory({}) == home

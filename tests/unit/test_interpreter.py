@@ -1,0 +1,107 @@
+"""The target interpreter: found and asked; what cannot serve is refused with a way on."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+import sample_wheel as sample
+
+from torchfork.bases.interpreter import probe, require_python_tag
+from torchfork.errors import BaseRefusedError, ToolMissingError
+
+
+def fake(tmp_path: Path, name: str, answer: str) -> Path:
+    """A program that answers as an interpreter would."""
+    path = tmp_path / name
+    path.write_text(f"#!/bin/sh\ncat <<'END'\n{answer}\nEND\n")
+    path.chmod(0o755)
+    return path
+
+
+def told(version: str, **changes: object) -> str:
+    """What an interpreter says about itself, as JSON."""
+    import json
+
+    answer = {
+        "executable": "/opt/fake/bin/python",
+        "version": version,
+        "info": [int(part) for part in version.split(".")[:2]],
+        "implementation": "cpython",
+        "suffix": ".so",
+        "include": "/opt/fake/include",
+        "purelib": "/opt/fake/lib",
+        "free_threaded": False,
+    }
+    return json.dumps({**answer, **changes})
+
+
+def test_this_interpreter_is_described() -> None:
+    found = probe(sys.executable, headers=False)
+    assert found.tag == sample.PYTHON_TAG
+    assert found.extension_suffix == sample.SUFFIX
+    assert found.implementation == "cpython"
+
+
+def test_an_environment_is_not_resolved_to_its_base_interpreter(tmp_path: Path) -> None:
+    found = sample.environment(tmp_path / "ä b")
+    assert found.executable.is_relative_to(tmp_path)
+    assert found.site_packages.is_relative_to(tmp_path)
+
+
+def test_the_launchers_choice_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHFORK_TARGET_PYTHON", sys.executable)
+    assert probe(headers=False).executable == Path(sys.executable)
+
+
+def test_a_missing_interpreter_is_named() -> None:
+    with pytest.raises(ToolMissingError, match=r"no Python interpreter 'python9\.99'") as caught:
+        probe("python9.99")
+    assert caught.value.exit_code == 16 and "--python" in caught.value.next
+
+
+def test_a_file_that_cannot_be_run_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "python"
+    path.write_text("")
+    with pytest.raises(ToolMissingError, match="cannot be run"):
+        probe(path)
+
+
+def test_something_else_than_python_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ToolMissingError, match="not a working Python 3"):
+        probe(fake(tmp_path, "python", "hello"))
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (told("3.9.18"), "3.10 is the oldest"),
+        (told("3.13.0", free_threaded=True), "free-threaded"),
+        (told("3.10.14", implementation="pypy"), "CPython"),
+    ],
+)
+def test_unsupported_interpreters_are_refused_with_the_reason(
+    tmp_path: Path, answer: str, why: str
+) -> None:
+    with pytest.raises(ToolMissingError) as caught:
+        probe(fake(tmp_path, "python", answer))
+    assert why in caught.value.why
+
+
+def test_missing_headers_name_the_package_that_has_them(tmp_path: Path) -> None:
+    path = fake(tmp_path, "python", told("3.12.1", include=os.fspath(tmp_path)))
+    assert probe(path, headers=False).version == "3.12.1"
+    with pytest.raises(ToolMissingError) as caught:
+        probe(path)
+    assert caught.value.where == str(tmp_path / "Python.h")
+    assert "python3.12-dev" in caught.value.next and "python3.12-devel" in caught.value.next
+
+
+def test_a_wheel_for_another_python_is_refused_with_both_versions(tmp_path: Path) -> None:
+    found = probe(fake(tmp_path, "python", told("3.12.1")), headers=False)
+    require_python_tag(found, "cp312", "x.whl")
+    with pytest.raises(BaseRefusedError, match=r"Python 3\.10.*Python 3\.12\.1") as caught:
+        require_python_tag(found, "cp310", "x.whl")
+    assert "--python python3.10" in caught.value.next

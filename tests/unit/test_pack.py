@@ -1,0 +1,245 @@
+"""Packing: unchanged members copied, the new version everywhere, the same bytes from anywhere."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+import sample_wheel as sample
+
+from torchfork.bases.base import Base
+from torchfork.bases.interpreter import probe
+from torchfork.bases.unpack import read_record, record_hash
+from torchfork.bases.wheel import open_wheel
+from torchfork.errors import BaseRefusedError, OutputError, UsageError
+from torchfork.rawzip import RawZipWriter
+from torchfork.stages.pack import DEFAULT_EPOCH, epoch_from, pack, wheel_name
+
+NEW = "9.1.0+cpu.ext1"
+
+
+def based(tmp_path: Path, files: dict[str, bytes] | None = None, **name: str) -> Base:
+    wheel = sample.write_wheel(tmp_path / "base", files, **name)
+    pins = sample.releases(tmp_path / "releases.toml", wheel)
+    interpreter = probe(sys.executable, headers=False)
+    return open_wheel(wheel, interpreter, pins, tmp_path / "cache")
+
+
+def overlaid(tmp_path: Path) -> Path:
+    overlay = tmp_path / "overlay"
+    for name, text in (
+        ("torch/lib/libtorch.so", "a library with operators\n" * 50),
+        ("torch/include/ATen/ops/gdh.h", "#pragma once\n"),
+        ("torch/lib/new.so", "another"),
+    ):
+        (overlay / name).parent.mkdir(parents=True, exist_ok=True)
+        (overlay / name).write_text(text)
+    return overlay
+
+
+def read(path: Path) -> dict[str, bytes]:
+    with zipfile.ZipFile(path) as archive:
+        assert archive.testzip() is None
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def test_the_new_wheel_is_the_base_and_the_overlay(tmp_path: Path) -> None:
+    base, overlay = based(tmp_path), overlaid(tmp_path)
+    made = pack(base, overlay, NEW, tmp_path / "dist", DEFAULT_EPOCH)
+    assert made.name == f"torch-{NEW}-{sample.TAG}.whl"
+    found = read(made)
+    info = f"torch-{NEW}.dist-info"
+    expected = {
+        name.replace("torch-9.1.0+cpu.dist-info", info): data
+        for name, data in sample.contents().items()
+    }
+    for path in overlay.rglob("*"):
+        if path.is_file():
+            expected[path.relative_to(overlay).as_posix()] = path.read_bytes()
+    changed = {f"{info}/METADATA", "torch/version.py"}
+    assert found.keys() == expected.keys() | {f"{info}/RECORD"}
+    assert {name for name in expected if found[name] != expected[name]} == changed
+
+
+def test_metadata_and_version_file_say_the_new_version_and_differ_in_nothing_else(
+    tmp_path: Path,
+) -> None:
+    found = read(pack(based(tmp_path), overlaid(tmp_path), NEW, tmp_path / "dist", DEFAULT_EPOCH))
+    metadata = sample.contents()["torch-9.1.0+cpu.dist-info/METADATA"].decode()
+    assert found[f"torch-{NEW}.dist-info/METADATA"].decode() == metadata.replace(
+        "Version: 9.1.0+cpu\n", f"Version: {NEW}\n"
+    )
+    assert found["torch/version.py"].decode() == sample.version_file(NEW)
+
+
+def test_a_cuda_wheel_whose_metadata_lacks_the_local_part_gets_one_version(tmp_path: Path) -> None:
+    files = sample.with_record(sample.contents("9.1.0+cu130", metadata_version="9.1.0"))
+    base = based(tmp_path, files, version="9.1.0")
+    new = "9.1.0+cu130.ext1"
+    found = read(pack(base, overlaid(tmp_path), new, tmp_path / "dist", DEFAULT_EPOCH))
+    assert f"Version: {new}\n" in found[f"torch-{new}.dist-info/METADATA"].decode()
+    assert f"__version__ = '{new}'" in found["torch/version.py"].decode()
+
+
+def test_record_lists_every_file_with_its_hash_and_size(tmp_path: Path) -> None:
+    import hashlib
+
+    found = read(pack(based(tmp_path), overlaid(tmp_path), NEW, tmp_path / "dist", DEFAULT_EPOCH))
+    own = f"torch-{NEW}.dist-info/RECORD"
+    record = read_record(found[own].decode())
+    assert record.pop(own) == ("", "")
+    assert record == {
+        name: (record_hash(hashlib.sha256(data).digest()), str(len(data)))
+        for name, data in found.items()
+        if name != own
+    }
+
+
+def test_members_that_record_forgot_are_listed_all_the_same(tmp_path: Path) -> None:
+    files = sample.with_record(sample.contents())
+    files["torch/forgotten.py"] = b"x\n"
+    made = pack(based(tmp_path, files), overlaid(tmp_path), NEW, tmp_path / "d", DEFAULT_EPOCH)
+    record = read(made)[f"torch-{NEW}.dist-info/RECORD"].decode()
+    assert read_record(record)["torch/forgotten.py"][1] == "2"
+
+
+def test_unchanged_members_keep_their_compressed_bytes(tmp_path: Path) -> None:
+    base = based(tmp_path)
+    made = pack(base, overlaid(tmp_path), NEW, tmp_path / "dist", DEFAULT_EPOCH)
+    assert base.wheel is not None
+    with zipfile.ZipFile(base.wheel) as old, zipfile.ZipFile(made) as new:
+        before, after = old.getinfo("torch/__init__.py"), new.getinfo("torch/__init__.py")
+        assert (before.CRC, before.compress_size) == (after.CRC, after.compress_size)
+
+
+def test_a_build_number_goes_with_the_old_version(tmp_path: Path) -> None:
+    files = sample.contents()
+    files["torch-9.1.0+cpu.dist-info/WHEEL"] += b"Build: 3\n"
+    base = based(tmp_path, sample.with_record(files), build="3")
+    made = pack(base, overlaid(tmp_path), NEW, tmp_path / "dist", DEFAULT_EPOCH)
+    assert made.name == wheel_name(base, NEW) == f"torch-{NEW}-{sample.TAG}.whl"
+    wheel = read(made)[f"torch-{NEW}.dist-info/WHEEL"].decode()
+    assert wheel == sample.contents()["torch-9.1.0+cpu.dist-info/WHEEL"].decode()
+
+
+def test_order_times_and_modes_are_normal(tmp_path: Path) -> None:
+    made = pack(based(tmp_path), overlaid(tmp_path), NEW, tmp_path / "dist", 1_000_000_000)
+    with zipfile.ZipFile(made) as archive:
+        infos = archive.infolist()
+    names = [info.filename for info in infos]
+    main = [name for name in names if ".dist-info/" not in name]
+    assert main == sorted(main) and names[: len(main)] == main
+    assert names[-1].endswith("/RECORD")
+    assert {info.date_time for info in infos} == {(2001, 9, 9, 1, 46, 40)}
+    modes = {info.filename: info.external_attr >> 16 for info in infos}
+    assert modes["torch/lib/libtorch.so"] == 0o100755
+    assert modes["torch/__init__.py"] == 0o100644
+
+
+def test_directory_time_zone_locale_and_umask_leave_no_trace(tmp_path: Path) -> None:
+    made = []
+    for name, zone, umask in (("one", "Asia/Tokyo", 0o077), ("zwei ä", "America/Lima", 0o002)):
+        script = (
+            "import os, sys; from pathlib import Path; sys.path[:0] = sys.argv[2:]\n"
+            "import test_pack as t; os.umask(int(os.environ['UMASK']))\n"
+            "root = Path(sys.argv[1])\n"
+            "base, out = t.based(root), root / 'dist'\n"
+            "made = t.pack(base, t.overlaid(root), t.NEW, out, t.DEFAULT_EPOCH)\n"
+            "print(t.sample.sha256(made))"
+        )
+        environment = {**os.environ, "TZ": zone, "LC_ALL": "C", "UMASK": str(umask)}
+        paths = [str(Path(__file__).parent), *[p for p in sys.path if p]]
+        done = subprocess.run(
+            [sys.executable, "-c", script, str(tmp_path / name), *paths],
+            env=environment, check=True, capture_output=True, text=True,
+        )  # fmt: skip
+        made.append(done.stdout.strip())
+    assert made[0] == made[1] and len(made[0]) == 64
+
+
+def test_pip_installs_the_wheel_and_counts_it_as_the_release(tmp_path: Path) -> None:
+    made = pack(based(tmp_path), overlaid(tmp_path), NEW, tmp_path / "dist", DEFAULT_EPOCH)
+    interpreter = sample.environment(tmp_path / "venv")
+
+    def pip(*arguments: str) -> str:
+        command = [sys.executable, "-m", "pip", "--python", str(interpreter.executable)]
+        done = subprocess.run(
+            [*command, *arguments, "--disable-pip-version-check"],
+            check=True, capture_output=True, text=True,
+        )  # fmt: skip
+        return done.stdout
+
+    pip("install", "--no-index", "--no-deps", str(made))
+    assert "already satisfied" in pip("install", "--no-index", "--no-deps", "torch==9.1.0")
+    question = "import torch; from importlib.metadata import version as v\n"
+    question += "print(torch.__version__, v('torch'))"
+    command = [str(interpreter.executable), "-I", "-c", question]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=tmp_path)
+    assert done.stdout.split() == [NEW, NEW]
+
+
+def test_an_output_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "dist").write_text("a file where a directory should be")
+    with pytest.raises(OutputError) as caught:
+        pack(based(tmp_path), overlaid(tmp_path), NEW, tmp_path / "dist", DEFAULT_EPOCH)
+    assert "--out" in caught.value.next
+
+
+def test_a_full_disk_leaves_no_half_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    base, overlay = based(tmp_path), overlaid(tmp_path)
+
+    def full(writer: RawZipWriter) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(RawZipWriter, "close", full)
+    with pytest.raises(OutputError, match="disk is full"):
+        pack(base, overlay, NEW, tmp_path / "dist", DEFAULT_EPOCH)
+    assert list((tmp_path / "dist").iterdir()) == []
+
+
+def test_a_base_that_vanished_is_named(tmp_path: Path) -> None:
+    base = based(tmp_path)
+    assert base.wheel is not None
+    base.wheel.unlink()
+    with pytest.raises(BaseRefusedError, match="changed or removed"):
+        pack(base, overlaid(tmp_path), NEW, tmp_path / "dist", DEFAULT_EPOCH)
+
+
+def test_source_date_epoch_is_honoured_and_checked() -> None:
+    assert epoch_from({"SOURCE_DATE_EPOCH": "1700000000"}) == 1_700_000_000
+    assert epoch_from({}) == epoch_from({"SOURCE_DATE_EPOCH": ""}) == DEFAULT_EPOCH
+    with pytest.raises(UsageError, match="SOURCE_DATE_EPOCH"):
+        epoch_from({"SOURCE_DATE_EPOCH": "yesterday"})
+
+
+def test_times_before_zip_archives_are_clamped() -> None:
+    stream = io.BytesIO()
+    writer = RawZipWriter(stream, 0)
+    writer.add("a", 0o644, b"")
+    writer.close()
+    with zipfile.ZipFile(stream) as archive:
+        assert archive.getinfo("a").date_time == (1980, 1, 1, 0, 0, 0)
+
+
+def test_large_sizes_are_written_as_zip64(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the limit lowered, every field goes through its 64-bit form."""
+    source = io.BytesIO()
+    with zipfile.ZipFile(source, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("old", b"0123456789" * 50)
+        member = archive.getinfo("old")
+    monkeypatch.setattr("torchfork.rawzip.WIDE", 20)
+    stream = io.BytesIO()
+    writer = RawZipWriter(stream, DEFAULT_EPOCH)
+    writer.add("first", 0o644, os.urandom(100))
+    writer.copy("copied", 0o755, source, member)
+    writer.add("small", 0o644, b"x")
+    writer.close()
+    with zipfile.ZipFile(stream) as archive:
+        assert archive.testzip() is None
+        assert archive.read("copied") == b"0123456789" * 50
+        assert archive.getinfo("copied").extract_version == 45

@@ -1,0 +1,243 @@
+"""A wheel file as a base: trusted by its bytes or its commit, unpacked whole or not at all."""
+
+from __future__ import annotations
+
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+import sample_wheel as sample
+
+from torchfork.bases import wheel as module
+from torchfork.bases.base import Base, Interpreter
+from torchfork.bases.interpreter import probe
+from torchfork.errors import BaseRefusedError, HashMismatchError, OutputError
+from torchfork.releases import Releases
+
+
+@pytest.fixture(scope="module")
+def interpreter() -> Interpreter:
+    return probe(sys.executable, headers=False)
+
+
+def opened(
+    tmp_path: Path,
+    interpreter: Interpreter,
+    wheel: Path,
+    pins: Releases | None = None,
+    *,
+    unpinned: bool = False,
+    foreign: bool = False,
+) -> Base:
+    pins = pins or sample.releases(tmp_path / "releases.toml", wheel)
+    cache = tmp_path / "cache"
+    return module.open_wheel(wheel, interpreter, pins, cache, unpinned=unpinned, foreign=foreign)
+
+
+def test_a_pinned_wheel_is_unpacked_and_described(tmp_path: Path, interpreter: Interpreter) -> None:
+    wheel = sample.write_wheel(tmp_path / "ä b")
+    base = opened(tmp_path, interpreter, wheel)
+    assert (base.version, base.public_version) == ("9.1.0+cpu", "9.1.0")
+    assert base.git_version == sample.COMMIT
+    assert base.cuda is None
+    assert base.dist_info == "torch-9.1.0+cpu.dist-info"
+    assert base.wheel_tag == sample.TAG
+    assert base.identity == sample.sha256(wheel)
+    with zipfile.ZipFile(wheel) as archive:
+        for name in archive.namelist():
+            assert (base.root / name).read_bytes() == archive.read(name)
+
+
+def test_a_second_opening_writes_nothing(tmp_path: Path, interpreter: Interpreter) -> None:
+    wheel = sample.write_wheel(tmp_path)
+    first = opened(tmp_path, interpreter, wheel)
+    before = {p: p.stat().st_mtime_ns for p in (tmp_path / "cache").rglob("*")}
+    assert opened(tmp_path, interpreter, wheel) == first
+    assert {p: p.stat().st_mtime_ns for p in (tmp_path / "cache").rglob("*")} == before
+
+
+def test_a_wheel_that_replaced_another_is_hashed_anew(
+    tmp_path: Path, interpreter: Interpreter
+) -> None:
+    wheel = sample.write_wheel(tmp_path)
+    first = opened(tmp_path, interpreter, wheel)
+    files = {**sample.contents(), "torch/more.py": b"more\n"}
+    sample.write_wheel(tmp_path, sample.with_record(files))
+    pins = sample.releases(tmp_path / "releases.toml", wheel)
+    assert opened(tmp_path, interpreter, wheel, pins).identity != first.identity
+
+
+def test_metadata_and_torch_may_name_different_local_versions(
+    tmp_path: Path, interpreter: Interpreter
+) -> None:
+    files = sample.with_record(sample.contents("9.1.0+cu130", metadata_version="9.1.0"))
+    base = opened(tmp_path, interpreter, sample.write_wheel(tmp_path, files, version="9.1.0"))
+    assert (base.version, base.dist_info) == ("9.1.0+cu130", "torch-9.1.0.dist-info")
+
+
+def test_a_build_number_is_no_part_of_the_tag(tmp_path: Path, interpreter: Interpreter) -> None:
+    wheel = sample.write_wheel(tmp_path, build="3")
+    assert opened(tmp_path, interpreter, wheel).wheel_tag == sample.TAG
+
+
+def test_other_bytes_under_a_pinned_name_are_refused(
+    tmp_path: Path, interpreter: Interpreter
+) -> None:
+    wheel = sample.write_wheel(tmp_path)
+    pins = sample.releases(tmp_path / "releases.toml", wheel)
+    files = {**sample.contents(), "torch/evil.py": b"evil\n"}
+    sample.write_wheel(tmp_path, sample.with_record(files))
+    with pytest.raises(HashMismatchError) as caught:
+        opened(tmp_path, interpreter, wheel, pins)
+    assert caught.value.exit_code == 22 and sample.sha256(wheel) in caught.value.why
+    assert not (tmp_path / "cache" / "unpacked").exists()
+
+
+def test_an_unknown_wheel_of_a_pinned_commit_is_accepted(
+    tmp_path: Path, interpreter: Interpreter
+) -> None:
+    pins = sample.releases(tmp_path / "releases.toml")
+    assert opened(tmp_path, interpreter, sample.write_wheel(tmp_path), pins).version == "9.1.0+cpu"
+
+
+def test_an_unknown_commit_needs_the_users_word(tmp_path: Path, interpreter: Interpreter) -> None:
+    wheel = sample.write_wheel(tmp_path)
+    pins = sample.releases(tmp_path / "releases.toml", commit=sample.OTHER_COMMIT)
+    with pytest.raises(BaseRefusedError, match="no release pins") as caught:
+        opened(tmp_path, interpreter, wheel, pins)
+    assert sample.COMMIT in caught.value.why and "--unpinned" in caught.value.next
+    assert opened(tmp_path, interpreter, wheel, pins, unpinned=True).git_version == sample.COMMIT
+
+
+def test_pins_that_contradict_the_wheel_are_named(tmp_path: Path, interpreter: Interpreter) -> None:
+    wheel = sample.write_wheel(tmp_path)
+    pins = sample.releases(tmp_path / "releases.toml", wheel, commit=sample.OTHER_COMMIT)
+    with pytest.raises(BaseRefusedError, match="contradict") as caught:
+        opened(tmp_path, interpreter, wheel, pins)
+    assert sample.COMMIT in caught.value.why and sample.OTHER_COMMIT in caught.value.why
+
+
+def test_a_grafted_wheel_is_not_grafted_again(tmp_path: Path, interpreter: Interpreter) -> None:
+    wheel = sample.write_wheel(tmp_path, version="9.1.0+cpu.ext1")
+    with pytest.raises(BaseRefusedError, match="additions already"):
+        opened(tmp_path, interpreter, wheel)
+
+
+def test_another_python_is_refused_unless_nothing_is_to_be_run(
+    tmp_path: Path, interpreter: Interpreter
+) -> None:
+    wheel = sample.write_wheel(tmp_path, tag="cp39-cp39-macosx_11_0_arm64")
+    with pytest.raises(BaseRefusedError, match=r"Python 3\.9"):
+        opened(tmp_path, interpreter, wheel)
+    files = {
+        name.replace("libtorch.so", "libtorch.dylib"): data
+        for name, data in sample.contents().items()
+    }
+    sample.write_wheel(tmp_path, sample.with_record(files), tag="cp39-cp39-macosx_11_0_arm64")
+    assert opened(tmp_path, interpreter, wheel, foreign=True).wheel_tag.startswith("cp39")
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.9, 0.999])
+def test_a_truncated_wheel_is_refused(
+    tmp_path: Path, interpreter: Interpreter, share: float
+) -> None:
+    wheel = sample.write_wheel(tmp_path)
+    wheel.write_bytes(wheel.read_bytes()[: int(wheel.stat().st_size * share)])
+    with pytest.raises(BaseRefusedError, match="damaged or was not downloaded whole"):
+        opened(tmp_path, interpreter, wheel)
+
+
+def test_a_flipped_byte_leaves_nothing_unpacked(tmp_path: Path, interpreter: Interpreter) -> None:
+    files = {**sample.contents(), "torch/data": bytes(range(256)) * 64}
+    wheel = sample.write_wheel(tmp_path, sample.with_record(files))
+    with zipfile.ZipFile(wheel) as archive:
+        place = archive.getinfo("torch/data").header_offset + 60
+    data = bytearray(wheel.read_bytes())
+    data[place] ^= 0xFF
+    wheel.write_bytes(bytes(data))
+    with pytest.raises(BaseRefusedError, match="damaged"):
+        opened(tmp_path, interpreter, wheel)
+    assert list((tmp_path / "cache" / "unpacked").iterdir()) == []
+
+
+def test_a_file_that_is_not_as_record_says_is_named(
+    tmp_path: Path, interpreter: Interpreter
+) -> None:
+    files = {**sample.with_record(sample.contents()), "torch/overrides.py": b"changed\n"}
+    with pytest.raises(BaseRefusedError, match="RECORD") as caught:
+        opened(tmp_path, interpreter, sample.write_wheel(tmp_path, files))
+    assert caught.value.where.endswith("torch/overrides.py")
+
+
+@pytest.mark.parametrize(
+    "name", ["../evil.py", "/evil.py", "torch/../../evil.py", "torch\\evil.py"]
+)
+def test_members_that_lead_out_of_the_wheel_are_refused(
+    tmp_path: Path, interpreter: Interpreter, name: str
+) -> None:
+    files = {**sample.with_record(sample.contents()), name: b"evil\n"}
+    with pytest.raises(BaseRefusedError, match="no wheel should have"):
+        opened(tmp_path, interpreter, sample.write_wheel(tmp_path, files))
+    assert not list(tmp_path.rglob("evil.py"))
+
+
+def test_links_in_a_wheel_are_refused(tmp_path: Path, interpreter: Interpreter) -> None:
+    wheel = sample.write_wheel(tmp_path)
+    with zipfile.ZipFile(wheel, "a") as archive:
+        link = zipfile.ZipInfo("torch/link")
+        link.external_attr = 0o120777 << 16
+        archive.writestr(link, "/etc/passwd")
+    with pytest.raises(BaseRefusedError) as caught:
+        opened(tmp_path, interpreter, wheel)
+    assert "link" in caught.value.why
+
+
+def test_wheels_of_other_projects_and_other_files_are_refused(
+    tmp_path: Path, interpreter: Interpreter
+) -> None:
+    numpy = tmp_path / f"numpy-2.0.0-{sample.TAG}.whl"
+    sample.write_wheel(tmp_path).rename(numpy)
+    odd = tmp_path / "torch.whl"
+    odd.write_bytes(b"")
+    for path, word in (
+        (numpy, "numpy, not of torch"),
+        (odd, "not named as a wheel"),
+        (tmp_path / "torch-1-cp311-cp311-x.whl", "no such wheel file"),
+        (tmp_path, "not a file"),
+    ):
+        with pytest.raises(BaseRefusedError, match=word):
+            opened(tmp_path, interpreter, path, sample.releases(tmp_path / "releases.toml"))
+
+
+def test_a_wheel_without_the_stub_library_is_refused(
+    tmp_path: Path, interpreter: Interpreter
+) -> None:
+    files = sample.contents()
+    del files["torch/lib/libtorch.so"]
+    with pytest.raises(BaseRefusedError) as caught:
+        opened(tmp_path, interpreter, sample.write_wheel(tmp_path, sample.with_record(files)))
+    assert "torch/lib/libtorch.so" in caught.value.why
+
+
+def test_a_cache_that_cannot_be_written_is_an_output_error(
+    tmp_path: Path, interpreter: Interpreter
+) -> None:
+    (tmp_path / "cache").write_text("a file where a directory should be")
+    with pytest.raises(OutputError):
+        opened(tmp_path, interpreter, sample.write_wheel(tmp_path))
+
+
+def test_pinning_a_wheel_checks_its_commit(tmp_path: Path) -> None:
+    wheel = sample.write_wheel(tmp_path)
+    pins = sample.releases(tmp_path / "releases.toml")
+    added, after = module.pin(wheel, pins)
+    assert after.by_sha256(sample.sha256(wheel)) == (after.get("9.1.0"), added)
+    strange = sample.write_wheel(
+        tmp_path, sample.with_record(sample.contents("9.2.0", commit=sample.OTHER_COMMIT)),
+        version="9.2.0",
+    )  # fmt: skip
+    with pytest.raises(BaseRefusedError, match="no release pins") as caught:
+        module.pin(strange, after)
+    assert "--new-release" in caught.value.next
+    assert module.pin(strange, after, new_release=True)[1].versions == ["9.1.0", "9.2.0"]
