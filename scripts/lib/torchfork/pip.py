@@ -30,7 +30,8 @@ _NO_NETWORK = re.compile(
 )
 _BROKEN_OFF = re.compile(
     r"IncompleteRead|ConnectionResetError|ReadTimeoutError|Connection broken|incomplete-download"
-    r"|Connection aborted|BadZipFile|has an invalid wheel|located at .* is invalid|File is not a zip file"
+    r"|Connection aborted|BadZipFile|has an invalid wheel|located at .* is invalid"
+    r"|File is not a zip file"
 )
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,14 +55,11 @@ def put(site: Path, name: str, new: File, entry: Entry) -> None:
     mode = target.stat().st_mode & 0o777 if target.exists() else 0o644
     if entry.original is None and ".so" in target.suffixes:
         mode = 0o755
-    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name[:80]}.")
-    os.close(handle)
-    try:
-        new.write(Path(temporary))
-        Path(temporary).chmod(mode)
-        Path(temporary).replace(target)
-    finally:
-        Path(temporary).unlink(missing_ok=True)
+    # Written beside the journal, in a directory that an undo removes: a kill leaves no stray file.
+    partial = site / journal.DIRECTORY / "new"
+    new.write(partial)
+    partial.chmod(mode)
+    partial.replace(target)
 
 
 def restore(site: Path, before: Journal, names: list[str]) -> tuple[list[str], list[str]]:
@@ -86,10 +81,16 @@ def restore(site: Path, before: Journal, names: list[str]) -> tuple[list[str], l
 
 
 def restore_compiled(site: Path, before: Journal, names: list[str]) -> None:
-    """Each restored .py file gets back the .pyc files that it had, and no others."""
+    """Each restored .py file gets back the .pyc files that it had, and no others.
+
+    One that was kept and is kept no more is back already: an earlier run was killed after it.
+    """
+    had = set(before.compiled)
     for name in names:
-        if name.endswith(".py") and before.entries[name].original is not None:
-            for pyc in list(_pyc_files(site, name)):
+        if not name.endswith(".py") or before.entries[name].original is None:
+            continue
+        for pyc in list(_pyc_files(site, name)):
+            if pyc.relative_to(site).as_posix() not in had:
                 pyc.unlink()
     for name in before.compiled:
         source = Path(name).parent.parent / (Path(name).name.split(".")[0] + ".py")
@@ -110,5 +111,13 @@ def _remove_empty(site: Path, directory: Path) -> None:
 
 def remove_traces(site: Path) -> None:
     """The journal goes last: until then a killed undo can be gone on with."""
-    shutil.rmtree(site / journal.DIRECTORY / "files", ignore_errors=True)
-    shutil.rmtree(site / journal.DIRECTORY)
+    directory = site / journal.DIRECTORY
+    if not directory.is_dir():
+        return
+    for entry in directory.iterdir():
+        if entry.is_dir():
+            shutil.rmtree(entry)
+        elif entry != journal.path(site):
+            entry.unlink()
+    journal.path(site).unlink(missing_ok=True)
+    directory.rmdir()

@@ -73,6 +73,7 @@ def undo(interpreter: Interpreter, cache: Path, *, on_wait: OnWait = wait_silent
     with _exclusive(found, cache, on_wait):
         before = journal.load(found.site)
         if before is None:
+            originals.remove_traces(found.site)  # of a run that was killed before it did anything
             raise StateError(
                 "there is nothing to undo",
                 where=str(found.site / "torch"),

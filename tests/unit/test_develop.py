@@ -1,0 +1,421 @@
+"""--develop: the environment gets the overlay, undo gives every file back, a kill harms nothing."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import sample_wheel as sample
+
+from torchfork.bases import journal
+from torchfork.bases.base import Base, Interpreter
+from torchfork.bases.installed import locate, open_installed
+from torchfork.bases.unpack import read_record
+from torchfork.bases.wheel import open_wheel
+from torchfork.errors import BaseRefusedError, OutputError, StateError, UsageError
+from torchfork.releases import Releases
+from torchfork.stages import develop
+from torchfork.stages.pack import pack
+
+RECORD = "torch-9.1.0+cpu.dist-info/RECORD"
+
+
+@dataclass(frozen=True)
+class World:
+    """An environment with a sample torch in it, and an overlay for it."""
+
+    root: Path
+    interpreter: Interpreter
+    pins: Releases
+
+    @property
+    def site(self) -> Path:
+        return self.interpreter.site_packages
+
+    @property
+    def cache(self) -> Path:
+        return self.root / "cache"
+
+    @property
+    def overlay(self) -> Path:
+        return self.root / "overlay"
+
+    def base(self) -> Base:
+        return open_installed(self.interpreter, self.pins, self.cache)
+
+    def lay(self, files: dict[str, str]) -> None:
+        subprocess.run(["rm", "-rf", str(self.overlay)], check=True)
+        for name, text in files.items():
+            (self.overlay / name).parent.mkdir(parents=True, exist_ok=True)
+            (self.overlay / name).write_text(text)
+
+    def install(self) -> develop.Changes:
+        return develop.install(self.base(), self.overlay, self.cache)
+
+    def undo(self) -> develop.Changes:
+        return develop.undo(self.interpreter, self.cache)
+
+    def state(self) -> dict[str, tuple[bytes, int, int]]:
+        """Every file below site-packages: contents, mode and time."""
+        return {
+            path.relative_to(self.site).as_posix(): (
+                path.read_bytes(), path.stat().st_mode, path.stat().st_mtime_ns,
+            )
+            for path in self.site.rglob("*") if path.is_file()
+        }  # fmt: skip
+
+    def text(self, name: str) -> str:
+        return (self.site / name).read_text()
+
+
+FIRST = {
+    "torch/lib/libtorch.so": "with operators",
+    "torch/overrides.py": "NAMES = ['relu', 'gdh']\n",
+    "torch/include/ATen/ops/gdh.h": "#pragma once\n",
+    "torch/added/deep/new.py": "x = 1\n",
+}
+SECOND = {
+    "torch/lib/libtorch.so": "with other operators",
+    "torch/include/ATen/ops/gdh.h": "#pragma once\n",
+    "torch/include/ATen/ops/relu.h": "#pragma once // changed\n",
+}
+
+
+@pytest.fixture(scope="module")
+def interpreter(tmp_path_factory: pytest.TempPathFactory) -> Interpreter:
+    return sample.environment(tmp_path_factory.mktemp("ö environment") / "venv")
+
+
+@pytest.fixture
+def world(tmp_path: Path, interpreter: Interpreter) -> Iterator[World]:
+    sample.install(interpreter.site_packages)
+    compiled = interpreter.site_packages / "torch" / "__pycache__"
+    compiled.mkdir()
+    (compiled / f"overrides.{sys.implementation.cache_tag}.pyc").write_bytes(b"compiled")
+    os.utime(interpreter.site_packages / "torch" / "overrides.py", (1_600_000_000, 1_600_000_000))
+    made = World(tmp_path, interpreter, sample.releases(tmp_path / "releases.toml"))
+    made.lay(FIRST)
+    yield made
+    for name in ("torch", "torchgen", "torch-9.1.0+cpu.dist-info"):
+        subprocess.run(["rm", "-rf", str(interpreter.site_packages / name)], check=True)
+
+
+def test_the_installed_torch_is_described_as_its_wheel_would_be(world: World) -> None:
+    base = world.base()
+    assert (base.version, base.git_version, base.wheel) == ("9.1.0+cpu", sample.COMMIT, None)
+    assert (base.dist_info, base.wheel_tag) == ("torch-9.1.0+cpu.dist-info", sample.TAG)
+    for name, data in sample.contents().items():
+        assert (base.root / name).read_bytes() == data
+    assert world.base() == base
+
+
+def test_install_puts_the_overlay_there_and_says_what_it_did(world: World) -> None:
+    changes = world.install()
+    assert set(changes.written) == {*FIRST, RECORD}
+    for name, text in FIRST.items():
+        assert world.text(name) == text
+
+
+def test_undo_restores_every_file_bit_for_bit_with_modes_and_times(world: World) -> None:
+    (world.site / "torch/lib/libtorch.so").chmod(0o751)
+    before = world.state()
+    world.install()
+    world.lay(SECOND)
+    world.install()
+    world.undo()
+    assert world.state() == before
+    assert not (world.site / "torch/added").exists()
+    assert not (world.site / journal.DIRECTORY).exists()
+
+
+def test_what_python_compiled_meanwhile_is_undone_too(world: World) -> None:
+    before = world.state()
+    world.install()
+    question = "import torch.overrides, torch.added.deep.new; assert torch.overrides.NAMES[1]"
+    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": ""}
+    command = [str(world.interpreter.executable), "-c", question]
+    subprocess.run(command, check=True, env=environment, cwd=world.root)
+    world.undo()
+    compiled = "torch/__pycache__/overrides."
+    after = {n: s for n, s in world.state().items() if "__pycache__" not in n or compiled in n}
+    assert after == before
+    assert not (world.site / "torch/added").exists()
+
+
+def test_a_second_install_writes_nothing(world: World) -> None:
+    world.install()
+    before = world.state()
+    changes = world.install()
+    assert (changes.written, changes.restored, changes.removed) == ((), (), ())
+    assert changes.unchanged == len(FIRST) + 1
+    assert world.state() == before
+
+
+def test_only_what_changed_is_rewritten_and_what_went_is_put_back(world: World) -> None:
+    world.install()
+    world.lay(SECOND)
+    changes = world.install()
+    written = {"torch/lib/libtorch.so", "torch/include/ATen/ops/relu.h", RECORD}
+    assert set(changes.written) == written
+    assert changes.restored == ("torch/overrides.py",)
+    assert changes.removed == ("torch/added/deep/new.py",)
+    assert world.text("torch/overrides.py") == "NAMES = ['relu']\n"
+    assert not (world.site / "torch/added").exists()
+
+
+def test_a_mapped_library_is_replaced_and_not_written_into(world: World) -> None:
+    with (world.site / "torch/lib/libtorch.so").open() as mapped:
+        world.install()
+        assert mapped.read() == "a stub library\n"
+
+
+def test_the_base_shows_the_originals_while_the_environment_is_changed(world: World) -> None:
+    before = world.base()
+    world.install()
+    during = world.base()
+    assert during == before
+    for name, data in sample.contents().items():
+        assert (during.root / name).read_bytes() == data
+    assert not (during.root / "torch/added").exists()
+    world.undo()
+    assert world.base() == before
+    assert (before.root / "torch/overrides.py").read_text() == "NAMES = ['relu']\n"
+
+
+def test_version_and_metadata_still_agree(world: World) -> None:
+    world.install()
+    question = "import torch; from importlib.metadata import version as v\n"
+    question += "assert torch.__version__ == v('torch') == '9.1.0+cpu'"
+    subprocess.run([str(world.interpreter.executable), "-c", question], check=True, cwd=world.root)
+
+
+def test_record_stays_valid_and_pip_uninstalls_everything(world: World) -> None:
+    world.install()
+    record = read_record(world.text(RECORD))
+    for name in FIRST:
+        assert int(record[name][1]) == (world.site / name).stat().st_size
+    assert f"{journal.DIRECTORY}/files/torch/lib/libtorch.so" in record
+    pip = [sys.executable, "-m", "pip", "--python", str(world.interpreter.executable)]
+    subprocess.run([*pip, "check"], check=True, capture_output=True)
+    subprocess.run([*pip, "uninstall", "-y", "torch"], check=True, capture_output=True)
+    assert not (world.site / "torch").exists()
+
+
+def test_a_wheel_can_be_packed_from_the_installed_torch(world: World) -> None:
+    world.install()
+    base = world.base()
+    made = pack(base, world.overlay, "9.1.0+cpu.ext1", world.root / "dist", 1_600_000_000)
+    reference = sample.write_wheel(world.root / "wheel")
+    from_wheel = open_wheel(reference, world.interpreter, world.pins, world.cache)
+    other = pack(from_wheel, world.overlay, "9.1.0+cpu.ext1", world.root / "d2", 1_600_000_000)
+    import zipfile
+
+    with zipfile.ZipFile(made) as ours, zipfile.ZipFile(other) as theirs:
+        assert ours.namelist() == theirs.namelist()
+        assert all(ours.read(name) == theirs.read(name) for name in ours.namelist())
+
+
+@pytest.mark.parametrize("action", ["install", "undo"])
+@pytest.mark.parametrize("name", ["torch/lib/libtorch.so", "torch/include/ATen/ops/gdh.h"])
+def test_edits_of_somebody_else_are_named_and_kept(world: World, action: str, name: str) -> None:
+    world.install()
+    (world.site / name).write_text("edited by hand")
+    state = world.state()
+    with pytest.raises(StateError, match="nothing was overwritten") as caught:
+        getattr(world, action)()
+    assert caught.value.exit_code == 32 and name in caught.value.why
+    assert world.state() == state
+
+
+def test_a_file_edited_before_the_first_install_is_not_replaced(world: World) -> None:
+    base = world.base()
+    (world.site / "torch/overrides.py").write_text("NAMES = ['mine']\n")
+    with pytest.raises(StateError) as caught:
+        develop.install(base, world.overlay, world.cache)
+    assert "torch/overrides.py" in caught.value.why
+    assert world.text("torch/overrides.py") == "NAMES = ['mine']\n"
+
+
+def test_an_installed_file_that_is_not_the_wheels_is_refused_as_base(world: World) -> None:
+    (world.site / "torchgen/gen.py").write_text("edited")
+    with pytest.raises(BaseRefusedError) as caught:
+        world.base()
+    assert caught.value.why == "torchgen/gen.py"
+
+
+def test_nothing_to_undo_is_said(world: World) -> None:
+    with pytest.raises(StateError, match="nothing to undo") as caught:
+        world.undo()
+    assert caught.value.exit_code == 32
+
+
+def test_a_wheel_base_is_not_developed_into(world: World) -> None:
+    wheel = sample.write_wheel(world.root)
+    base = open_wheel(wheel, world.interpreter, world.pins, world.cache)
+    with pytest.raises(UsageError, match="--develop"):
+        develop.install(base, world.overlay, world.cache)
+
+
+def test_another_torch_than_the_one_built_for_is_not_changed(world: World) -> None:
+    base = world.base()
+    sample.install(world.site, sample.with_record({**sample.contents(), "torch/more.py": b"\n"}))
+    with pytest.raises(StateError, match="has changed since"):
+        develop.install(base, world.overlay, world.cache)
+
+
+def test_an_environment_without_torch_is_told_so(world: World) -> None:
+    subprocess.run(["rm", "-rf", str(world.site / "torch-9.1.0+cpu.dist-info")], check=True)
+    with pytest.raises(BaseRefusedError, match="no torch is installed") as caught:
+        world.base()
+    assert "pip install torch" in caught.value.next
+
+
+def test_an_unreadable_journal_is_no_licence_to_overwrite(world: World) -> None:
+    world.install()
+    journal.path(world.site).write_text("{}")
+    with pytest.raises(StateError, match="journal"):
+        world.undo()
+
+
+@pytest.fixture
+def quick(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
+    """The same world, asked but once where its torch lies: killing is done a hundred times."""
+    found = locate(world.interpreter)
+    monkeypatch.setattr("torchfork.stages.develop.locate", lambda interpreter: found)
+    monkeypatch.setattr("torchfork.bases.installed.locate", lambda interpreter: found)
+    return world
+
+
+class Killed(BaseException):
+    """Ends a run as SIGKILL does: no cleanup has any effect after it."""
+
+
+class Killer:
+    """Lets a number of changes of the filesystem happen, then none any more."""
+
+    METHODS = ("replace", "hardlink_to", "unlink", "rmdir", "mkdir", "chmod")
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, site: Path, allowed: int) -> None:
+        self.left, self.site = allowed, str(site)
+        for name in self.METHODS:
+            monkeypatch.setattr(Path, name, self.wrap(getattr(Path, name)))
+
+    def wrap(self, method: Callable[..., object]) -> Callable[..., object]:
+        def counted(path: Path, *args: object, **kwargs: object) -> object:
+            if str(path).startswith(self.site):
+                if self.left <= 0:
+                    raise Killed
+                self.left -= 1
+            return method(path, *args, **kwargs)
+
+        return counted
+
+
+def killed_at(world: World, allowed: int, action: Callable[[], object]) -> bool:
+    """Run an action that may change the filesystem `allowed` times; whether that cut it short."""
+    with pytest.MonkeyPatch.context() as patch:
+        Killer(patch, world.site, allowed)
+        try:
+            action()
+        except Killed:
+            return True
+    return False
+
+
+def every_kill(world: World, action: Callable[[], object], after: Callable[[int], None]) -> int:
+    """Kill `action` after one change, after two, and so on; how many places there were."""
+    for allowed in range(200):
+        if not killed_at(world, allowed, action):
+            return allowed
+        after(allowed)
+    raise AssertionError("the action never finishes")
+
+
+def test_a_killed_first_install_can_be_undone_or_finished_wherever_it_was(quick: World) -> None:
+    world = quick
+    base, before = world.base(), world.state()
+
+    def recover(allowed: int) -> None:
+        if allowed % 2:
+            world.install()
+            assert all(world.text(name) == text for name, text in FIRST.items())
+        try:
+            world.undo()
+        except StateError as error:
+            assert "nothing to undo" in error.what
+        assert world.state() == before, allowed
+
+    places = every_kill(world, lambda: develop.install(base, world.overlay, world.cache), recover)
+    assert places > 20
+
+
+def test_a_killed_second_install_can_be_undone_or_finished_wherever_it_was(quick: World) -> None:
+    world = quick
+    base, before = world.base(), world.state()
+    world.install()
+    world.lay(SECOND)
+
+    def recover(allowed: int) -> None:
+        if allowed % 2:
+            world.install()
+            assert all(world.text(name) == text for name, text in SECOND.items())
+            assert world.text("torch/overrides.py") == "NAMES = ['relu']\n"
+        world.undo()
+        assert world.state() == before, allowed
+        world.lay(FIRST)
+        world.install()
+        world.lay(SECOND)
+
+    places = every_kill(world, lambda: develop.install(base, world.overlay, world.cache), recover)
+    assert places > 8
+
+
+def test_a_killed_undo_is_finished_by_the_next_one(quick: World) -> None:
+    world = quick
+    before = world.state()
+    world.install()
+
+    def recover(allowed: int) -> None:
+        if (world.site / journal.DIRECTORY).exists():
+            try:
+                world.undo()
+            except StateError as error:
+                assert "nothing to undo" in error.what
+        assert world.state() == before, allowed
+        world.install()
+
+    assert every_kill(world, world.undo, recover) > 8
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_read_only_environment_is_an_output_error(world: World) -> None:
+    for directory in [world.site / "torch", *(world.site / "torch").rglob("*/")]:
+        directory.chmod(0o555)
+    try:
+        with pytest.raises(OutputError, match="cannot change the installed torch"):
+            world.install()
+    finally:
+        for directory in [world.site / "torch", *(world.site / "torch").rglob("*/")]:
+            directory.chmod(0o755)
+
+
+def test_a_full_disk_is_told_and_can_be_undone(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, base = world.state(), world.base()
+
+    def full(source: object, target: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("shutil.copyfile", full)
+        with pytest.raises(OutputError) as caught:
+            develop.install(base, world.overlay, world.cache)
+    assert "No space left" in caught.value.why
+    world.undo()
+    assert world.state() == before
