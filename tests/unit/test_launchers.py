@@ -1,0 +1,258 @@
+"""The launchers: tools of their own, set up once, whatever the path, the directory or the past."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
+MAIN = """
+import os, sys, onetool
+print(repr((sys.argv[1:], sys.executable, os.environ["TORCHFORK_TARGET_PYTHON"], onetool.VERSION)))
+"""
+
+
+@dataclass(frozen=True)
+class Project:
+    """A checkout with the real launchers, a package of one line, and one small requirement."""
+
+    root: Path
+    shelf: Path  # pip takes find-links for a list with blanks between, so this path has none
+
+    @property
+    def tools(self) -> Path:
+        return self.root / ".torchfork" / "tools"
+
+    def run(
+        self, *arguments: str, script: str = "torchfork", cwd: Path | None = None, **env: str
+    ) -> subprocess.CompletedProcess[str]:
+        dropped = {"VIRTUAL_ENV", "TORCHFORK_TARGET_PYTHON", "PYTHONPATH"}
+        environment = {k: v for k, v in os.environ.items() if k not in dropped}
+        environment |= {
+            "TORCHFORK_PYTHON": sys.executable,
+            "PIP_NO_INDEX": "1",
+            "PIP_FIND_LINKS": str(self.shelf),
+            "PIP_CONFIG_FILE": os.devnull,
+        }
+        path = self.root / "scripts" / script
+        return subprocess.run(
+            [str(path), *arguments], env={**environment, **env}, cwd=cwd or self.root.parent,
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+
+    def require(self, version: str) -> None:
+        """Make 'onetool' of a version the one requirement, and let pip find it."""
+        shelf = self.shelf
+        info = f"onetool-{version}.dist-info"
+        with zipfile.ZipFile(shelf / f"onetool-{version}-py3-none-any.whl", "w") as wheel:
+            wheel.writestr("onetool.py", f"VERSION = '{version}'\n")
+            wheel.writestr(
+                f"{info}/METADATA", f"Metadata-Version: 2.1\nName: onetool\nVersion: {version}\n"
+            )
+            wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+            wheel.writestr(f"{info}/RECORD", "")
+        requirements = self.root / "scripts" / "requirements.txt"
+        requirements.write_text(f"# one\nonetool=={version}  # for this test\n")
+
+
+def told(done: subprocess.CompletedProcess[str]) -> tuple[list[str], str, str, str]:
+    assert done.returncode == 0, done.stderr
+    arguments, runner, target, version = eval(done.stdout)
+    return arguments, runner, target, version
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    root = tmp_path_factory.mktemp("mit Ümlaut und Leerzeichen") / "pro jekt"
+    package = root / "scripts" / "lib" / "torchfork"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    (package / "__main__.py").write_text(MAIN)
+    for name in ("torchfork", "build_torch.sh", "bootstrap.py"):
+        shutil.copy(SCRIPTS / name, root / "scripts" / name)
+    project = Project(root, tmp_path_factory.mktemp("shelf"))
+    project.require("1.0")
+    told(project.run())
+    return project
+
+
+def test_arguments_arrive_as_they_were_given(made: Project) -> None:
+    given = ["check", "a b", "", "*", "--x=ü", "$HOME"]
+    assert told(made.run(*given))[0] == given
+    assert told(made.run("--torch", "2.15.0", script="build_torch.sh"))[0] == [
+        "build", "--torch", "2.15.0",
+    ]  # fmt: skip
+
+
+def test_the_tools_are_a_private_environment_and_the_chosen_python_is_the_target(
+    made: Project,
+) -> None:
+    _, runner, target, _ = told(made.run())
+    assert Path(runner).is_relative_to(made.tools)
+    assert target == sys.executable
+    assert told(made.run(TORCHFORK_TARGET_PYTHON="/opt/other"))[2] == "/opt/other"
+
+
+def test_a_second_start_sets_nothing_up_and_costs_little(made: Project) -> None:
+    before = {
+        p: p.stat().st_mtime_ns for p in made.tools.rglob("*") if "__pycache__" not in p.parts
+    }
+    first = made.run()
+    assert first.stderr == ""
+    after = {p: p.stat().st_mtime_ns for p in made.tools.rglob("*") if "__pycache__" not in p.parts}
+    assert after == before
+    runner = told(first)[1]
+
+    def best(command: list[str]) -> float:
+        seconds = []
+        for _ in range(5):
+            started = time.perf_counter()
+            subprocess.run(command, check=True, capture_output=True, env=environment)
+            seconds.append(time.perf_counter() - started)
+        return min(seconds)
+
+    environment = {**os.environ, "TORCHFORK_PYTHON": sys.executable}
+    launched = best([str(made.root / "scripts" / "torchfork")])
+    direct = best([runner, "-c", "import runpy, onetool"])
+    assert launched - direct < 0.05, f"{launched:.3f} s against {direct:.3f} s"
+
+
+def test_any_directory_and_symbolic_links_to_the_launcher_will_do(
+    made: Project, tmp_path: Path
+) -> None:
+    (tmp_path / "onetool.py").write_text("VERSION = 'shadowed by the current directory'")
+    (tmp_path / "links").mkdir()
+    (tmp_path / "links" / "one").symlink_to(made.root / "scripts" / "torchfork")
+    (tmp_path / "two").symlink_to("links/one")
+    project = Project(made.root, made.shelf)
+    done = subprocess.run(
+        [str(tmp_path / "two"), "x"], cwd=tmp_path, capture_output=True, text=True, check=False,
+        env={**os.environ, "TORCHFORK_PYTHON": sys.executable, "PYTHONPATH": str(tmp_path)},
+    )  # fmt: skip
+    assert told(done)[0] == ["x"] and told(done)[3] == "1.0"
+    assert told(project.run(cwd=Path("/")))[3] == "1.0"
+
+
+def test_changed_requirements_are_installed_before_anything_runs(made: Project) -> None:
+    try:
+        made.require("2.0")
+        done = made.run()
+        assert told(done)[3] == "2.0" and "setting up the tools" in done.stderr
+    finally:
+        made.require("1.0")
+    assert told(made.run())[3] == "1.0"
+
+
+def test_a_killed_set_up_is_done_again(made: Project) -> None:
+    runner = Path(told(made.run())[1])
+    (runner.parent / "requirements.txt").unlink()  # what is written last
+    (runner.parent.parent / "leaving").write_text("")
+    again = made.run()
+    assert told(again)[3] == "1.0" and "setting up the tools" in again.stderr
+    assert not (runner.parent.parent / "leaving").exists()
+
+
+def test_two_first_starts_at_once_set_up_once(made: Project) -> None:
+    shutil.rmtree(made.tools)
+    path = made.root / "scripts" / "torchfork"
+    environment = {
+        **os.environ, "TORCHFORK_PYTHON": sys.executable, "PIP_NO_INDEX": "1",
+        "PIP_FIND_LINKS": str(made.shelf),
+    }  # fmt: skip
+    runs = [
+        subprocess.Popen([str(path)], env=environment, stderr=subprocess.PIPE, text=True,
+                         stdout=subprocess.PIPE)
+        for _ in range(2)
+    ]  # fmt: skip
+    messages = [run.communicate()[1] for run in runs]
+    assert [run.returncode for run in runs] == [0, 0], messages
+    assert sum("setting up the tools (once" in message for message in messages) == 1
+
+
+def test_without_an_index_the_interpreters_own_modules_serve(made: Project, tmp_path: Path) -> None:
+    project = Project(tmp_path / "copy", made.shelf)
+    shutil.copytree(made.root / "scripts", project.root / "scripts")
+    venv = tmp_path / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True)
+    python = venv / "bin" / "python"
+    question = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    found = subprocess.run([python, "-c", question], check=True, capture_output=True, text=True)
+    with zipfile.ZipFile(made.shelf / "onetool-1.0-py3-none-any.whl") as wheel:
+        wheel.extractall(found.stdout.strip())
+    first = project.run(TORCHFORK_PYTHON=str(python), PIP_FIND_LINKS="")
+    assert told(first)[3] == "1.0" and "note: pip could not set up the tools" in first.stderr
+    second = project.run(TORCHFORK_PYTHON=str(python), PIP_FIND_LINKS="")
+    assert told(second)[3] == "1.0" and second.stderr == ""
+
+
+def test_without_an_index_and_without_the_modules_it_is_an_error(
+    made: Project, tmp_path: Path
+) -> None:
+    project = Project(tmp_path / "copy", made.shelf)
+    shutil.copytree(made.root / "scripts", project.root / "scripts")
+    done = project.run(PIP_FIND_LINKS="")
+    assert done.returncode == 16
+    assert "error: cannot install the tools' requirements" in done.stderr
+    assert "lacks onetool" in done.stderr and "next:" in done.stderr
+
+
+def stand_in(tmp_path: Path, body: str) -> str:
+    """A program in the place of Python."""
+    path = tmp_path / "python3"
+    path.write_text(f"#!/bin/sh\n{body}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_no_python_is_an_error_that_says_what_to_install(made: Project) -> None:
+    done = made.run(TORCHFORK_PYTHON="/nowhere/python3")
+    assert done.returncode == 16
+    assert "there is no Python interpreter '/nowhere/python3'" in done.stderr
+    assert "3.10" in done.stderr
+
+
+def test_an_old_python_is_refused_with_its_version(made: Project, tmp_path: Path) -> None:
+    """A shim's answer is what counts, so an interpreter is played by two scripts."""
+    old = tmp_path / "old"
+    old.write_text('#!/bin/sh\n[ "$1" = --version ] && echo Python 3.9.2\nexit 1\n')
+    old.chmod(0o755)
+    done = made.run(TORCHFORK_PYTHON=stand_in(tmp_path, f"echo '{old}'"))
+    assert done.returncode == 16
+    assert "too old" in done.stderr and "Python 3.9.2; 3.10 is the oldest" in done.stderr
+
+
+def test_a_shim_is_asked_which_python_it_stands_for(made: Project, tmp_path: Path) -> None:
+    shim = stand_in(tmp_path, f"exec '{sys.executable}' \"$@\"")
+    assert told(made.run(TORCHFORK_PYTHON=shim))[2] == sys.executable
+
+
+def test_a_virtual_environment_that_is_gone_is_named(made: Project) -> None:
+    done = made.run(TORCHFORK_PYTHON="", VIRTUAL_ENV="/gone")
+    assert done.returncode == 16
+    assert "/gone/bin/python" in done.stderr and "deactivate" in done.stderr
+
+
+def test_a_project_that_cannot_be_written_is_an_output_error(made: Project, tmp_path: Path) -> None:
+    project = Project(tmp_path / "copy", made.shelf)
+    shutil.copytree(made.root / "scripts", project.root / "scripts")
+    (project.root / ".torchfork").write_text("a file where a directory should be")
+    done = project.run()
+    assert done.returncode == 30 and "next:" in done.stderr
+
+
+def test_requirements_are_pinned_each_with_its_exact_version() -> None:
+    import re
+
+    lines = (SCRIPTS / "requirements.txt").read_text().splitlines()
+    rows = [line for line in lines if line and not line.startswith("#")]
+    assert rows
+    pinned = re.compile(r'[\w-]+==[\d.]+(; python_version < "3\.\d+")?(  # .*)?')
+    assert [row for row in rows if not pinned.fullmatch(row)] == []

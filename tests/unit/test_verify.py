@@ -1,0 +1,190 @@
+"""The verification: passes a whole wheel, and names what differs in any other."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sample_wheel as sample
+
+from torchfork.bases.base import Base
+from torchfork.bases.interpreter import probe
+from torchfork.bases.wheel import open_wheel
+from torchfork.errors import DownloadError, VerificationError
+from torchfork.stages.pack import pack
+from torchfork.stages.verify import Report, verify
+
+NEW = "9.1.0+cpu.ext1"
+GDH = "aten::gdh(Tensor(a) self) -> Tensor(a)"
+MANIFEST = {
+    "operators": [
+        {
+            "name": "gdh",
+            "overload": "",
+            "schema": "gdh(Tensor(a) self) -> Tensor(a)",
+            "python_module": None,
+            "python_function": True,
+            "python_method": True,
+            "composite_implicit": True,
+        }
+    ]
+}
+KERNELS = {"aten::gdh": ["CompositeImplicitAutograd"]}
+
+
+@dataclass(frozen=True)
+class Bench:
+    """One base, one kept environment, many wheels."""
+
+    root: Path
+    base: Base
+
+    def wheel(self, operators: str, **more: str) -> Path:
+        overlay = self.root / "overlay"
+        for name, text in {"torch/operators.json": operators, **more}.items():
+            (overlay / name).parent.mkdir(parents=True, exist_ok=True)
+            (overlay / name).write_text(text)
+        return pack(self.base, overlay, NEW, self.root / "dist", 1_600_000_000)
+
+    def verify(self, wheel: Path, manifest: Mapping[str, Any] = MANIFEST) -> Report:
+        return verify(wheel, self.base, manifest, self.root / "work", self.root / "cache")
+
+    def failure(self, operators: str, **more: str) -> VerificationError:
+        with pytest.raises(VerificationError) as caught:
+            self.verify(self.wheel(operators, **more))
+        assert caught.value.exit_code == 40
+        return caught.value
+
+
+def whole(schemas: tuple[str, ...] = (sample.RELU, GDH), **changes: Any) -> str:
+    """What a torch with gdh in it tells, unless changed."""
+    told: dict[str, Any] = {"functions": ("gdh",), "methods": ("gdh",), "kernels": KERNELS}
+    return sample.operators_file(list(schemas), **{**told, **changes})
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Bench:
+    root = tmp_path_factory.mktemp("ü verify")
+    wheel = sample.write_wheel(root / "base")
+    pins = sample.releases(root / "releases.toml", wheel)
+    base = open_wheel(wheel, probe(sys.executable, headers=False), pins, root / "cache")
+    return Bench(root, base)
+
+
+@pytest.fixture
+def bench(kept: Bench, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", "")
+    return kept
+
+
+def test_a_whole_wheel_passes_and_is_reported(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    # A torch in the current directory, or on PYTHONPATH, must not be the one that is verified.
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text("raise SystemExit('shadowed')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    wheel = bench.wheel(whole())
+    report = bench.verify(wheel)
+    assert (report.wheel, report.version, report.added) == (wheel, NEW, ("aten::gdh",))
+    assert report.upstream_operators == 1
+    assert report.files == len(sample.contents())
+    assert report.python.is_relative_to(bench.root)
+
+
+def test_the_environment_is_kept_and_the_wheel_installed_anew(bench: Bench) -> None:
+    first = bench.verify(bench.wheel(whole()))
+    made = first.python.parent.parent.stat().st_ctime_ns
+    marker = first.python.parent.parent / "kept"
+    marker.write_text("")
+    error = bench.failure(whole(methods=()))
+    assert "Tensor.gdh" in error.why
+    assert bench.verify(bench.wheel(whole())).python == first.python
+    assert marker.exists() and made
+
+
+def test_an_environment_of_a_killed_run_is_made_anew(bench: Bench) -> None:
+    root = bench.verify(bench.wheel(whole())).python.parent.parent
+    (root / ".whole").unlink()
+    (root / "leaving").write_text("")
+    bench.verify(bench.wheel(whole()))
+    assert not (root / "leaving").exists()
+
+
+def test_nothing_is_written_beside_the_base(bench: Bench) -> None:
+    bench.verify(bench.wheel(whole()))
+    assert not list(bench.base.root.rglob("__pycache__"))
+
+
+def test_every_difference_of_the_operator_set_is_named(bench: Bench) -> None:
+    stray = "aten::stray(Tensor self) -> Tensor"
+    other = "aten::gdh(Tensor self) -> Tensor"
+    why = bench.failure(whole((other, stray))).why
+    assert "missing: aten::relu" in why
+    assert f"not expected: {stray}" in why
+    assert f"changed: {other}\n    was: {GDH}" in why
+
+
+def test_an_upstream_schema_that_changed_is_named(bench: Bench) -> None:
+    changed = "aten::relu(Tensor self, int x=0) -> Tensor"
+    assert f"changed: {changed}\n    was: {sample.RELU}" in bench.failure(whole((changed, GDH))).why
+
+
+def test_bindings_and_kernels_that_are_missing_are_named(bench: Bench) -> None:
+    why = bench.failure(whole(functions=(), methods=(), kernels={})).why
+    assert "the function torch._C._VariableFunctions.gdh" in why
+    assert "the method Tensor.gdh" in why
+    assert "a kernel for CompositeImplicitAutograd" in why
+
+
+def test_dispatch_keys_that_the_manifest_lists_are_asked_for(bench: Bench) -> None:
+    operator = {**MANIFEST["operators"][0], "dispatch_keys": ["CPU", "Meta"]}
+    operator["composite_implicit"] = False
+    wheel = bench.wheel(whole(kernels={"aten::gdh": ["CPU"]}))
+    with pytest.raises(VerificationError) as caught:
+        bench.verify(wheel, {"operators": [operator]})
+    assert "aten::gdh lacks a kernel for Meta" in caught.value.why
+
+
+def test_a_wheel_that_does_not_import_shows_why(bench: Bench) -> None:
+    error = bench.failure("{ not json")
+    assert error.what == "the wheel cannot be imported"
+    assert "JSONDecodeError" in error.why
+
+
+def test_a_wheel_whose_versions_differ_is_refused(bench: Bench) -> None:
+    init = bench.root / "overlay" / "torch" / "__init__.py"
+    text = sample.contents()["torch/__init__.py"].decode() + "__version__ = '9.1.0+cpu'\n"
+    try:
+        error = bench.failure(whole(), **{"torch/__init__.py": text})
+    finally:
+        init.unlink()
+    assert error.what == "the wheel's versions differ"
+    assert "torch.__version__: 9.1.0+cpu" in error.why and f"METADATA: {NEW}" in error.why
+
+
+def test_a_record_that_is_wrong_is_found(bench: Bench) -> None:
+    import zipfile
+
+    wheel = bench.wheel(whole())
+    with zipfile.ZipFile(wheel, "a") as archive:
+        archive.writestr("torch/unlisted.py", "x = 1\n")
+    with pytest.raises(VerificationError, match="RECORD does not list") as caught:
+        bench.verify(wheel)
+    assert caught.value.why == "torch/unlisted.py"
+
+
+def test_dependencies_that_cannot_be_had_are_a_download_error(bench: Bench) -> None:
+    files = sample.contents()
+    name = "torch-9.1.0+cpu.dist-info/METADATA"
+    head = files[name].decode().replace("Summary", "Requires-Dist: not-there-at-all\nSummary")
+    files[name] = head.encode()
+    wheel = sample.write_wheel(bench.root / "needy", sample.with_record(files))
+    with pytest.raises(DownloadError, match="dependencies"):
+        bench.verify(wheel)
