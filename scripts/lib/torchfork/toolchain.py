@@ -6,6 +6,7 @@ import os
 import platform
 import re
 import shutil
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -150,7 +151,7 @@ def find_cuda(base: Base, env: Mapping[str, str]) -> tuple[Cuda | None, str]:
             "out with USE_CUDA=0",
         )
     listed = env.get("TORCH_CUDA_ARCH_LIST") or base_architectures(base)
-    include = (nvcc.parents[1] / "include", *_package_includes(base))
+    include = (_toolkit_root(nvcc) / "include", *_package_includes(base))
     return Cuda(nvcc, version, include, tuple(architecture_flags(listed))), ""
 
 
@@ -168,6 +169,16 @@ def _find_nvcc(env: Mapping[str, str]) -> Path:
         why="the kernels in aten_src/**/cuda/*.cu need it",
         next="install the CUDA toolkit or set CUDA_HOME=/path; or leave CUDA out with USE_CUDA=0",
     )
+
+
+def _toolkit_root(nvcc: Path) -> Path:
+    """The toolkit that an nvcc belongs to, as it says itself: the one found may be a wrapper."""
+    with tempfile.TemporaryDirectory() as directory:
+        empty = Path(directory, "empty.cu")
+        empty.touch()
+        told = process.run([nvcc, "--dryrun", "-c", empty], cwd=empty.parent, check=False).stderr
+    found = re.search(r"^#\$ TOP=(.+)$", told, re.MULTILINE)
+    return Path(found[1].strip()).resolve() if found else nvcc.parents[1]
 
 
 def _package_includes(base: Base) -> list[Path]:

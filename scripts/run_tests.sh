@@ -1,0 +1,129 @@
+#!/usr/bin/env bash
+# Runs the tests that this machine can run. Without arguments all of them, in this order:
+#
+#   lint    ruff, mypy, shellcheck, clang-format
+#   unit    the tooling on a small sample tree; seconds
+#   ops     the operators on the built wheel (built first when it is missing)
+#   wheel   the wheel as others use it: C++, CMake, type checkers, pip
+#   zoo     one operator of every kind, built from additions of their own
+#   faults  bad input: each error with its code, its line and its cure
+#
+# Name one or more to run these alone; what follows -- goes to pytest:
+#   scripts/run_tests.sh unit ops -- -k gdh
+set -euo pipefail
+
+project=$(CDPATH='' cd -P -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
+state=$project/.torchfork
+python=${TORCHFORK_PYTHON:-${VIRTUAL_ENV:+$VIRTUAL_ENV/bin/}python3}
+all=(lint unit ops wheel zoo faults)
+wanted=() pytest_arguments=()
+passed=0
+
+usage() { sed -n '2,/^set /s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" | sed '$d'; }
+
+while (($#)); do
+  case $1 in
+    -h | --help) usage && exit 0 ;;
+    --) shift && pytest_arguments=("$@") && break ;;
+    *)
+      if [[ " ${all[*]} " != *" $1 "* ]]; then
+        printf "error: there is no suite '%s'\nnext:  choose from: %s\n" "$1" "${all[*]}" >&2
+        exit 2
+      fi
+      wanted+=("$1")
+      ;;
+  esac
+  shift
+done
+if ((${#wanted[@]} == 0)); then wanted=("${all[@]}"); fi
+
+# An environment with the given requirements, made anew when any of them changes.
+environment() { # name, what else it depends on, pip arguments...
+  local directory=$state/$1 key
+  key=$(printf '%s\n' "$python" "${@:2}" | cat - "$project"/scripts/requirements*.txt | cksum)
+  if [[ ! -f $directory/key || $(<"$directory/key") != "$key" ]]; then
+    rm -rf -- "$directory"
+    "$python" -m venv "$directory"
+    "$directory/bin/python" -m pip install --quiet --disable-pip-version-check "${@:3}" >&2
+    printf '%s\n' "$key" >"$directory/key"
+  fi
+  printf '%s\n' "$directory/bin/python"
+}
+
+tools_python() {
+  environment test-tools '' -r "$project/scripts/requirements.txt" \
+    -r "$project/scripts/requirements-test.txt"
+}
+
+# Builds (or finds) a wheel and prints its path; the build's own lines go to stderr.
+built_wheel() { "$project/scripts/build_torch.sh" "$@"; }
+
+# An environment with a built wheel in it.
+with_wheel() { # name, wheel
+  local sum
+  sum=$(cksum <"$2")
+  environment "$1" "$sum" -r "$project/scripts/requirements-test.txt" "$2"
+}
+
+run_pytest() { # python, directory, pytest arguments...
+  # From a neutral directory: a run inside a source tree could import torch's sources.
+  local neutral=$state/neutral
+  mkdir -p "$neutral"
+  (cd "$neutral" && "$1" -m pytest -c "$project/pyproject.toml" --rootdir "$project" \
+    -p no:cacheprovider -q "$project/tests/$2" "${@:3}" ${pytest_arguments[@]+"${pytest_arguments[@]}"})
+}
+
+suite_lint() {
+  local tools
+  tools=$(dirname -- "$(tools_python)")
+  (
+    cd "$project"
+    "$tools/ruff" check .
+    "$tools/ruff" format --check scripts ci tests
+    "$tools/mypy"
+    "$tools/shellcheck" scripts/*.sh scripts/torchfork .ci/run
+    git ls-files -z -- 'aten_src/*' 'scripts/lib/torchfork/support/*' 'tests/zoo/additions/*' |
+      grep -z -E '\.(cpp|cu|h|cuh)$' | xargs -0 "$tools/clang-format" --dry-run --Werror
+  )
+}
+
+suite_unit() {
+  local tools
+  tools=$(tools_python)
+  PYTHONPATH=$project/scripts/lib run_pytest "$tools" unit
+}
+
+suite_ops() {
+  local wheel
+  wheel=$(built_wheel)
+  run_pytest "$(with_wheel test-ops "$wheel")" ops
+}
+
+suite_wheel() {
+  local wheel own
+  wheel=$(built_wheel)
+  own=$(with_wheel test-ops "$wheel")
+  TORCHFORK_TEST_WHEEL=$wheel TORCHFORK_TEST_PYTHON=$own PYTHONPATH=$project/scripts/lib \
+    run_pytest "$(tools_python)" wheel
+}
+
+suite_zoo() {
+  local wheel
+  wheel=$(built_wheel --additions "$project/tests/zoo/additions" --out "$state/zoo-dist")
+  run_pytest "$(with_wheel test-zoo "$wheel")" zoo
+}
+
+suite_faults() {
+  local tools
+  tools=$(tools_python)
+  PYTHONPATH=$project/scripts/lib run_pytest "$tools" faults
+}
+
+for suite in "${wanted[@]}"; do
+  printf '\n== %s\n' "$suite" >&2
+  started=$SECONDS
+  "suite_$suite"
+  printf '== %s passed in %d s\n' "$suite" $((SECONDS - started)) >&2
+  passed=$((passed + 1))
+done
+printf '%d passed, 0 failed\n' "$passed"
