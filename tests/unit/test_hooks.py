@@ -149,6 +149,12 @@ def test_default_devices_reach_added_factories(run: Any) -> None:
     }  # fmt: skip
 
 
+def test_compiled_graphs_keep_operators_that_only_check(run: Any) -> None:
+    assert paths(run("torch/fx/node.py")["_side_effectful_functions"]) == {
+        "torch._assert", "torch.ops.aten.gcheck.default",
+    }  # fmt: skip
+
+
 def test_operators_of_a_python_module_have_their_public_names(run: Any) -> None:
     special = run("torch/special/__init__.py")
     assert special["g"] == Fake("torch._C._special.special_g")

@@ -151,6 +151,19 @@ def device_constructors(manifest: Manifest, upstream: str) -> list[str]:
     ]
 
 
+def side_effects(manifest: Manifest, upstream: str) -> list[str]:
+    """_side_effectful_functions: operators that return nothing and write to no argument.
+
+    All that such an operator does is to check or to tell, and dead code elimination would drop it
+    from every compiled graph.
+    """
+    return [
+        f"_ops.aten.{op['name']}.{op['overload'] or 'default'},"
+        for op in manifest["operators"]
+        if op["schema"].rpartition("->")[2].strip() == "()" and "!" not in op["schema"]
+    ]
+
+
 def module_names(module: str, home: str) -> Callable[[Manifest, str], list[str]]:
     """Public names of a python_module's operators; a name that the module has already stays."""
 

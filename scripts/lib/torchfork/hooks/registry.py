@@ -134,6 +134,16 @@ def _python() -> list[Hook]:
             lists.device_constructors,
             indent=" " * 8,
         ),
+        Hook(
+            "torch/fx/node.py",
+            Anchor(
+                r"_side_effectful_functions: [sS]et\[Callable.*\] = \{",
+                "after",
+                "of the operators that dead code elimination keeps",
+            ),
+            lists.side_effects,
+            indent="    ",
+        ),
     ]
 
 
