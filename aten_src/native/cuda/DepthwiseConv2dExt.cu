@@ -5,7 +5,8 @@
 // kernel adds the chunks in order. Every sum has one fixed order, without atomics, so results are
 // the same bits on every run. Only positions inside the input are read or multiplied.
 //
-// 16-bit values are converted to float before any arithmetic and rounded once at the end.
+// 16-bit values are converted to float before any arithmetic and rounded once at the end. The taps
+// of each kernel row are summed by themselves first, for the sake of large kernels' rounding error.
 #define TORCH_ASSERT_ONLY_METHOD_OPERATORS
 #include <ATen/Dispatch.h>
 #include <ATen/OpMathType.h>
@@ -130,16 +131,18 @@ __global__ void forward_kernel(
       if (ih < 0 || ih >= height) {
         continue;
       }
+      acc_t row = 0;
       index_t iw = left;
       for (index_t kw = 0; kw < kernel_width; ++kw, iw += p.dilation_width) {
         if (iw < 0 || iw >= width) {
           continue;
         }
         const Position<index_t> from{at.n, channel, ih, iw};
-        sum += static_cast<acc_t>(
+        row += static_cast<acc_t>(
                    input[offset_of<kChannelsLast, index_t>(from, channels, height, width)]) *
             static_cast<acc_t>(taps[kh * kernel_width + kw]);
       }
+      sum += row;
     }
     output[i] = static_cast<scalar_t>(sum);
   }
@@ -177,16 +180,18 @@ __global__ void grad_input_kernel(
         if (down % stride_height != 0 || down / stride_height >= height) {
           continue;
         }
+        acc_t row = 0;
         index_t right = at.w + p.padding_width;
         for (index_t kw = 0; kw < kernel_width && right >= 0; ++kw, right -= p.dilation_width) {
           if (right % stride_width != 0 || right / stride_width >= width) {
             continue;
           }
           const Position<index_t> from{at.n, channel, down / stride_height, right / stride_width};
-          sum += static_cast<acc_t>(grad_output[offset_of<kChannelsLast, index_t>(
+          row += static_cast<acc_t>(grad_output[offset_of<kChannelsLast, index_t>(
                      from, output_channels, height, width)]) *
               static_cast<acc_t>(taps[kh * kernel_width + kw]);
         }
+        sum += row;
       }
     }
     grad_input[i] = static_cast<scalar_t>(sum);
