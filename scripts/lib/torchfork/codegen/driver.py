@@ -223,6 +223,9 @@ def describe(request: dict[str, Any]) -> dict[str, Any]:
     manifests = importlib.import_module("torchfork.codegen.manifest")
     packaged = Path(request["packaged"])
     generator = Generator.over(packaged)
+    # A view without its copying variant is refused only where views are paired with them.
+    gen = importlib.import_module("torchgen.gen")
+    gen.get_grouped_by_view_native_functions(generator.functions())
     added = added_functions(generator, request["base_schemas"])
     return {
         "manifest": manifests.build_manifest(

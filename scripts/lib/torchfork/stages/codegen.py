@@ -122,8 +122,6 @@ def translate(refusal: CodegenRefusal, tree: MergedTree, additions: Additions) -
     """The generator's complaint as an error that names the line of our file."""
     message = str(refusal)
     entry = _located(message, tree, additions) or _mentioned(message, additions)
-    cause = _LOCATION.split(message)[0].rsplit("\n", 1)[0].strip() or message
-    cause = re.sub(r"\s*\bin \S*$", "", cause).strip() or refusal.report["type"]
     derivative = entry is not None and entry.file == additions.derivatives.path
     kind = DerivativeError if derivative else AdditionsError
     error = kind(
@@ -131,11 +129,20 @@ def translate(refusal: CodegenRefusal, tree: MergedTree, additions: Additions) -
         if entry
         else "PyTorch's code generator refuses the additions",
         where=entry.where() if entry else str(additions.native.path),
-        why=cause,
+        why=_cause(message) or refusal.report["type"],
         next="correct the entry; scripts/torchfork check runs this test alone, in seconds",
     )
     error.__cause__ = RuntimeError(refusal.report.get("trace", ""))
     return error
+
+
+def _cause(message: str) -> str:
+    """The complaint itself, without the place in a merged file that may follow it."""
+    found = _LOCATION.search(message)
+    if found is None:
+        return message.strip()
+    before = message[: found.start()].rpartition("\n")[0] or message[: found.start()]
+    return re.sub(r"\s*\bin \S*$", "", before).strip()
 
 
 def _located(message: str, tree: MergedTree, additions: Additions) -> Entry | None:
@@ -152,7 +159,8 @@ def _located(message: str, tree: MergedTree, additions: Additions) -> Entry | No
 
 def _mentioned(message: str, additions: Additions) -> Entry | None:
     """The entry whose operator the message mentions by name, the longest name first."""
-    entries = [*additions.derivatives.entries, *additions.native.entries]
+    yamls = (additions.derivatives, additions.native, additions.deprecated)
+    entries = [entry for yaml_file in yamls for entry in yaml_file.entries]
     for entry in sorted(entries, key=lambda e: -len(e.name)):
         if re.search(rf"\b{re.escape(entry.name.split('.')[0])}\b", message):
             return entry

@@ -133,6 +133,25 @@ def _refuse_derivative(
             next="copy the schema from the declaration; argument names must match exactly",
         )
     _refuse_unknown_arguments(entry, declared)
+    _refuse_formula_of_composite(entry, declared)
+
+
+def _refuse_formula_of_composite(entry: Entry, declared: Entry) -> None:
+    """Autograd never gets to see a CompositeImplicitAutograd operator, so no formula would run."""
+    if {"structured", "structured_delegate"} & declared.fields.keys():
+        return
+    keys = {word for words in declared.fields.get("dispatch", {}) for word in _words(words)}
+    if keys - {"CompositeImplicitAutograd", "CompositeImplicitAutogradNestedTensor"}:
+        return
+    if any(key not in FIELD_NAMES for key in entry.fields):
+        raise DerivativeError(
+            f"a formula for '{entry.name}', which is made of operators that have their own",
+            where=entry.where(),
+            why=f"{declared.where()} has no 'dispatch:' (or only CompositeImplicitAutograd), so "
+            "autograd sees the operators inside",
+            next="delete the formula, or give the operator a 'dispatch:' such as "
+            "CompositeExplicitAutograd",
+        )
 
 
 # Keys of a derivatives.yaml entry that are no argument names.
