@@ -1,0 +1,120 @@
+"""Gives the tests the wheel under test; without one they err and name the command that makes it."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from subject import PROJECT, Archive, Subject
+
+from torchfork import cache, releases
+from torchfork.bases import interpreter, versions
+from torchfork.bases import wheel as wheel_base
+from torchfork.bases.base import Base
+from torchfork.lanes import graft
+from torchfork.stages import fetch
+from torchfork.ui import Ui
+
+HOW = (
+    "scripts/run_tests.sh builds a wheel, installs it into an environment of its own and sets this; "
+    "by hand: scripts/build_torch.sh, install the wheel in dist/ somewhere, then "
+    "TORCHFORK_TEST_WHEEL=dist/torch-….whl TORCHFORK_TEST_PYTHON=…/bin/python python -m pytest "
+    "tests/wheel"
+)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Name the marker that only these tests have."""
+    config.addinivalue_line("markers", "slow: builds the whole wheel once more (minutes)")
+
+
+def _named(variable: str) -> Path:
+    value = os.environ.get(variable)
+    if not value:
+        pytest.fail(f"{variable} is not set. {HOW}", pytrace=False)
+    # Not resolved: a virtual environment is known by the path of its interpreter's link.
+    path = Path(value).absolute()
+    if not path.is_file():
+        pytest.fail(f"{variable} names no file: {value}. {HOW}", pytrace=False)
+    return path
+
+
+@pytest.fixture(scope="session")
+def wheel() -> Archive:
+    """The wheel under test."""
+    return Archive(_named("TORCHFORK_TEST_WHEEL"))
+
+
+@pytest.fixture(scope="session")
+def subject(wheel: Archive, tmp_path_factory: pytest.TempPathFactory) -> Subject:
+    """The wheel under test and the interpreter that has it, which is made sure of."""
+    found = Subject(wheel, _named("TORCHFORK_TEST_PYTHON"), tmp_path_factory.mktemp("neutral"))
+    installed = found.ask("import json, torch; print(json.dumps(torch.__version__))")
+    assert installed == wheel.version, (
+        f"TORCHFORK_TEST_PYTHON has torch {installed}, TORCHFORK_TEST_WHEEL is {wheel.version}"
+    )
+    return found
+
+
+@pytest.fixture(scope="session")
+def base(subject: Subject) -> Base:
+    """The official wheel that the wheel under test was made from, unpacked in the user's cache."""
+    target = interpreter.probe(subject.python)
+    pins = releases.load()
+    version = subject.wheel.version
+    release = pins.get(version.partition("+")[0])
+    at_hand = fetch.cached_wheels(release, target, cache.directory())
+    candidates = at_hand or [fetch.fetch_wheel(release, target, pins, cache.directory())]
+    for path in candidates:
+        opened = wheel_base.open_wheel(path, target, pins, cache.directory())
+        if version.startswith(versions.grafted_version(opened.version, 0)[:-1]):
+            return opened
+    pytest.fail(f"none of {candidates} is what torch {version} was made from", pytrace=False)
+
+
+@pytest.fixture(scope="session")
+def base_wheel(base: Base) -> Archive:
+    """The base's wheel file."""
+    assert base.wheel is not None
+    return Archive(base.wheel)
+
+
+@dataclass(frozen=True)
+class Added:
+    """What the project's additions add, by the word of the base's own parser."""
+
+    manifest: dict[str, Any]
+
+    @property
+    def base_names(self) -> set[str]:
+        """The operators' names, without overloads."""
+        return {operator["base_name"] for operator in self.manifest["operators"]}
+
+    @property
+    def schemas(self) -> set[str]:
+        """All schemas, generated variants among them."""
+        return {operator["schema"] for operator in self.manifest["operators"]}
+
+
+@pytest.fixture(scope="session")
+def added(base: Base, tmp_path_factory: pytest.TempPathFactory) -> Added:
+    """The manifest of this project's additions on the base (what `torchfork check` makes)."""
+    quiet, work = Ui(quiet=True), tmp_path_factory.mktemp("manifest")
+    additions = graft.load_additions(PROJECT)
+    gated = graft.pass_gate(base, cache.directory(), quiet)
+    layout = graft.layout_for(base, additions, work)
+    with graft.locked(layout, quiet):
+        _, manifest = graft.merge_and_validate(base, additions, gated, layout, quiet)
+    return Added(manifest)
+
+
+@pytest.fixture(scope="session")
+def foreign_place() -> Iterator[Path]:
+    """A directory whose path has a space, a quote and letters beyond ASCII in it."""
+    with tempfile.TemporaryDirectory(prefix="torch fork's größe ") as name:
+        yield Path(name)

@@ -1,0 +1,25 @@
+"""Wrong uses of the added operators: a type checker must name each line that ends in `error`."""
+
+import torch
+
+x = torch.zeros(1, 2, 4, 4)
+weight = torch.zeros(2, 1, 3, 3)
+
+torch.gdh()  # error
+torch.gdh(1)  # error
+torch.gdh([x])  # error
+torch.gdh(x, 1)  # error
+x.gdh(1)  # error
+x.gdh(dim=0)  # error
+number: int = x.gdh()  # error
+# An out= variant that the code generator wrote itself has no binding, as upstream's have none.
+torch.gdh_copy(x, out=torch.zeros(0))  # error
+torch.depthwise_conv2d_ext(x)  # error
+torch.depthwise_conv2d_ext(x, "weight")  # error
+torch.depthwise_conv2d_ext(x, weight, bias=0)  # error
+torch.depthwise_conv2d_ext(x, weight, stride="same")  # error
+torch.depthwise_conv2d_ext(x, weight, padding=1.5)  # error
+torch.depthwise_conv2d_ext(x, weight, padding=(1, 0.5))  # error
+torch.depthwise_conv2d_ext(x, weight, groups=2)  # error
+x.depthwise_conv2d_ext(weight)  # error
+x.gdh_copy()  # error

@@ -1,0 +1,99 @@
+"""The wheel's headers: those of the added operators compile alone, the others are as they were."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+from conftest import Added
+from subject import Archive, Subject
+
+from torchfork import toolchain, traits
+from torchfork.bases.base import Base
+
+INCLUDE = "torch/include/"
+
+
+def added_headers(wheel: Archive, base_wheel: Archive) -> list[str]:
+    new = wheel.members.keys() - base_wheel.members.keys()
+    return sorted(name.removeprefix(INCLUDE) for name in new if name.endswith(".h"))
+
+
+def test_headers_of_other_operators_are_byte_for_byte_the_bases(
+    wheel: Archive, base_wheel: Archive
+) -> None:
+    operators = [n for n in base_wheel.members if n.startswith(f"{INCLUDE}ATen/ops/")]
+    assert len(operators) > 1000
+    for name in operators:
+        theirs, ours = base_wheel.members[name], wheel.members[name]
+        assert (ours.CRC, ours.file_size) == (theirs.CRC, theirs.file_size), name
+
+
+def only_inserted(before: Iterable[str], after: Iterable[str]) -> list[str]:
+    """The lines that `after` has more than `before`; fails unless the others stand in order."""
+    inserted, rest = [], iter(after)
+    for line in before:
+        for candidate in rest:
+            if candidate == line:
+                break
+            inserted.append(candidate)
+        else:
+            pytest.fail(f"a line of the base's header is gone or has moved: {line!r}")
+    return [*inserted, *rest]
+
+
+def test_headers_that_list_all_operators_gained_lines_and_lost_none(
+    wheel: Archive, base_wheel: Archive, added: Added
+) -> None:
+    changed = [
+        name
+        for name, theirs in base_wheel.members.items()
+        if name.startswith(INCLUDE) and wheel.members[name].CRC != theirs.CRC
+    ]
+    assert f"{INCLUDE}ATen/Functions.h" in changed
+    for name in changed:
+        new = only_inserted(
+            base_wheel.text(name).splitlines(), wheel.text(name).splitlines()
+        )
+        assert any(operator in line for line in new for operator in added.base_names | {"torchfork"})
+        # What is inserted is declarations of the added operators: no other operator's name is in it.
+        included = [line for line in new if line.startswith("#include <ATen/ops/")]
+        assert all(any(operator in line for operator in added.base_names) for line in included)
+
+
+def test_each_added_header_compiles_alone(
+    subject: Subject, base: Base, base_wheel: Archive, tmp_path: Path
+) -> None:
+    """As the only include of a source, so that none leans on what another happens to include."""
+    headers = added_headers(subject.wheel, base_wheel)
+    assert "ATen/ops/gdh.h" in headers
+    include = subject.site / "torch" / "include"
+    compiler = toolchain.find_cxx(subject.environment())
+    for header in headers:
+        # A header alone: the compiler reads it as the source itself.
+        source = tmp_path / "alone.cpp"
+        source.write_text(f"#include <{header}>\nint main() {{ return 0; }}\n")
+        subject.run([
+            *compiler.split(), "-fsyntax-only", f"-std={traits.detect(base).cxx_standard}", "-w",
+            "-isystem", include, "-isystem", include / "torch/csrc/api/include", source,
+        ])  # fmt: skip
+
+
+def test_headers_that_cuda_sources_of_a_user_include_are_there(wheel: Archive) -> None:
+    """A CPU wheel carries the declarations for CUDA too, as upstream's do."""
+    for operator in ("depthwise_conv2d_ext", "depthwise_conv2d_ext_backward"):
+        assert f"{INCLUDE}ATen/ops/{operator}_cuda_dispatch.h" in wheel.members
+
+
+def test_the_autograd_nodes_of_added_operators_are_declared(wheel: Archive) -> None:
+    text = wheel.text(f"{INCLUDE}torch/csrc/autograd/generated/Functions.h")
+    for node in ("DepthwiseConv2DExtBackward0", "DepthwiseConv2DExtBackwardBackward0"):
+        assert f"struct TORCH_API {node} " in text
+
+
+def test_headers_are_installed_where_the_archive_says(subject: Subject) -> None:
+    path = subject.site / "torch" / "include" / "ATen" / "ops" / "gdh.h"
+    assert path.read_bytes() == subject.wheel.read(f"{INCLUDE}ATen/ops/gdh.h")
+    assert shutil.which("c++") or shutil.which("g++")
