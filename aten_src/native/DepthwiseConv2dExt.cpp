@@ -207,7 +207,8 @@ Shapes<Int> check_shapes(
   return shapes;
 }
 
-void check_dtypes(
+// One floating dtype and one device for all.
+void check_operands(
     const char* op,
     const Tensor& input,
     std::initializer_list<std::pair<const char*, const Tensor*>> others) {
@@ -218,8 +219,11 @@ void check_dtypes(
       "(): expected input to be float, double, half or bfloat16, but got ",
       dtype);
   for (const auto& [name, tensor] : others) {
+    if (!tensor->defined()) {
+      continue;
+    }
     TORCH_CHECK(
-        !tensor->defined() || tensor->scalar_type() == dtype,
+        tensor->scalar_type() == dtype,
         op,
         "(): expected ",
         name,
@@ -227,6 +231,17 @@ void check_dtypes(
         dtype,
         ", but got ",
         tensor->scalar_type());
+    // The generated code compares devices for CUDA alone: a meta tensor among CPU tensors would
+    // come through, without any memory to read.
+    TORCH_CHECK(
+        tensor->device() == input.device(),
+        op,
+        "(): expected ",
+        name,
+        " to be on the input's device ",
+        input.device(),
+        ", but got ",
+        tensor->device());
   }
 }
 
@@ -351,7 +366,7 @@ Tensor depthwise_conv2d_ext(
   const Tensor bias = tensor_or_undefined(bias_opt);
   const auto shapes = check_shapes<int64_t>(kForward, input, weight, stride, padding, dilation);
   check_bias(kForward, bias, shapes);
-  check_dtypes(kForward, input, {{"weight", &weight}, {"bias", &bias}});
+  check_operands(kForward, input, {{"weight", &weight}, {"bias", &bias}});
 
   const Tensor batch = as_batch(input, shapes.batched);
   const auto format = batch.suggest_memory_format();
@@ -379,7 +394,7 @@ Tensor depthwise_conv2d_ext_meta_symint(
   const Tensor bias = tensor_or_undefined(bias_opt);
   const auto shapes = check_shapes<SymInt>(kForward, input, weight, stride, padding, dilation);
   check_bias(kForward, bias, shapes);
-  check_dtypes(kForward, input, {{"weight", &weight}, {"bias", &bias}});
+  check_operands(kForward, input, {{"weight", &weight}, {"bias", &bias}});
 
   const auto format = as_batch(input, shapes.batched).suggest_memory_format();
   return as_given(empty_as(SymIntArrayRef(shapes.output), input.options(), format), shapes.batched);
@@ -395,7 +410,7 @@ std::tuple<Tensor, Tensor, Tensor> depthwise_conv2d_ext_backward(
     std::array<bool, 3> output_mask) {
   const auto shapes = check_shapes<int64_t>(kBackward, input, weight, stride, padding, dilation);
   check_grad_output(kBackward, grad_output, shapes);
-  check_dtypes(kBackward, input, {{"grad_output", &grad_output}, {"weight", &weight}});
+  check_operands(kBackward, input, {{"grad_output", &grad_output}, {"weight", &weight}});
   if (!output_mask[0] && !output_mask[1] && !output_mask[2]) {
     return {};
   }
@@ -432,7 +447,7 @@ std::tuple<Tensor, Tensor, Tensor> depthwise_conv2d_ext_backward_meta_symint(
     std::array<bool, 3> output_mask) {
   const auto shapes = check_shapes<SymInt>(kBackward, input, weight, stride, padding, dilation);
   check_grad_output(kBackward, grad_output, shapes);
-  check_dtypes(kBackward, input, {{"grad_output", &grad_output}, {"weight", &weight}});
+  check_operands(kBackward, input, {{"grad_output", &grad_output}, {"weight", &weight}});
 
   const auto format = as_batch(input, shapes.batched).suggest_memory_format();
   auto [grad_input, grad_weight, grad_bias] =

@@ -1,0 +1,371 @@
+// What the CUDA kernels of depthwise_conv2d_ext share: the entries of the specialised kernels, the
+// geometry they are launched with, vectors of elements, and the march's tiles and work items.
+#pragma once
+
+#include <ATen/core/TensorBase.h>
+#include <ATen/native/DepthwiseConv2dExt.h>
+#include <c10/util/BFloat16.h>
+#include <c10/util/Half.h>
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <type_traits>
+
+namespace at::native::depthwise_conv2d_ext_cuda {
+
+using Params = DepthwiseConv2dExtParams;
+
+// Each returns false, having done nothing, where it has no kernel for the call; the caller then
+// takes the generic kernel. grad_weight or grad_bias may be undefined.
+bool march_forward(
+    const TensorBase& output,
+    const TensorBase& input,
+    const TensorBase& weight,
+    const TensorBase& bias,
+    const Params& params);
+bool march_grad_input(
+    const TensorBase& grad_input,
+    const TensorBase& grad_output,
+    const TensorBase& weight,
+    const Params& params);
+bool march_grad_weight(
+    const TensorBase& grad_weight,
+    const TensorBase& grad_bias,
+    const TensorBase& grad_output,
+    const TensorBase& input,
+    const Params& params);
+bool large_forward(
+    const TensorBase& output,
+    const TensorBase& input,
+    const TensorBase& weight,
+    const TensorBase& bias,
+    const Params& params);
+bool large_grad_input(
+    const TensorBase& grad_input,
+    const TensorBase& grad_output,
+    const TensorBase& weight,
+    const Params& params);
+bool large_grad_weight(
+    const TensorBase& grad_weight,
+    const TensorBase& grad_bias,
+    const TensorBase& grad_output,
+    const TensorBase& input,
+    const Params& params);
+
+// Adds partial[chunk][tap][channel] over the chunks, always in the same order, and writes
+// grad_weight[channel][tap] and, from tap kernel_size, grad_bias[channel].
+void add_partials(
+    const TensorBase& grad_weight,
+    const TensorBase& grad_bias,
+    const TensorBase& partial,
+    int64_t chunks,
+    const Params& params);
+
+inline int64_t divide_up(int64_t value, int64_t by) {
+  return (value + by - 1) / by;
+}
+
+// Whether 32 bits hold every offset and coordinate, with room for a tile that reaches past the end.
+inline bool march_fits_32_bits(const Params& p) {
+  constexpr int64_t kLimit = std::numeric_limits<int32_t>::max() / 2;
+  constexpr int64_t kSideLimit = 1 << 24;
+  return p.batch * p.channels * p.input_height * p.input_width < kLimit &&
+      p.batch * p.output_channels() * p.output_height * p.output_width < kLimit &&
+      p.input_height < kSideLimit && p.input_width < kSideLimit && p.padding_height < kSideLimit &&
+      p.padding_width < kSideLimit && p.output_height < kSideLimit && p.output_width < kSideLimit &&
+      p.kernel_height * p.dilation_height < kSideLimit &&
+      p.kernel_width * p.dilation_width < kSideLimit;
+}
+
+// One pass seen as "write every dst element from a window of src", in 32 bits. `flip` reads the
+// taps backwards: grad_input at stride 1 is the forward on grad_output with flipped taps.
+struct March {
+  int32_t batch;
+  int32_t channels; // of dst
+  int32_t multiplier; // dst channels of one src channel
+  int32_t src_height;
+  int32_t src_width;
+  int32_t dst_height;
+  int32_t dst_width;
+  int32_t padding_height;
+  int32_t padding_width;
+  int32_t dilation_height;
+  int32_t dilation_width;
+  bool flip;
+  bool aligned; // whole vectors may be loaded and stored
+  // The work items: column tiles innermost, then chunks of rows, then images or planes. With a
+  // dilation d there are d phases in each dimension, whose positions are d apart and which see
+  // one another's elements nowhere.
+  int32_t rows_per_chunk;
+  int32_t chunks_per_phase;
+  int32_t row_chunks;
+  int32_t tiles_per_phase;
+  int32_t column_tiles;
+  int32_t items;
+  int32_t lanes; // channel vectors that a block covers (channels-last)
+};
+
+// Where one work item begins: image or plane, first and last row of its phase, first column.
+struct Item {
+  int32_t image;
+  int32_t row_phase;
+  int32_t first_row; // in steps of the dilation
+  int32_t last_row; // exclusive
+  int32_t column_phase;
+  int32_t first_column; // in steps of the dilation
+};
+
+// kSize elements that travel together. They stay packed in words of 32 bits until they are used: an
+// array of 16-bit elements would be taken apart as soon as it is loaded, and so wait for memory
+// where a prefetch must not.
+template <typename scalar_t, int kSize>
+struct Packed {
+  static constexpr int kBytes = sizeof(scalar_t) * kSize;
+  static constexpr int kWords = kBytes < 4 ? 1 : kBytes / 4;
+  static_assert(kBytes == 2 || kBytes % 4 == 0);
+  uint32_t words[kWords];
+};
+
+#ifdef __CUDACC__
+template <typename scalar_t, int kSize>
+__device__ __forceinline__ Packed<scalar_t, kSize> packed_zero() {
+  Packed<scalar_t, kSize> zero;
+#pragma unroll
+  for (int i = 0; i < zero.kWords; ++i) {
+    zero.words[i] = 0;
+  }
+  return zero;
+}
+
+// One load of the whole vector; `from` is aligned to it.
+template <typename scalar_t, int kSize>
+__device__ __forceinline__ Packed<scalar_t, kSize> load_vector(const scalar_t* from) {
+  using Words = Packed<scalar_t, kSize>;
+  Words to;
+  if constexpr (Words::kBytes == 2) {
+    to.words[0] = __ldg(reinterpret_cast<const unsigned short*>(from));
+  } else if constexpr (Words::kWords == 1) {
+    to.words[0] = __ldg(reinterpret_cast<const unsigned int*>(from));
+  } else if constexpr (Words::kWords == 2) {
+    const uint2 got = __ldg(reinterpret_cast<const uint2*>(from));
+    to.words[0] = got.x;
+    to.words[1] = got.y;
+  } else {
+    static_assert(Words::kWords == 4, "a load moves at most 16 bytes");
+    const uint4 got = __ldg(reinterpret_cast<const uint4*>(from));
+    to.words[0] = got.x;
+    to.words[1] = got.y;
+    to.words[2] = got.z;
+    to.words[3] = got.w;
+  }
+  return to;
+}
+
+// The first `count` elements, one by one; the others are zero.
+template <typename scalar_t, int kSize>
+__device__ __forceinline__ Packed<scalar_t, kSize> load_elements(const scalar_t* from, int count) {
+  Packed<scalar_t, kSize> to = packed_zero<scalar_t, kSize>();
+#pragma unroll
+  for (int i = 0; i < kSize; ++i) {
+    if (i < count) {
+      if constexpr (sizeof(scalar_t) == 4) {
+        to.words[i] = __ldg(reinterpret_cast<const unsigned int*>(from) + i);
+      } else {
+        const uint32_t bits = __ldg(reinterpret_cast<const unsigned short*>(from) + i);
+        to.words[i / 2] |= bits << (i % 2 * 16);
+      }
+    }
+  }
+  return to;
+}
+
+__device__ __forceinline__ float element_as_float(uint32_t bits, float /*tag*/) {
+  return __uint_as_float(bits);
+}
+__device__ __forceinline__ float element_as_float(uint32_t bits, c10::Half /*tag*/) {
+  return __half2float(__ushort_as_half(static_cast<unsigned short>(bits)));
+}
+__device__ __forceinline__ float element_as_float(uint32_t bits, c10::BFloat16 /*tag*/) {
+  return __uint_as_float(bits << 16);
+}
+
+// Element `index` of a packed vector; `index` is known when the loop around it is unrolled.
+template <typename scalar_t, int kSize>
+__device__ __forceinline__ float unpack(const Packed<scalar_t, kSize>& from, int index) {
+  if constexpr (sizeof(scalar_t) == 4) {
+    return element_as_float(from.words[index], scalar_t());
+  } else {
+    const uint32_t word = from.words[index / 2];
+    if constexpr (std::is_same_v<scalar_t, c10::BFloat16>) {
+      return index % 2 ? __uint_as_float(word & 0xffff0000u) : __uint_as_float(word << 16);
+    } else {
+      return element_as_float(index % 2 ? word >> 16 : word & 0xffffu, scalar_t());
+    }
+  }
+}
+
+template <typename scalar_t>
+__device__ __forceinline__ uint32_t bits_of(float value) {
+  if constexpr (sizeof(scalar_t) == 4) {
+    return __float_as_uint(value);
+  } else {
+    return static_cast<scalar_t>(value).x;
+  }
+}
+
+template <typename scalar_t, int kSize>
+__device__ __forceinline__ void store_vector(scalar_t* to, const float (&values)[kSize]) {
+  using Words = Packed<scalar_t, kSize>;
+  Words from = packed_zero<scalar_t, kSize>();
+#pragma unroll
+  for (int i = 0; i < kSize; ++i) {
+    if constexpr (sizeof(scalar_t) == 4) {
+      from.words[i] = bits_of<scalar_t>(values[i]);
+    } else {
+      from.words[i / 2] |= bits_of<scalar_t>(values[i]) << (i % 2 * 16);
+    }
+  }
+  if constexpr (Words::kBytes == 2) {
+    *reinterpret_cast<unsigned short*>(to) = static_cast<unsigned short>(from.words[0]);
+  } else if constexpr (Words::kWords == 1) {
+    *reinterpret_cast<unsigned int*>(to) = from.words[0];
+  } else if constexpr (Words::kWords == 2) {
+    *reinterpret_cast<uint2*>(to) = make_uint2(from.words[0], from.words[1]);
+  } else {
+    static_assert(Words::kWords == 4, "a store moves at most 16 bytes");
+    *reinterpret_cast<uint4*>(to) =
+        make_uint4(from.words[0], from.words[1], from.words[2], from.words[3]);
+  }
+}
+
+template <typename scalar_t, int kSize>
+__device__ __forceinline__ void
+store_elements(scalar_t* to, const float (&values)[kSize], int count) {
+#pragma unroll
+  for (int i = 0; i < kSize; ++i) {
+    if (i < count) {
+      to[i] = static_cast<scalar_t>(values[i]);
+    }
+  }
+}
+
+__device__ __forceinline__ bool is_finite(float value) {
+  return fabsf(value) < __uint_as_float(0x7f800000u);
+}
+
+__device__ __forceinline__ Item item_of(const March& m, int32_t index, int tile_width) {
+  Item item;
+  const int32_t tile = index % m.column_tiles;
+  index /= m.column_tiles;
+  const int32_t chunk = index % m.row_chunks;
+  item.image = index / m.row_chunks;
+  item.column_phase = tile / m.tiles_per_phase;
+  item.first_column = tile % m.tiles_per_phase * tile_width;
+  item.row_phase = chunk / m.chunks_per_phase;
+  item.first_row = chunk % m.chunks_per_phase * m.rows_per_chunk;
+  const int32_t rows =
+      (m.dst_height - item.row_phase + m.dilation_height - 1) / m.dilation_height;
+  item.last_row = min(rows, item.first_row + m.rows_per_chunk);
+  return item;
+}
+#endif
+
+template <typename Launch>
+bool with_scalar_type(ScalarType type, const Launch& launch) {
+  switch (type) {
+    case ScalarType::Float:
+      return launch(float());
+    case ScalarType::Half:
+      return launch(c10::Half());
+    case ScalarType::BFloat16:
+      return launch(c10::BFloat16());
+    default:
+      return false;
+  }
+}
+
+template <int kHeight_, int kWidth_, int kStride_>
+struct Window {
+  static constexpr int kHeight = kHeight_;
+  static constexpr int kWidth = kWidth_;
+  static constexpr int kStride = kStride_;
+};
+
+// The windows that have kernels of their own. Dilation is free at stride 1 only.
+template <typename Launch>
+bool with_window(const Params& p, const Launch& launch) {
+  const auto is = [&](int64_t height, int64_t width, int64_t stride) {
+    return p.kernel_height == height && p.kernel_width == width && p.stride_height == stride &&
+        p.stride_width == stride;
+  };
+  if (p.stride_height != 1 && (p.dilation_height != 1 || p.dilation_width != 1)) {
+    return false;
+  }
+  if (is(3, 3, 1)) {
+    return launch(Window<3, 3, 1>());
+  }
+  if (is(3, 3, 2)) {
+    return launch(Window<3, 3, 2>());
+  }
+  if (is(5, 5, 1)) {
+    return launch(Window<5, 5, 1>());
+  }
+  if (is(5, 5, 2)) {
+    return launch(Window<5, 5, 2>());
+  }
+  if (is(7, 7, 1)) {
+    return launch(Window<7, 7, 1>());
+  }
+  if (is(7, 7, 2)) {
+    return launch(Window<7, 7, 2>());
+  }
+  if (is(1, 3, 1)) {
+    return launch(Window<1, 3, 1>());
+  }
+  return false;
+}
+
+// How many vectors of channels a block covers: as little waste in the last block as possible, then
+// as many as possible.
+inline int lanes_for(int64_t vectors, int most) {
+  int best = static_cast<int>(std::min<int64_t>(vectors, most));
+  int64_t best_waste = divide_up(vectors, best) * best - vectors;
+  for (int lanes = best - 1; lanes >= 16; --lanes) {
+    const int64_t waste = divide_up(vectors, lanes) * lanes - vectors;
+    if (waste * 8 < best_waste * 7 || (waste <= best_waste && lanes % 16 == 0 && best % 16 != 0)) {
+      best = lanes;
+      best_waste = waste;
+    }
+  }
+  return best;
+}
+
+inline bool is_aligned(const void* pointer, size_t bytes) {
+  return reinterpret_cast<uintptr_t>(pointer) % bytes == 0;
+}
+
+// Fills in the work items. `tile_rows_floor` is the least number of rows worth a chunk: each chunk
+// reads the kernel's overhang again. Chunks are as long as the device stays full.
+inline void plan_items(
+    March& m,
+    int64_t images,
+    int tile_width,
+    int64_t lanes_per_item,
+    int64_t wanted_threads,
+    int row_floor) {
+  const int64_t phase_rows = divide_up(m.dst_height, m.dilation_height);
+  const int64_t phase_columns = divide_up(m.dst_width, m.dilation_width);
+  m.tiles_per_phase = divide_up(phase_columns, tile_width);
+  m.column_tiles = m.tiles_per_phase * std::min(m.dilation_width, m.dst_width);
+  const int64_t phases = std::min(m.dilation_height, m.dst_height);
+  const int64_t threads_per_chunk = std::max<int64_t>(
+      1, images * m.column_tiles * lanes_per_item * phases);
+  int64_t chunks = divide_up(wanted_threads, threads_per_chunk);
+  chunks = std::max<int64_t>(1, std::min(chunks, phase_rows / row_floor));
+  m.rows_per_chunk = divide_up(phase_rows, chunks);
+  m.chunks_per_phase = divide_up(phase_rows, m.rows_per_chunk);
+  m.row_chunks = m.chunks_per_phase * phases;
+  m.items = images * m.row_chunks * m.column_tiles;
+}
+
+} // namespace at::native::depthwise_conv2d_ext_cuda

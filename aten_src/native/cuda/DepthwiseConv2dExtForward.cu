@@ -1,0 +1,632 @@
+// Forward of depthwise_conv2d_ext for the windows in with_window(), and grad_input at stride 1,
+// which is the forward on grad_output with the taps flipped and the padding mirrored.
+//
+// Both kernels march: a thread owns a few columns (channels-last: of a few channels) and walks down
+// the rows of src. Every src row is loaded once and feeds all the dst rows that it belongs to,
+// whose sums are in registers: slot s holds the dst row that this step's rows reach with the taps
+// s * stride ... Each step shifts the slots by one and the last becomes a finished row. The next
+// row is loaded, and stays packed, while this one is multiplied.
+//
+// Channels-last: neighbouring threads are neighbouring channels, so every access is a full sector
+// whatever the width, padding or dilation. Planes: neighbouring threads are neighbouring columns; a
+// thread takes four columns by vectors where rows are aligned and the padding is the usual
+// (k - 1) / 2, and else one column, so that a warp's accesses are dense either way.
+//
+// Rows outside the image are skipped. Columns outside it are zeros that are multiplied by taps,
+// which is the same only for finite taps: a thread that has others takes its sums tap by tap.
+#define TORCH_ASSERT_ONLY_METHOD_OPERATORS
+#include <ATen/core/Tensor.h>
+#include <ATen/native/cuda/DepthwiseConv2dExt.cuh>
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAStream.h>
+
+namespace at::native::depthwise_conv2d_ext_cuda {
+
+namespace {
+
+constexpr int kThreads = 128;
+// Enough threads to cover memory latency on the largest devices; a smaller problem is cut into
+// shorter marches until it has as many.
+constexpr int64_t kWantedThreads = 132 * 1024;
+constexpr int kMostLanes = 64;
+
+// The tile of a thread. A wider one reads less overhang; registers bound it: the sums are
+// slots x tile x vector, and small windows hold their taps in registers as well.
+template <typename scalar_t_, typename Window>
+struct ChannelsLastTraits {
+  using scalar_t = scalar_t_;
+  static constexpr int kHeight = Window::kHeight;
+  static constexpr int kWidth = Window::kWidth;
+  static constexpr int kStride = Window::kStride;
+  static constexpr int kTaps = kHeight * kWidth;
+  static constexpr bool kTapsInRegisters = kTaps <= 9;
+  static constexpr int kVector = kTapsInRegisters ? 4 : 2;
+  static constexpr int kTile = kTapsInRegisters || kStride > 1 ? 4 : 7;
+  static constexpr int kSlots = (kHeight + kStride - 1) / kStride;
+  static constexpr int kColumns = (kTile - 1) * kStride + kWidth;
+  static_assert(kColumns <= 32, "a mask of 32 bits tells the columns inside the image");
+};
+
+template <typename scalar_t_, typename Window, bool kAligned_>
+struct PlanesTraits {
+  using scalar_t = scalar_t_;
+  static constexpr bool kAligned = kAligned_;
+  static constexpr int kHeight = Window::kHeight;
+  static constexpr int kWidth = Window::kWidth;
+  static constexpr int kStride = Window::kStride;
+  static constexpr int kTaps = kHeight * kWidth;
+  static constexpr int kTile = kAligned ? 4 : 1;
+  static constexpr int kSlots = (kHeight + kStride - 1) / kStride;
+  static constexpr int kColumns = (kTile - 1) * kStride + kWidth;
+  static constexpr int kLeft = (kWidth - 1) / 2; // the padding of the aligned kernel
+};
+
+// One sum, tap by tap, of taps inside the image only.
+template <typename Traits, bool kChannelsLast>
+__device__ __noinline__ float careful_sum(
+    const typename Traits::scalar_t* src,
+    const typename Traits::scalar_t* taps,
+    float sum,
+    const March& m,
+    int image,
+    int channel,
+    int row,
+    int column) {
+  const int channels = m.channels / m.multiplier;
+  const int from = channel / m.multiplier;
+#pragma unroll 1
+  for (int tap = 0; tap < Traits::kTaps; ++tap) {
+    const int h = row * Traits::kStride - m.padding_height + tap / Traits::kWidth * m.dilation_height;
+    const int w =
+        column * Traits::kStride - m.padding_width + tap % Traits::kWidth * m.dilation_width;
+    if (h < 0 || h >= m.src_height || w < 0 || w >= m.src_width) {
+      continue;
+    }
+    const int at = kChannelsLast ? ((image * m.src_height + h) * m.src_width + w) * channels + from
+                                 : ((image * channels + from) * m.src_height + h) * m.src_width + w;
+    sum += static_cast<float>(src[at]) *
+        static_cast<float>(taps[m.flip ? Traits::kTaps - 1 - tap : tap]);
+  }
+  return sum;
+}
+
+template <typename Traits>
+__device__ __noinline__ void careful_tile(
+    typename Traits::scalar_t* dst,
+    const typename Traits::scalar_t* src,
+    const typename Traits::scalar_t* weight,
+    const typename Traits::scalar_t* bias,
+    const March& m,
+    const Item& item,
+    int first_channel,
+    int vector,
+    bool channels_last) {
+#pragma unroll 1
+  for (int channel = first_channel; channel < min(first_channel + vector, m.channels); ++channel) {
+#pragma unroll 1
+    for (int o = item.first_row; o < item.last_row; ++o) {
+#pragma unroll 1
+      for (int t = 0; t < Traits::kTile; ++t) {
+        const int row = item.row_phase + o * m.dilation_height;
+        const int column = item.column_phase + (item.first_column + t) * m.dilation_width;
+        if (column >= m.dst_width) {
+          continue;
+        }
+        const float begin = bias ? static_cast<float>(bias[channel]) : 0.0f;
+        const auto* const taps = weight + channel * Traits::kTaps;
+        if (channels_last) {
+          dst[((item.image * m.dst_height + row) * m.dst_width + column) * m.channels + channel] =
+              static_cast<typename Traits::scalar_t>(careful_sum<Traits, true>(
+                  src, taps, begin, m, item.image, channel, row, column));
+        } else {
+          dst[((item.image * m.channels + channel) * m.dst_height + row) * m.dst_width + column] =
+              static_cast<typename Traits::scalar_t>(careful_sum<Traits, false>(
+                  src, taps, begin, m, item.image, channel, row, column));
+        }
+      }
+    }
+  }
+}
+
+// slots[s] is what slots[s - 1] was; a new row begins in slots[0].
+template <int kSlots, int kTile, int kVector>
+__device__ __forceinline__ void shift_slots(
+    float (&slots)[kSlots][kTile][kVector],
+    const float (&begin)[kVector]) {
+#pragma unroll
+  for (int s = kSlots - 1; s >= 0; --s) {
+#pragma unroll
+    for (int t = 0; t < kTile; ++t) {
+#pragma unroll
+      for (int v = 0; v < kVector; ++v) {
+        slots[s][t][v] = s > 0 ? slots[s > 0 ? s - 1 : 0][t][v] : begin[v];
+      }
+    }
+  }
+}
+
+template <typename Traits>
+C10_LAUNCH_BOUNDS_1(2 * kThreads)
+__global__ void forward_channels_last_kernel(
+    typename Traits::scalar_t* __restrict__ dst,
+    const typename Traits::scalar_t* __restrict__ src,
+    const typename Traits::scalar_t* __restrict__ weight,
+    const typename Traits::scalar_t* __restrict__ bias,
+    const March m) {
+  using scalar_t = typename Traits::scalar_t;
+  constexpr int kVector = Traits::kVector;
+  constexpr int kTile = Traits::kTile;
+  constexpr int kStride = Traits::kStride;
+  extern __shared__ float shared_taps[]; // [tap][channel of the block]
+
+  const int block_channels = m.lanes * kVector;
+  const int block_channel = blockIdx.y * block_channels;
+  bool finite = true;
+  for (int i = threadIdx.x; i < Traits::kTaps * block_channels; i += blockDim.x) {
+    const int channel = i / Traits::kTaps;
+    const int tap = i % Traits::kTaps;
+    const float value = block_channel + channel < m.channels
+        ? static_cast<float>(weight[block_channel * Traits::kTaps + i])
+        : 0.0f;
+    finite = finite && is_finite(value);
+    shared_taps[(m.flip ? Traits::kTaps - 1 - tap : tap) * block_channels + channel] = value;
+  }
+  const bool careful = __syncthreads_or(!finite);
+
+  const int lane = threadIdx.x % m.lanes;
+  const int index = blockIdx.x * (blockDim.x / m.lanes) + threadIdx.x / m.lanes;
+  const int channel = block_channel + lane * kVector;
+  if (index >= m.items || channel >= m.channels) {
+    return;
+  }
+  const Item item = item_of(m, index, kTile);
+  if (careful) {
+    careful_tile<Traits>(dst, src, weight, bias, m, item, channel, kVector, true);
+    return;
+  }
+
+  const int valid = min(kVector, m.channels - channel);
+  float begin[kVector];
+#pragma unroll
+  for (int v = 0; v < kVector; ++v) {
+    begin[v] = bias && v < valid ? static_cast<float>(bias[channel + v]) : 0.0f;
+  }
+  float taps[Traits::kTapsInRegisters ? Traits::kTaps : 1][kVector];
+  if constexpr (Traits::kTapsInRegisters) {
+#pragma unroll
+    for (int tap = 0; tap < Traits::kTaps; ++tap) {
+#pragma unroll
+      for (int v = 0; v < kVector; ++v) {
+        taps[tap][v] = shared_taps[tap * block_channels + lane * kVector + v];
+      }
+    }
+  }
+
+  const int left =
+      item.column_phase - m.padding_width + item.first_column * kStride * m.dilation_width;
+  uint32_t inside = 0;
+#pragma unroll
+  for (int c = 0; c < Traits::kColumns; ++c) {
+    const int w = left + c * m.dilation_width;
+    inside |= static_cast<uint32_t>(w >= 0 && w < m.src_width) << c;
+  }
+  const int top = item.row_phase - m.padding_height;
+  const int column_step = m.dilation_width * m.channels;
+  const scalar_t* const corner =
+      src + (item.image * m.src_height * m.src_width + left) * m.channels + channel;
+
+  using Row = Packed<scalar_t, kVector>[Traits::kColumns];
+  const auto load_row = [&](Row& row, int r) {
+    const int h = top + r * m.dilation_height;
+    if (h < 0 || h >= m.src_height) {
+      return;
+    }
+    const scalar_t* const from = corner + h * m.src_width * m.channels;
+    if (m.aligned) {
+#pragma unroll
+      for (int c = 0; c < Traits::kColumns; ++c) {
+        row[c] = packed_zero<scalar_t, kVector>();
+        if (inside >> c & 1) {
+          row[c] = load_vector<scalar_t, kVector>(from + c * column_step);
+        }
+      }
+    } else {
+#pragma unroll
+      for (int c = 0; c < Traits::kColumns; ++c) {
+        row[c] =
+            load_elements<scalar_t, kVector>(from + c * column_step, inside >> c & 1 ? valid : 0);
+      }
+    }
+  };
+
+  float slots[Traits::kSlots][kTile][kVector] = {};
+  Row next;
+  load_row(next, item.first_row * kStride);
+  const int steps = item.last_row + Traits::kSlots - 1;
+  for (int step = item.first_row; step < steps; ++step) {
+    shift_slots(slots, begin);
+#pragma unroll
+    for (int i = 0; i < kStride; ++i) {
+      const int r = step * kStride + i;
+      Row row;
+#pragma unroll
+      for (int c = 0; c < Traits::kColumns; ++c) {
+        row[c] = next[c];
+      }
+      load_row(next, r + 1);
+      const int h = top + r * m.dilation_height;
+      if (h < 0 || h >= m.src_height) {
+        continue;
+      }
+#pragma unroll
+      for (int s = Traits::kSlots - 1; s >= 0; --s) {
+        const int kh = s * kStride + i;
+        // Rows of the neighbouring chunks are not worth their products once there are many taps.
+        const bool wanted = Traits::kTapsInRegisters ||
+            (step - s >= item.first_row && step - s < item.last_row);
+        if (kh < Traits::kHeight && wanted) {
+#pragma unroll
+          for (int kw = 0; kw < Traits::kWidth; ++kw) {
+            const int tap = kh * Traits::kWidth + kw;
+            float factor[kVector];
+            if constexpr (Traits::kTapsInRegisters) {
+#pragma unroll
+              for (int v = 0; v < kVector; ++v) {
+                factor[v] = taps[tap < Traits::kTaps ? tap : 0][v];
+              }
+            } else {
+              static_assert(kVector == 2 || Traits::kTapsInRegisters);
+              const float2 pair = *reinterpret_cast<const float2*>(
+                  &shared_taps[tap * block_channels + lane * kVector]);
+              factor[0] = pair.x;
+              factor[1] = pair.y;
+            }
+#pragma unroll
+            for (int t = 0; t < kTile; ++t) {
+#pragma unroll
+              for (int v = 0; v < kVector; ++v) {
+                slots[s][t][v] =
+                    fmaf(unpack(row[t * kStride + kw], v), factor[v], slots[s][t][v]);
+              }
+            }
+          }
+        }
+      }
+    }
+    const int finished = step - (Traits::kSlots - 1);
+    if (finished < item.first_row) {
+      continue;
+    }
+    const int row = item.row_phase + finished * m.dilation_height;
+    scalar_t* const to =
+        dst + (item.image * m.dst_height + row) * m.dst_width * m.channels + channel;
+#pragma unroll
+    for (int t = 0; t < kTile; ++t) {
+      const int w = item.column_phase + (item.first_column + t) * m.dilation_width;
+      if (w < m.dst_width) {
+        if (m.aligned) {
+          store_vector<scalar_t, kVector>(to + w * m.channels, slots[Traits::kSlots - 1][t]);
+        } else {
+          store_elements<scalar_t, kVector>(
+              to + w * m.channels, slots[Traits::kSlots - 1][t], valid);
+        }
+      }
+    }
+  }
+}
+
+// The src columns of a thread in plane order, packed as they were loaded.
+template <typename Traits>
+struct PlaneRow {
+  using scalar_t = typename Traits::scalar_t;
+  static constexpr int kOwn = Traits::kTile * Traits::kStride;
+  static constexpr int kRight = Traits::kColumns - Traits::kLeft - kOwn;
+  static constexpr int halo_vector(int columns) {
+    return columns <= 1 ? 1 : columns == 2 ? 2 : 4;
+  }
+  static constexpr int kLeftVector = halo_vector(Traits::kLeft);
+  static constexpr int kRightVector = halo_vector(kRight);
+
+  Packed<scalar_t, kLeftVector> left;
+  Packed<scalar_t, 4> own[Traits::kStride];
+  Packed<scalar_t, kRightVector> right;
+
+  // `from` is the first own column.
+  __device__ __forceinline__ void load(const scalar_t* from, bool has_left, bool has_right) {
+    left = packed_zero<scalar_t, kLeftVector>();
+    right = packed_zero<scalar_t, kRightVector>();
+    if (has_left) {
+      left = load_vector<scalar_t, kLeftVector>(from - kLeftVector);
+    }
+#pragma unroll
+    for (int i = 0; i < Traits::kStride; ++i) {
+      own[i] = load_vector<scalar_t, 4>(from + i * 4);
+    }
+    if (kRight > 0 && has_right) {
+      right = load_vector<scalar_t, kRightVector>(from + kOwn);
+    }
+  }
+
+  __device__ __forceinline__ float column(int c) const {
+    if (c < Traits::kLeft) {
+      return unpack(left, kLeftVector - Traits::kLeft + c);
+    }
+    if (c < Traits::kLeft + kOwn) {
+      return unpack(own[(c - Traits::kLeft) / 4], (c - Traits::kLeft) % 4);
+    }
+    return unpack(right, c - Traits::kLeft - kOwn);
+  }
+};
+
+template <typename Traits>
+struct PlaneElements {
+  using scalar_t = typename Traits::scalar_t;
+  Packed<scalar_t, 1> elements[Traits::kColumns];
+
+  __device__ __forceinline__ void load(const scalar_t* from, uint32_t inside, int step) {
+#pragma unroll
+    for (int c = 0; c < Traits::kColumns; ++c) {
+      elements[c] = packed_zero<scalar_t, 1>();
+      if (inside >> c & 1) {
+        elements[c] = load_vector<scalar_t, 1>(from + c * step);
+      }
+    }
+  }
+
+  __device__ __forceinline__ float column(int c) const {
+    return unpack(elements[c], 0);
+  }
+};
+
+template <typename Traits>
+C10_LAUNCH_BOUNDS_1(kThreads)
+__global__ void forward_planes_kernel(
+    typename Traits::scalar_t* __restrict__ dst,
+    const typename Traits::scalar_t* __restrict__ src,
+    const typename Traits::scalar_t* __restrict__ weight,
+    const typename Traits::scalar_t* __restrict__ bias,
+    const March m) {
+  using scalar_t = typename Traits::scalar_t;
+  constexpr int kTile = Traits::kTile;
+  constexpr int kStride = Traits::kStride;
+  const int index = blockIdx.x * kThreads + threadIdx.x;
+  if (index >= m.items) {
+    return;
+  }
+  Item item = item_of(m, index, kTile);
+  const int plane = item.image;
+  const int channel = plane % m.channels;
+  bool finite = true;
+  float taps[Traits::kTaps];
+#pragma unroll
+  for (int tap = 0; tap < Traits::kTaps; ++tap) {
+    taps[tap] = static_cast<float>(
+        weight[channel * Traits::kTaps + (m.flip ? Traits::kTaps - 1 - tap : tap)]);
+    finite = finite && is_finite(taps[tap]);
+  }
+  if (!finite) {
+    item.image = plane / m.channels;
+    careful_tile<Traits>(dst, src, weight, bias, m, item, channel, 1, false);
+    return;
+  }
+  const float begin[1] = {bias ? static_cast<float>(bias[channel]) : 0.0f};
+
+  const int left =
+      item.column_phase - m.padding_width + item.first_column * kStride * m.dilation_width;
+  const int top = item.row_phase - m.padding_height;
+  const scalar_t* const from = src + (plane / m.multiplier) * m.src_height * m.src_width + left;
+  uint32_t inside = 0;
+  if constexpr (!Traits::kAligned) {
+#pragma unroll
+    for (int c = 0; c < Traits::kColumns; ++c) {
+      const int w = left + c * m.dilation_width;
+      inside |= static_cast<uint32_t>(w >= 0 && w < m.src_width) << c;
+    }
+  }
+  using Row = std::conditional_t<Traits::kAligned, PlaneRow<Traits>, PlaneElements<Traits>>;
+  const auto load_row = [&](Row& row, int r) {
+    const int h = top + r * m.dilation_height;
+    if (h < 0 || h >= m.src_height) {
+      return;
+    }
+    if constexpr (Traits::kAligned) {
+      const int own = left + Traits::kLeft;
+      row.load(from + Traits::kLeft + h * m.src_width, own > 0, own + Row::kOwn < m.src_width);
+    } else {
+      row.load(from + h * m.src_width, inside, m.dilation_width);
+    }
+  };
+
+  float slots[Traits::kSlots][kTile][1] = {};
+  Row next;
+  load_row(next, item.first_row * kStride);
+  const int steps = item.last_row + Traits::kSlots - 1;
+  for (int step = item.first_row; step < steps; ++step) {
+    shift_slots(slots, begin);
+#pragma unroll
+    for (int i = 0; i < kStride; ++i) {
+      const int r = step * kStride + i;
+      const Row row = next;
+      load_row(next, r + 1);
+      const int h = top + r * m.dilation_height;
+      if (h < 0 || h >= m.src_height) {
+        continue;
+      }
+#pragma unroll
+      for (int s = Traits::kSlots - 1; s >= 0; --s) {
+        const int kh = s * kStride + i;
+        const bool wanted = Traits::kTaps <= 9 ||
+            (step - s >= item.first_row && step - s < item.last_row);
+        if (kh < Traits::kHeight && wanted) {
+#pragma unroll
+          for (int kw = 0; kw < Traits::kWidth; ++kw) {
+            const int tap = kh * Traits::kWidth + kw;
+#pragma unroll
+            for (int t = 0; t < kTile; ++t) {
+              slots[s][t][0] = fmaf(
+                  row.column(t * kStride + kw),
+                  taps[tap < Traits::kTaps ? tap : 0],
+                  slots[s][t][0]);
+            }
+          }
+        }
+      }
+    }
+    const int finished = step - (Traits::kSlots - 1);
+    if (finished < item.first_row) {
+      continue;
+    }
+    const int row = item.row_phase + finished * m.dilation_height;
+    const int column = item.column_phase + item.first_column * m.dilation_width;
+    float values[kTile];
+#pragma unroll
+    for (int t = 0; t < kTile; ++t) {
+      values[t] = slots[Traits::kSlots - 1][t][0];
+    }
+    store_vector<scalar_t, kTile>(
+        dst + (plane * m.dst_height + row) * m.dst_width + column, values);
+  }
+}
+
+// A pass in terms of src and dst.
+struct Pass {
+  const TensorBase& dst;
+  const TensorBase& src;
+  const TensorBase& weight;
+  const TensorBase& bias;
+};
+
+template <typename scalar_t>
+const scalar_t* pointer_or_null(const TensorBase& tensor) {
+  return tensor.defined() ? tensor.const_data_ptr<scalar_t>() : nullptr;
+}
+
+template <typename Traits>
+void launch_channels_last(const Pass& pass, March m) {
+  using scalar_t = typename Traits::scalar_t;
+  constexpr int kVector = Traits::kVector;
+  auto* const dst = pass.dst.mutable_data_ptr<scalar_t>();
+  const auto* const src = pass.src.const_data_ptr<scalar_t>();
+  const int64_t vectors = divide_up(m.channels, kVector);
+  m.lanes = lanes_for(vectors, kMostLanes);
+  m.aligned = m.channels % kVector == 0 && is_aligned(dst, kVector * sizeof(scalar_t)) &&
+      is_aligned(src, kVector * sizeof(scalar_t));
+  plan_items(m, m.batch, Traits::kTile, vectors, kWantedThreads, Traits::kHeight);
+  const int tiles = std::max(1, kThreads / m.lanes);
+  const dim3 grid(divide_up(m.items, tiles), divide_up(vectors, m.lanes));
+  const size_t shared = sizeof(float) * Traits::kTaps * m.lanes * kVector;
+  forward_channels_last_kernel<Traits>
+      <<<grid, m.lanes * tiles, shared, c10::cuda::getCurrentCUDAStream()>>>(
+          dst, src, pass.weight.const_data_ptr<scalar_t>(), pointer_or_null<scalar_t>(pass.bias), m);
+  C10_CUDA_KERNEL_LAUNCH_CHECK();
+}
+
+template <typename Traits>
+void launch_planes(const Pass& pass, March m) {
+  using scalar_t = typename Traits::scalar_t;
+  plan_items(
+      m,
+      static_cast<int64_t>(m.batch) * m.channels,
+      Traits::kTile,
+      1,
+      kWantedThreads,
+      Traits::kHeight);
+  forward_planes_kernel<Traits>
+      <<<divide_up(m.items, kThreads), kThreads, 0, c10::cuda::getCurrentCUDAStream()>>>(
+          pass.dst.mutable_data_ptr<scalar_t>(),
+          pass.src.const_data_ptr<scalar_t>(),
+          pass.weight.const_data_ptr<scalar_t>(),
+          pointer_or_null<scalar_t>(pass.bias),
+          m);
+  C10_CUDA_KERNEL_LAUNCH_CHECK();
+}
+
+// Whether every row of src and dst falls into whole vectors of four, and the tiles of src and dst
+// lie over each other.
+template <typename Traits>
+bool planes_are_aligned(const Pass& pass, const March& m) {
+  constexpr size_t kBytes = 4 * sizeof(typename Traits::scalar_t);
+  return Traits::kHeight > 1 && m.padding_width == Traits::kLeft && m.dilation_width == 1 &&
+      m.dst_width % 4 == 0 && m.src_width == m.dst_width * Traits::kStride &&
+      is_aligned(pass.dst.const_data_ptr(), kBytes) && is_aligned(pass.src.const_data_ptr(), kBytes);
+}
+
+template <typename scalar_t, typename Window>
+bool launch_march(const Pass& pass, const March& m, bool channels_last) {
+  if (channels_last) {
+    launch_channels_last<ChannelsLastTraits<scalar_t, Window>>(pass, m);
+    return true;
+  }
+  if constexpr (Window::kHeight > 1) {
+    using Aligned = PlanesTraits<scalar_t, Window, true>;
+    if (planes_are_aligned<Aligned>(pass, m)) {
+      launch_planes<Aligned>(pass, m);
+      return true;
+    }
+  }
+  launch_planes<PlanesTraits<scalar_t, Window, false>>(pass, m);
+  return true;
+}
+
+March march_of(const Params& p) {
+  March m{};
+  m.batch = p.batch;
+  m.channels = p.output_channels();
+  m.multiplier = p.multiplier;
+  m.src_height = p.input_height;
+  m.src_width = p.input_width;
+  m.dst_height = p.output_height;
+  m.dst_width = p.output_width;
+  m.padding_height = p.padding_height;
+  m.padding_width = p.padding_width;
+  m.dilation_height = p.dilation_height;
+  m.dilation_width = p.dilation_width;
+  return m;
+}
+
+} // namespace
+
+bool march_forward(
+    const TensorBase& output,
+    const TensorBase& input,
+    const TensorBase& weight,
+    const TensorBase& bias,
+    const Params& p) {
+  if (!march_fits_32_bits(p) || (p.channels_last && p.multiplier != 1)) {
+    return false;
+  }
+  if (output.numel() == 0) {
+    return true;
+  }
+  const Pass pass{output, input, weight, bias};
+  return with_scalar_type(input.scalar_type(), [&](auto scalar) {
+    return with_window(p, [&](auto window) {
+      return launch_march<decltype(scalar), decltype(window)>(pass, march_of(p), p.channels_last);
+    });
+  });
+}
+
+bool march_grad_input_unstrided(
+    const TensorBase& grad_input,
+    const TensorBase& grad_output,
+    const TensorBase& weight,
+    const Params& p) {
+  March m = march_of(p);
+  m.flip = true;
+  std::swap(m.src_height, m.dst_height);
+  std::swap(m.src_width, m.dst_width);
+  m.padding_height = p.dilation_height * (p.kernel_height - 1) - p.padding_height;
+  m.padding_width = p.dilation_width * (p.kernel_width - 1) - p.padding_width;
+  const Pass pass{grad_input, grad_output, weight, TensorBase()};
+  return with_scalar_type(grad_output.scalar_type(), [&](auto scalar) {
+    return with_window(p, [&](auto window) {
+      if constexpr (decltype(window)::kStride == 1) {
+        return launch_march<decltype(scalar), decltype(window)>(pass, m, p.channels_last);
+      } else {
+        return false;
+      }
+    });
+  });
+}
+
+} // namespace at::native::depthwise_conv2d_ext_cuda

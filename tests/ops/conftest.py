@@ -1,0 +1,40 @@
+"""Fixtures of the operator tests.
+
+The directory runs against whatever torch is installed: it takes nothing from the checkout but its
+own files. It needs pytest, numpy and expecttest (which torch.testing._internal imports).
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+
+
+def pytest_report_header() -> str:
+    """Name the torch under test: an import from an unexpected place is the usual surprise."""
+    return f"torch under test: {torch.__version__} from {torch.__file__} on {', '.join(DEVICES)}"
+
+
+def pytest_sessionstart() -> None:
+    """Stop at once, with the reason, when the installed torch was built without the additions."""
+    if not hasattr(torch, "depthwise_conv2d_ext") or not hasattr(torch, "gdh"):
+        pytest.exit(
+            f"torch {torch.__version__} ({torch.__file__}) has no gdh or depthwise_conv2d_ext: "
+            "install the wheel that scripts/build_torch.sh puts into dist/",
+            returncode=4,
+        )
+
+
+@pytest.fixture(params=DEVICES)
+def device(request: pytest.FixtureRequest) -> str:
+    """Each device of this machine in turn."""
+    return str(request.param)
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    torch.manual_seed(0)
+    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cuda.matmul.allow_tf32 = False
