@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
 import zipfile
 from pathlib import Path
@@ -9,6 +11,7 @@ from pathlib import Path
 import pytest
 import sample_wheel as sample
 
+from torchfork import files
 from torchfork.bases import wheel as module
 from torchfork.bases.base import Base, Interpreter
 from torchfork.bases.interpreter import probe
@@ -226,6 +229,25 @@ def test_a_cache_that_cannot_be_written_is_an_output_error(
     (tmp_path / "cache").write_text("a file where a directory should be")
     with pytest.raises(OutputError):
         opened(tmp_path, interpreter, sample.write_wheel(tmp_path))
+
+
+def test_a_second_run_waits_for_the_first_and_is_told_who_it_is(
+    tmp_path: Path, interpreter: Interpreter
+) -> None:
+    wheel = sample.write_wheel(tmp_path)
+    pins = sample.releases(tmp_path / "releases.toml", wheel)
+    guard = tmp_path / "cache" / "locks" / f"unpack-{sample.sha256(wheel)[:16]}.lock"
+    holders: list[str] = []
+    with contextlib.ExitStack() as first:
+        first.enter_context(files.lock(guard, "unpacking it", holders.append, 1))
+
+        def told(holder: str) -> None:
+            holders.append(holder)
+            first.close()
+
+        base = module.open_wheel(wheel, interpreter, pins, tmp_path / "cache", on_wait=told)
+    assert base.root.is_dir()
+    assert holders == [f"process {os.getpid()} (unpacking it)"]
 
 
 def test_pinning_a_wheel_checks_its_commit(tmp_path: Path) -> None:
