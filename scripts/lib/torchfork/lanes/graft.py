@@ -171,7 +171,9 @@ def build(base: Base, additions: Additions, gated: Gated, work: Path, ui: Ui) ->
                 base, found_traits, tools, additions, layout, objects
             )
             compile_stage.link_additions(additions, layout.additions_include)
-            compiled = compile_stage.compile_all(units_text, layout.build, tools, step.advance)
+            compiled = compile_stage.compile_all(
+                units_text, layout.build, tools, additions, step.advance
+            )
             step.say(f"{compiled} of {len(objects)} objects, {tools.jobs} at once")
         with ui.step("compare declared and defined kernels") as step:
             found = symbols.read_objects(layout.build, objects)

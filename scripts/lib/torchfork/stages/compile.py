@@ -13,6 +13,7 @@ import ninja
 
 from .. import process
 from ..additions import Additions
+from ..complaints import formula_of
 from ..errors import CompileError
 from ..files import write_if_changed
 from ..toolchain import Toolchain
@@ -29,7 +30,9 @@ def link_additions(additions: Additions, directory: Path) -> None:
         link.symlink_to(additions.source_root)
 
 
-def compile_all(text: str, build: Path, toolchain: Toolchain, progress: Progress) -> int:
+def compile_all(
+    text: str, build: Path, toolchain: Toolchain, additions: Additions, progress: Progress
+) -> int:
     """Run ninja; the number of objects that were compiled. Raises CompileError."""
     build.mkdir(parents=True, exist_ok=True)
     write_if_changed(build / "build.ninja", text)
@@ -53,11 +56,11 @@ def compile_all(text: str, build: Path, toolchain: Toolchain, progress: Progress
             raise
     (build / "compile.log").write_text("".join(lines), encoding="utf-8")
     if running.returncode:
-        raise failure("".join(lines), build / "compile.log", toolchain)
+        raise failure("".join(lines), build / "compile.log", toolchain, additions)
     return compiled
 
 
-def failure(output: str, log: Path, toolchain: Toolchain) -> CompileError:
+def failure(output: str, log: Path, toolchain: Toolchain, additions: Additions) -> CompileError:
     """The first compiler error of a failed run, without ninja's and the include stack's noise."""
     if re.search(r"(Killed|fatal error: Killed signal|signal terminated program cc1plus)", output):
         return CompileError(
@@ -70,9 +73,10 @@ def failure(output: str, log: Path, toolchain: Toolchain) -> CompileError:
     found = re.search(r"^(\S.*?)[:(](\d+)[:)].*?\berror\b[: ]", output, re.MULTILINE)
     start = found.start() if found else 0
     telling = "\n".join(output[start:].splitlines()[:15])
+    formula = formula_of(output[:start], telling, additions)
     return CompileError(
-        "a file does not compile",
-        where=f"{found[1]}:{found[2]}" if found else str(log),
+        "a derivative formula does not compile" if formula else "a file does not compile",
+        where=formula or (f"{found[1]}:{found[2]}" if found else str(log)),
         why=telling,
         next=f"correct it and run the same command again; everything else is kept. Full log: {log}",
     )

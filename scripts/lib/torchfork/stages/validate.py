@@ -10,7 +10,13 @@ import re
 from collections.abc import Iterator
 
 from ..additions import Additions, Entry
-from ..errors import AdditionsError, CollisionError, DerivativeError, NeedsSourceLaneError
+from ..errors import (
+    AdditionsError,
+    CollisionError,
+    DerivativeError,
+    KernelError,
+    NeedsSourceLaneError,
+)
 from ..upstream import Upstream
 
 FROM_SOURCE = "scripts/build_torch.sh --from-source"
@@ -26,6 +32,34 @@ def check(additions: Additions, upstream: Upstream, version: str) -> None:
         _refuse_method_without_self(entry)
     for entry in additions.derivatives.entries:
         _refuse_derivative(entry, additions, known, version)
+    _refuse_registrations_of_nothing(additions, known)
+
+
+_REGISTRATION = re.compile(
+    r"\bTORCH_LIBRARY_IMPL\s*\(\s*aten\s*,.*?^\s*\}", re.DOTALL | re.MULTILINE
+)
+_IMPL = re.compile(r"\.impl\s*\(\s*(?:TORCH_SELECTIVE_NAME\s*\(\s*)?\"(?:aten::)?([\w.]+)\"")
+
+
+def _refuse_registrations_of_nothing(additions: Additions, known: dict[str, str]) -> None:
+    """The dispatcher keeps a kernel for an operator that never comes, and says nothing."""
+    ours = {
+        name
+        for entry in additions.native.entries
+        for name in (entry.name, *_words(entry.fields.get("autogen", [])))
+    }
+    for path in additions.sources:
+        text = path.read_text(encoding="utf-8", errors="replace")
+        for block in _REGISTRATION.finditer(text):
+            for call in _IMPL.finditer(block[0]):
+                name = call[1]
+                if name not in known and name not in ours:
+                    raise KernelError(
+                        f"a kernel is registered for 'aten::{name}', which is declared nowhere",
+                        where=f"{path}:{text.count(chr(10), 0, block.start() + call.start()) + 1}",
+                        why=f"{additions.native.path.name} has no such operator, nor has upstream",
+                        next="declare the operator, or correct the name (overload included)",
+                    )
 
 
 def _normal(schema: str) -> str:
@@ -48,10 +82,10 @@ def _refuse_existing(entry: Entry, known: dict[str, str], version: str) -> None:
     raise NeedsSourceLaneError(
         f"'{entry.name}' would change an operator of torch {version}",
         where=entry.where(),
-        why=f"upstream declares {theirs}\nlibtorch has it compiled in, so a wheel cannot take the "
-        "change",
-        next=f"rename yours, give it an overload name of its own ({entry.name.split('.')[0]}.mine), "
-        f"or change upstream's: {FROM_SOURCE}",
+        why=f"upstream declares {theirs}\nlibtorch has it compiled in, so a wheel cannot take "
+        "the change",
+        next="rename yours, give it an overload name of its own "
+        f"({entry.name.split('.')[0]}.mine), or change upstream's: {FROM_SOURCE}",
     )
 
 
@@ -88,7 +122,7 @@ def _refuse_keys(entry: Entry, upstream: Upstream, version: str) -> None:
                 "have",
                 where=entry.where("dispatch"),
                 why="dispatch keys are an enumeration that is compiled into libtorch",
-                next=f"correct the key (CPU, CUDA, Meta, CompositeExplicitAutograd, ...); a new one "
+                next="correct the key (CPU, CUDA, Meta, CompositeExplicitAutograd, ...); a new one "
                 f"needs a patch and {FROM_SOURCE}",
             )
 
