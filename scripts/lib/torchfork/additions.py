@@ -92,7 +92,9 @@ class Additions:
 
     def fingerprint(self) -> str:
         """A hash over everything that a build reads of these additions."""
-        yamls = [f.path for f in (self.native, self.derivatives, self.deprecated) if f.path.exists()]
+        yamls = [
+            f.path for f in (self.native, self.derivatives, self.deprecated) if f.path.exists()
+        ]
         return files.fingerprint([*yamls, *self.sources], self.root)
 
 

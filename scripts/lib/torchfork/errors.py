@@ -20,7 +20,12 @@ class ForkError(Exception):
 
     def render(self) -> str:
         """The message as it is printed: one labelled line for each part that is there."""
-        parts = [("error", self.what), ("where", self.where), ("why", self.why), ("next", self.next)]
+        parts = [
+            ("error", self.what),
+            ("where", self.where),
+            ("why", self.why),
+            ("next", self.next),
+        ]
         lines = []
         for label, text in parts:
             if text:

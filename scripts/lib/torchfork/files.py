@@ -171,7 +171,9 @@ def scratch_directory(near: Path) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def lock(path: Path, purpose: str, on_wait: Callable[[str], None], timeout: float) -> Iterator[None]:
+def lock(
+    path: Path, purpose: str, on_wait: Callable[[str], None], timeout: float
+) -> Iterator[None]:
     """Hold `path` as a lock; tell who holds it while waiting, and give up after `timeout` seconds."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -6,11 +6,14 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from .additions import Additions
 from .bases.base import Base
 from .toolchain import Toolchain
 from .traits import Traits
-from .units import SUPPORT, Layout, Unit
+from .units import Unit
+
+OVERLAY_INCLUDE = "../overlay/torch/include"
+API_INCLUDE = "torch/csrc/api/include"
+
 
 def _quote(text: str) -> str:
     """A word of a shell command inside a ninja file."""
@@ -23,13 +26,11 @@ def _path(path: Path | str) -> str:
     return str(path).replace("$", "$$").replace(" ", "$ ").replace(":", "$:")
 
 
-def include_flags(base: Base, layout: Layout) -> list[str]:
+def include_flags(base: Base) -> list[str]:
     """Our headers before the base's; the base's as system headers, whose warnings are not ours."""
-    include = layout.overlay / "torch" / "include"
-    folders = [layout.additions_include, include, layout.private]
-    folders.append(include / "torch" / "csrc" / "api" / "include")
-    system = [base.include, base.include / "torch" / "csrc" / "api" / "include"]
-    return [f"-I{f}" for f in folders] + [part for f in system for part in ("-isystem", str(f))]
+    ours = ["../include", OVERLAY_INCLUDE, "../private", f"{OVERLAY_INCLUDE}/{API_INCLUDE}"]
+    system = [base.include, base.include / API_INCLUDE]
+    return [f"-I{f}" for f in ours] + [part for f in system for part in ("-isystem", str(f))]
 
 
 def common_flags(base: Base, traits: Traits, toolchain: Toolchain) -> list[str]:
@@ -44,18 +45,17 @@ def common_flags(base: Base, traits: Traits, toolchain: Toolchain) -> list[str]:
     return [f"-std={traits.cxx_standard}", *flags]
 
 
-def _prefix_maps(base: Base, additions: Additions, layout: Layout) -> list[str]:
+def _prefix_maps(base: Base) -> list[str]:
     """Paths as an in-tree build would see them: no trace of this machine in the objects."""
-    maps = {  # of several that match, GCC takes the last
+    maps = {
         str(base.root): ".",
-        str(layout.root): ".",
-        str(layout.overlay): ".",
-        str(layout.private): "torch/include",
-        str(layout.additions_include): "aten/src",
-        str(additions.source_root): "aten/src/ATen",
-        str(SUPPORT): "torchfork",
+        "../overlay": ".",
+        "../private": "torch/include",
+        "../include": "aten/src",
+        "../": "",
     }
-    return [f"-ffile-prefix-map={old}={new}" for old, new in maps.items()]
+    # of several that match, GCC takes the last
+    return [f"-ffile-prefix-map={old}={new}" for old, new in reversed(maps.items())]
 
 
 HOST_FLAGS = ("-fPIC", "-fopenmp", "-fvisibility=hidden", "-fvisibility-inlines-hidden",
@@ -66,15 +66,13 @@ def ninja_text(
     base: Base,
     traits: Traits,
     toolchain: Toolchain,
-    additions: Additions,
-    layout: Layout,
     units: Sequence[Unit],
 ) -> str:
     """The build file."""
-    shared = [*common_flags(base, traits, toolchain), *include_flags(base, layout)]
+    shared = [*common_flags(base, traits, toolchain), *include_flags(base)]
     python = base.interpreter.include
-    maps = _prefix_maps(base, additions, layout)
-    cxx = [*HOST_FLAGS, *maps, *shared, f"-isystem{python}", f"-I{SUPPORT}"]
+    maps = _prefix_maps(base)
+    cxx = [*HOST_FLAGS, *maps, *shared, f"-isystem{python}", "-I../support"]
     launcher = f"{toolchain.launcher} " if toolchain.launcher else ""
     lines = [
         "ninja_required_version = 1.8",
@@ -103,7 +101,7 @@ def ninja_text(
             "  deps = gcc",
             "  description = $out",
         ]
-        lines[1] += " " + " ".join(map(_quote, cuda_include))
+        lines[1] += " " + " ".join(map(_quote, cuda_include))  # the generated CUDA registrations
     for unit in units:
         lines.append(f"build {_path(unit.object)}: {unit.rule} {_path(unit.source)}")
         lines.append("  flags = " + " ".join(map(_quote, unit.flags)))

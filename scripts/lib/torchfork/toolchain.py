@@ -57,7 +57,8 @@ def job_count(env: Mapping[str, str]) -> int:
     if wanted:
         if not wanted.isdigit() or int(wanted) < 1:
             raise UsageError(
-                f"MAX_JOBS is '{wanted}', not a number of jobs", next="set it to 1 or more, or unset it"
+                f"MAX_JOBS is '{wanted}', not a number of jobs",
+                next="set it to 1 or more, or unset it",
             )
         return int(wanted)
     cores = len(os.sched_getaffinity(0))
@@ -159,7 +160,11 @@ def _find_nvcc(env: Mapping[str, str]) -> Path:
     home = env.get("CUDA_HOME") or env.get("CUDA_PATH")
     named = Path(home, "bin", "nvcc") if home else None
     on_path = shutil.which("nvcc")
-    candidates = [named, Path(on_path).resolve() if on_path else None, Path("/usr/local/cuda/bin/nvcc")]
+    candidates = [
+        named,
+        Path(on_path).resolve() if on_path else None,
+        Path("/usr/local/cuda/bin/nvcc"),
+    ]
     for candidate in candidates[:1] if named else candidates:
         if candidate and candidate.is_file():
             return candidate
@@ -198,5 +203,3 @@ def find(base: Base, env: Mapping[str, str]) -> Toolchain:
         cuda=cuda,
         cuda_note=note,
     )
-
-

@@ -54,7 +54,9 @@ class Traits:
 
     cxx_standard: str  # 'c++17' up to 2.8 or so, 'c++20' later
     cxx11_abi: bool  # false in PyPI's CUDA wheels up to 2.6
-    openmp: str  # the OpenMP runtime that libtorch_cpu loads: 'libgomp.so.1', 'libgomp-a34b3233.so.1'
+    openmp: (
+        str  # the OpenMP runtime that libtorch_cpu loads: 'libgomp.so.1', 'libgomp-a34b3233.so.1'
+    )
     pybind11_abi: str  # the build ABI in pybind11's internals key; '' where pybind11 has none
     shared_view_meta: bool  # a functional view's description is a shared_ptr (2.9 on)
     skip_next: bool  # has_torch_function asks for a "skip once" flag (2.12 on)

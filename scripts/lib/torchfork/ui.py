@@ -24,7 +24,10 @@ class Step:
     def advance(self, done: int, total: int, what: str = "") -> None:
         """Show `done` of `total`, and what is being worked on."""
         self._progress.update(  # the bar appears once there is a total
-            self._task, completed=done, total=total, what=what  # type: ignore[arg-type]
+            self._task,
+            completed=done,
+            total=total,
+            what=what,  # type: ignore[arg-type]
         )
 
     def say(self, outcome: str) -> None:

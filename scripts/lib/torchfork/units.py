@@ -10,6 +10,9 @@ from .additions import Additions
 from .toolchain import Toolchain
 
 SUPPORT = Path(__file__).resolve().parent / "support"
+# Compilers run in layout.build and are given these relative paths: objects hold no trace of where
+# they were built, and a compiler cache knows them again in another directory.
+ADDITIONS_LINK = "../include/ATen"
 CORE_SUPPORT = ("core_support.cpp",)
 PYTHON_SUPPORT = ("module.cpp", "python_support.cpp")
 
@@ -27,7 +30,6 @@ class Generated:
     """A generated source that has something of ours in it."""
 
     name: str  # 'ATen/RegisterCPUEverything.cpp'
-    path: Path  # the adapted copy
     python: bool  # belongs into torch/_C, the others into libtorch
 
 
@@ -35,7 +37,7 @@ class Generated:
 class Unit:
     """One object file: what it is made of and how."""
 
-    source: Path
+    source: str  # relative to the build directory
     object: str  # relative to the build directory
     rule: str  # cxx or nvcc
     flags: tuple[str, ...]
@@ -70,6 +72,11 @@ class Layout:
         return self.root / "include"
 
     @property
+    def support(self) -> Path:
+        """A copy of the hand-written C++ that every graft has."""
+        return self.root / "support"
+
+    @property
     def tree(self) -> Path:
         """The merged copy of torchgen."""
         return self.root / "tree"
@@ -100,12 +107,13 @@ def additions_units(additions: Additions, toolchain: Toolchain) -> list[Unit]:
     for path in additions.sources:
         relative = path.relative_to(additions.source_root)
         name = f"additions/{relative.as_posix()}"
+        source = f"{ADDITIONS_LINK}/{relative.as_posix()}"
         if path.suffix not in {".cpp", ".cu"}:
             continue
         if _is_cuda(relative):
             if toolchain.cuda:
                 rule = "nvcc" if path.suffix == ".cu" else "cxx"
-                units.append(Unit(path, f"{name}.o", rule, ("-O3",), False, True))
+                units.append(Unit(source, f"{name}.o", rule, ("-O3",), False, True))
         elif relative.parts[:2] == ("native", "cpu"):
             for capability, flags in CAPABILITIES.items():
                 if toolchain.x86 or capability == "DEFAULT":
@@ -113,9 +121,9 @@ def additions_units(additions: Additions, toolchain: Toolchain) -> list[Unit]:
                         "-O3", f"-DCPU_CAPABILITY={capability}",
                         f"-DCPU_CAPABILITY_{capability}", *flags,
                     )  # fmt: skip
-                    units.append(Unit(path, f"{name}.{capability}.o", "cxx", chosen, False, True))
+                    units.append(Unit(source, f"{name}.{capability}.o", "cxx", chosen, False, True))
         else:
-            units.append(Unit(path, f"{name}.o", "cxx", ("-O3",), False, True))
+            units.append(Unit(source, f"{name}.o", "cxx", ("-O3",), False, True))
     return units
 
 
@@ -125,9 +133,9 @@ def all_units(
     """Every object of the graft, in a fixed order."""
     units = [
         Unit(
-            item.path,
+            f"../sources/{item.name}",
             f"generated/{item.name}.o",
-            "nvcc" if item.path.suffix == ".cu" else "cxx",
+            "nvcc" if item.name.endswith(".cu") else "cxx",
             ("-O2", "-w"),
             item.python,
             False,
@@ -137,7 +145,12 @@ def all_units(
     units += additions_units(additions, toolchain)
     for names, python in ((CORE_SUPPORT, False), (PYTHON_SUPPORT, True)):
         units += [
-            Unit(SUPPORT / name, f"support/{name}.o", "cxx", ("-O2",), python, False)
+            Unit(f"../support/{name}", f"support/{name}.o", "cxx", ("-O2",), python, False)
             for name in names
         ]
     return sorted(units, key=lambda unit: unit.object)
+
+
+def source_path(unit: Unit, additions: Additions) -> Path:
+    """Where the user finds the source of an object of the additions."""
+    return additions.source_root / unit.source.removeprefix(f"{ADDITIONS_LINK}/")

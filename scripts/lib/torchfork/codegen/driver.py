@@ -202,7 +202,9 @@ def gate(request: dict[str, Any]) -> dict[str, Any]:
     return {
         "schemas": json.loads((out / "schemas.json").read_text(encoding="utf-8")),
         "dispatch_keys": sorted(keys),
-        "tags": sorted(importlib.import_module("torchgen.gen").parse_tags_yaml(generator.tags_yaml)),
+        "tags": sorted(
+            importlib.import_module("torchgen.gen").parse_tags_yaml(generator.tags_yaml)
+        ),
     }
 
 

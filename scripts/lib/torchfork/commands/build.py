@@ -66,9 +66,7 @@ def _with_installed(options: BuildOptions) -> BaseOptions:
 
 def _develop(grafted: graft.Grafted, ui: Ui) -> None:
     with ui.step("put it into the environment") as step:
-        changes = develop.install(
-            grafted.base, grafted.overlay, cache.directory(), on_wait=ui.warn
-        )
+        changes = develop.install(grafted.base, grafted.overlay, cache.directory(), on_wait=ui.warn)
         step.say(f"{len(changes.written)} files written, {changes.unchanged} as they were")
     python = grafted.base.interpreter.executable
     ui.note(f"\n{_added(grafted.manifest)}")

@@ -167,9 +167,7 @@ def build(base: Base, additions: Additions, gated: Gated, work: Path, ui: Ui) ->
             step.say(f"{len(chosen)} generated files have something of the additions in them")
         objects = units.all_units(chosen, additions, tools)
         with ui.step("compile") as step:
-            units_text = ninjafile.ninja_text(
-                base, found_traits, tools, additions, layout, objects
-            )
+            units_text = ninjafile.ninja_text(base, found_traits, tools, additions, layout, objects)
             compile_stage.link_additions(additions, layout.additions_include)
             compiled = compile_stage.compile_all(
                 units_text, layout.build, tools, additions, step.advance
@@ -196,9 +194,7 @@ def _generate(
     note = layout.generated / "made-from.json"
     if files.read_json(note) == key:
         return
-    templates.make_autograd_templates(
-        base.packaged / "autograd" / "templates", layout.templates
-    )
+    templates.make_autograd_templates(base.packaged / "autograd" / "templates", layout.templates)
 
     def fill(target: Path) -> None:
         codegen.generate(tree, additions, manifest, layout.templates, target, layout.root)
@@ -220,6 +216,7 @@ def _exports(base: Base, layout: Layout) -> set[str]:
 @contextmanager
 def locked(layout: Layout, ui: Ui) -> Iterator[None]:
     """Hold a build directory; a second run waits and says for whom."""
+
     def waiting(holder: str) -> None:
         ui.warn(f"another run holds this build directory: {holder}; waiting for it")
 

@@ -17,7 +17,6 @@ KEPT_HEADERS = frozenset({"ATen/core/aten_interned_strings.h", "ATen/core/enum_t
                           "torch/headeronly/core/enum_tag.h"})  # fmt: skip
 
 
-
 def headers(
     base: Base,
     generated: Iterator[tuple[Path, str]],

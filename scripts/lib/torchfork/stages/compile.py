@@ -30,6 +30,12 @@ def link_additions(additions: Additions, directory: Path) -> None:
         link.symlink_to(additions.source_root)
 
 
+def copy_support(source: Path, target: Path) -> None:
+    """Bring the hand-written C++ into the build directory."""
+    for path in sorted(source.iterdir()):
+        write_if_changed(target / path.name, path.read_bytes())
+
+
 def compile_all(
     text: str, build: Path, toolchain: Toolchain, additions: Additions, progress: Progress
 ) -> int:

@@ -72,7 +72,9 @@ def check(base: Base, generated: Path) -> GateReport:
             if installed != wrapper.around(text):
                 wrapper = detect_wrapper(installed, text)
             if installed != wrapper.around(text):
-                raise _refusal(base, f"torch/include/{relative}", "differs from what its YAML makes")
+                raise _refusal(
+                    base, f"torch/include/{relative}", "differs from what its YAML makes"
+                )
         compared += 1
     ours = {path.name for path in (generated / "ATen" / "ops").glob("*.h")} | HAND_WRITTEN
     for header in sorted((base.include / "ATen" / "ops").glob("*.h")):

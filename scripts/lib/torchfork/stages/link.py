@@ -35,9 +35,7 @@ def link(
     )  # fmt: skip
     python_needed = [name for name in traits.extension.needed if (lib / name).exists()]
     libraries = [lib / name for name in [*python_needed, "libtorch_cpu.so", "libc10.so"]]
-    _shared(
-        toolchain, traits.extension, build, extension, python_objects, [*libraries, core], []
-    )
+    _shared(toolchain, traits.extension, build, extension, python_objects, [*libraries, core], [])
     return core, extension
 
 

@@ -11,6 +11,7 @@ from ..bases.base import Base
 from ..files import build_directory, write_if_changed
 from ..merged import MERGED_FILES, MergedTree, merge_text
 
+
 def yaml_files(additions: Additions) -> dict[str, YamlFile]:
     """The additions' YAML files by the keys of MERGED_FILES."""
     return {

@@ -36,8 +36,8 @@ def choose(generated: Path, sources: Path, *, cuda: bool) -> list[Generated]:
             target = sources / relative.parent.name / relative.name
             write_if_changed(target, adapt(relative.stem, text))
             python = relative.stem.startswith("python_") or "PythonBinding" in relative.stem
-            chosen.append(Generated(f"{relative.parent.name}/{relative.name}", target, python))
-    keep = {item.path for item in chosen}
+            chosen.append(Generated(f"{relative.parent.name}/{relative.name}", python))
+    keep = {sources / item.name for item in chosen}
     for stale in [p for p in sources.rglob("*.c*") if p not in keep]:
         stale.unlink()
     return chosen

@@ -11,7 +11,7 @@ from .. import process
 from ..additions import Additions
 from ..bases.base import Base
 from ..errors import KernelError
-from ..units import Unit
+from ..units import Unit, source_path
 
 
 @dataclass
@@ -165,7 +165,7 @@ def _refuse_undeclared(
             if found and not re.search(rf"\b{found[1]}\b", headers):
                 raise KernelError(
                     f"'{names[mangled]}' is defined and no operator is declared for it",
-                    where=str(unit.source),
+                    where=str(source_path(unit, additions)),
                     why=f"no entry of {additions.native.path.name} leads to it, no other file "
                     "calls it, and no header of the additions declares it",
                     next="declare its operator, or make a helper static (anonymous namespace)",
