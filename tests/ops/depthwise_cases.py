@@ -49,9 +49,7 @@ class Case:
         """Whether the kernel fits into the padded input."""
         return all(
             s + 2 * p >= d * (k - 1) + 1
-            for s, p, d, k in zip(
-                self.size, self.padding, self.dilation, self.kernel, strict=True
-            )
+            for s, p, d, k in zip(self.size, self.padding, self.dilation, self.kernel, strict=True)
         )
 
 

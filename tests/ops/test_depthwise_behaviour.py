@@ -67,9 +67,7 @@ def test_a_nan_in_the_input_stays_where_its_taps_reach(
     where: tuple[int, int], memory_format: torch.memory_format, value: float, device: str
 ) -> None:
     """Elements that the NaN cannot reach are as if it were not there."""
-    x, w, b = make_inputs(
-        NAN_CASE, device=device, dtype=torch.float32, memory_format=memory_format
-    )
+    x, w, b = make_inputs(NAN_CASE, device=device, dtype=torch.float32, memory_format=memory_format)
     clean = op(x, w, b, *NAN_CASE.window)
     x[1, 2, where[0], where[1]] = value
     dirty = op(x, w, b, *NAN_CASE.window)
@@ -86,9 +84,7 @@ def test_padding_never_multiplies_a_nan_of_the_weight(
     tap: tuple[int, int], memory_format: torch.memory_format, device: str
 ) -> None:
     """0 · NaN would spread the NaN over the border; a tap in the padding is not a term."""
-    x, w, b = make_inputs(
-        NAN_CASE, device=device, dtype=torch.float32, memory_format=memory_format
-    )
+    x, w, b = make_inputs(NAN_CASE, device=device, dtype=torch.float32, memory_format=memory_format)
     clean = op(x, w, b, *NAN_CASE.window)
     w[1, 0, tap[0], tap[1]] = float("nan")
     dirty = op(x, w, b, *NAN_CASE.window)
@@ -120,9 +116,7 @@ def test_a_nan_in_the_gradient_reaches_only_its_window(
     memory_format: torch.memory_format, device: str
 ) -> None:
     """grad_input is NaN exactly where the output pixel looked; other channels stay clean."""
-    x, w, b = make_inputs(
-        NAN_CASE, device=device, dtype=torch.float32, memory_format=memory_format
-    )
+    x, w, b = make_inputs(NAN_CASE, device=device, dtype=torch.float32, memory_format=memory_format)
     grad = torch.zeros_like(op(x, w, b, *NAN_CASE.window))
     grad[0, 1, 0, 0] = float("nan")
     dx, dw, db = backward(grad, x, w, *NAN_CASE.window, ALL)
