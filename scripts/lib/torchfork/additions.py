@@ -130,7 +130,7 @@ def _entry(node: yaml.Node, path: Path, title: str, loader: _Loader) -> Entry:
         )
     fields, lines = {}, {}
     for key, key_line, value in _scalar_keys(node, path):
-        fields[key] = loader.construct_object(value, deep=True)  # type: ignore[no-untyped-call]
+        fields[key] = loader.construct_object(value, deep=True)
         lines[key] = key_line
     if not isinstance(fields.get(title), str):
         raise AdditionsError(

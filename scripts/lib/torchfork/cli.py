@@ -7,6 +7,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 from . import cache
 from .commands import build, check, clean, pin
@@ -57,7 +58,7 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-Commands = "argparse._SubParsersAction[argparse.ArgumentParser]"
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def _command(commands: Commands, name: str, summary: str) -> argparse.ArgumentParser:

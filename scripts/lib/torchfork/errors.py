@@ -111,7 +111,7 @@ class HashMismatchError(ForkError):
 
 
 class BaseRefusedError(ForkError):
-    """A base that is not what it says: wrong commit, headers that do not regenerate, not a torch."""
+    """A base that is not what it says: wrong commit, headers not of its YAML, not a torch."""
 
     exit_code = 23
 

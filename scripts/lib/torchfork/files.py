@@ -138,7 +138,7 @@ def fingerprint(paths: Iterable[Path], root: Path) -> str:
 
 
 def build_directory(target: Path, fill: Callable[[Path], None]) -> None:
-    """Make a directory as a whole: `fill` gets a temporary one, which takes target's place after."""
+    """Make a directory as a whole: `fill` gets a temporary one, which then takes its place."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name[:60]}."))
@@ -174,7 +174,7 @@ def scratch_directory(near: Path) -> Iterator[Path]:
 def lock(
     path: Path, purpose: str, on_wait: Callable[[str], None], timeout: float
 ) -> Iterator[None]:
-    """Hold `path` as a lock; tell who holds it while waiting, and give up after `timeout` seconds."""
+    """Hold `path` as a lock; say who holds it while waiting; give up after `timeout` seconds."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -41,7 +41,7 @@ class ProcessError(ForkError):
 
 
 def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The user's environment without what would leak this interpreter's own modules into a child."""
+    """The user's environment without what would lead a child to this interpreter's modules."""
     environment = {
         key: value
         for key, value in os.environ.items()

@@ -147,9 +147,9 @@ def find_cuda(base: Base, env: Mapping[str, str]) -> tuple[Cuda | None, str]:
         raise ToolkitMismatchError(
             f"the CUDA toolkit is {version}, torch {base.version} was built with CUDA {base.cuda}",
             where=str(nvcc),
-            why="their major versions differ, so compiled kernels would not fit its CUDA runtime",
-            next=f"name a CUDA {base.cuda.split('.')[0]} toolkit with CUDA_HOME=/path, or leave CUDA "
-            "out with USE_CUDA=0",
+            why="their major versions differ, so kernels would not fit torch's CUDA runtime",
+            next=f"name a CUDA {base.cuda.split('.')[0]} toolkit with CUDA_HOME=/path, or leave "
+            "CUDA out with USE_CUDA=0",
         )
     listed = env.get("TORCH_CUDA_ARCH_LIST") or base_architectures(base)
     include = (_toolkit_root(nvcc) / "include", *_package_includes(base))

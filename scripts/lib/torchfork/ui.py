@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
 
 @dataclass
@@ -18,17 +18,12 @@ class Step:
 
     name: str
     _progress: Progress
-    _task: int
+    _task: TaskID
     outcome: str = ""
 
     def advance(self, done: int, total: int, what: str = "") -> None:
         """Show `done` of `total`, and what is being worked on."""
-        self._progress.update(  # the bar appears once there is a total
-            self._task,
-            completed=done,
-            total=total,
-            what=what,  # type: ignore[arg-type]
-        )
+        self._progress.update(self._task, completed=done, total=total or None, what=what)
 
     def say(self, outcome: str) -> None:
         """Set the text that stands beside the step's name when it is done."""

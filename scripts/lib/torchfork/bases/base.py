@@ -1,4 +1,4 @@
-"""What a wheel base is: a directory that holds torch/ and torchgen/, and the interpreter it is for."""
+"""What a wheel base is: a directory with torch/ and torchgen/, and the interpreter it is for."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Base:
 
     @property
     def packaged(self) -> Path:
-        """The codegen's data that the wheel carries: YAML files, templates, the autograd generator."""
+        """The codegen's data in the wheel: YAML files, templates, the autograd generator."""
         return self.root / "torchgen" / "packaged"
 
     @property

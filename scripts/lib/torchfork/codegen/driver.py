@@ -73,7 +73,7 @@ def _arguments(*argv: str) -> Iterator[None]:
 
 @dataclass
 class Generator:
-    """torchgen and the autograd generator of one tree (a directory that holds ATen/ and autograd/)."""
+    """torchgen and the autograd generator of one tree, a directory with ATen/ and autograd/."""
 
     packaged: Path
     gate: _Filter
@@ -168,7 +168,7 @@ class Generator:
 
     def _python(self, out: Path, templates: Path, keep: Collection[str] | None) -> None:
         """The Python bindings, of the functions in keep."""
-        module = importlib.import_module(f"{AUTOGRAD}.gen_python_functions")
+        module: Any = importlib.import_module(f"{AUTOGRAD}.gen_python_functions")
         original = module.load_signatures
 
         def chosen(*args: Any, **kwargs: Any) -> list[Any]:

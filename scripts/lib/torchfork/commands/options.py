@@ -34,7 +34,7 @@ def open_base(options: BaseOptions, ui: Ui, *, headers: bool = True) -> Base:
     if options.base and options.torch:
         raise UsageError(
             "--torch and --base exclude each other",
-            why="--torch names an official wheel by its version, --base a wheel file or 'installed'",
+            why="--torch names an official wheel by version, --base a wheel file or 'installed'",
             next="give one of the two",
         )
     target = interpreter.probe(options.python, headers=headers)

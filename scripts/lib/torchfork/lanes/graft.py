@@ -167,8 +167,9 @@ def build(base: Base, additions: Additions, gated: Gated, work: Path, ui: Ui) ->
             step.say(f"{len(chosen)} generated files have something of the additions in them")
         objects = units.all_units(chosen, additions, tools)
         with ui.step("compile") as step:
-            units_text = ninjafile.ninja_text(base, found_traits, tools, additions, layout, objects)
+            units_text = ninjafile.ninja_text(base, found_traits, tools, objects)
             compile_stage.link_additions(additions, layout.additions_include)
+            compile_stage.copy_support(units.SUPPORT, layout.support)
             compiled = compile_stage.compile_all(
                 units_text, layout.build, tools, additions, step.advance
             )

@@ -1,4 +1,4 @@
-"""Runs the code generator of a tree in a process of its own, and translates what it complains of."""
+"""Runs a tree's code generator in a process of its own, and translates its complaints."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import process
-from ..additions import Additions, Entry
+from ..additions import Additions, Entry, YamlFile
 from ..errors import AdditionsError, BaseRefusedError, DerivativeError, ForkError, InternalError
 from ..files import read_json, write_json
 from ..merged import MergedTree
@@ -104,7 +104,7 @@ def generate(
     out: Path,
     scratch: Path,
 ) -> None:
-    """Generate the merged headers (out/all) and the added functions' sources (out/added, out/none)."""
+    """Generate merged headers (out/all) and the added functions' sources (out/added, none)."""
     request = {
         "task": "additions",
         "packaged": str(tree.packaged),
@@ -151,7 +151,7 @@ def _located(message: str, tree: MergedTree, additions: Additions) -> Entry | No
     for name, line in _LOCATION.findall(message):
         key = files[name]
         ours = tree.merged[key].our_line(int(line))
-        yaml_file = getattr(additions, key)
+        yaml_file: YamlFile = getattr(additions, key)
         if ours is not None and (entry := yaml_file.entry_at(ours)):
             return entry
     return None

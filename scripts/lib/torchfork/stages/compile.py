@@ -17,6 +17,7 @@ from ..complaints import formula_of
 from ..errors import CompileError
 from ..files import write_if_changed
 from ..toolchain import Toolchain
+from ..units import ADDITIONS_LINK
 
 Progress = Callable[[int, int, str], None]
 
@@ -62,7 +63,8 @@ def compile_all(
             raise
     (build / "compile.log").write_text("".join(lines), encoding="utf-8")
     if running.returncode:
-        raise failure("".join(lines), build / "compile.log", toolchain, additions)
+        shown = "".join(lines).replace(ADDITIONS_LINK, str(additions.source_root))
+        raise failure(shown, build / "compile.log", toolchain, additions)
     return compiled
 
 

@@ -21,7 +21,7 @@ HAND_WRITTEN = frozenset({"from_blob.h", "tensor.h"})
 
 @dataclass(frozen=True)
 class Wrapper:
-    """The text that a release's packaging puts around installed headers; empty where it does not."""
+    """The text that a release's packaging puts around installed headers, or nothing."""
 
     before: str = ""
     after: str = ""
