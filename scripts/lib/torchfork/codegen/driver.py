@@ -37,7 +37,7 @@ def _schema_of(function: Any) -> str:
 
 def _wrap_parser(gate: _Filter) -> Callable[..., Any]:
     """Replace torchgen's parser by one that filters; give the unfiltered one back."""
-    gen = importlib.import_module("torchgen.gen")
+    gen: Any = importlib.import_module("torchgen.gen")
     original = gen.parse_native_yaml
 
     def filtered(*args: Any, **kwargs: Any) -> Any:
