@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,8 +17,7 @@ API_INCLUDE = "torch/csrc/api/include"
 
 def _quote(text: str) -> str:
     """A word of a shell command inside a ninja file."""
-    escaped = text.replace("$", "$$")
-    return escaped if re.fullmatch(r"[\w@%+=:,./$-]+", escaped) else "'" + escaped + "'"
+    return shlex.quote(text).replace("$", "$$")
 
 
 def _path(path: Path | str) -> str:
