@@ -7,9 +7,20 @@
 
 #include <ATen/FunctionalTensorWrapper.h>
 #include <ATen/core/IListRef.h>
+#include <ATen/ops/zeros.h>
+#include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/generated/VariableType.h>
 
 #include <vector>
+
+namespace torch::autograd {
+
+// What zeros_like(x) in a formula becomes, so that x need not be saved.
+at::Tensor TypeAndSize::zeros() {
+  return at::zeros_symint(sym_sizes, options);
+}
+
+} // namespace torch::autograd
 
 namespace torch::autograd::VariableType {
 
