@@ -52,9 +52,12 @@ Tensor gdh(const Tensor& self) {
 }
 
 // Always memory of its own, also for a contiguous input: the schema promises a fresh result.
+// as_strided, because the kernels of view, unlike its own, do not take symbolic sizes, and a fake
+// tensor has them here.
 Tensor gdh_copy(const Tensor& input) {
   check_layout("gdh_copy", "input", input);
-  return input.clone(at::MemoryFormat::Contiguous).view(-1);
+  const auto copy = input.clone(at::MemoryFormat::Contiguous);
+  return copy.as_strided_symint({copy.sym_numel()}, {1});
 }
 
 } // namespace at::native

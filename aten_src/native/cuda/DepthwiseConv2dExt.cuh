@@ -23,6 +23,12 @@ bool march_forward(
     const TensorBase& weight,
     const TensorBase& bias,
     const Params& params);
+// At stride 1; march_grad_input calls it.
+bool march_grad_input_unstrided(
+    const TensorBase& grad_input,
+    const TensorBase& grad_output,
+    const TensorBase& weight,
+    const Params& params);
 bool march_grad_input(
     const TensorBase& grad_input,
     const TensorBase& grad_output,
@@ -268,6 +274,70 @@ __device__ __forceinline__ Item item_of(const March& m, int32_t index, int tile_
   item.last_row = min(rows, item.first_row + m.rows_per_chunk);
   return item;
 }
+
+// The src columns of a thread in plane order, packed as they were loaded.
+template <typename Traits>
+struct PlaneRow {
+  using scalar_t = typename Traits::scalar_t;
+  static constexpr int kOwn = Traits::kTile * Traits::kStride;
+  static constexpr int kRight = Traits::kColumns - Traits::kLeft - kOwn;
+  static constexpr int halo_vector(int columns) {
+    return columns <= 1 ? 1 : columns == 2 ? 2 : 4;
+  }
+  static constexpr int kLeftVector = halo_vector(Traits::kLeft);
+  static constexpr int kRightVector = halo_vector(kRight);
+
+  Packed<scalar_t, kLeftVector> left;
+  Packed<scalar_t, 4> own[Traits::kStride];
+  Packed<scalar_t, kRightVector> right;
+
+  // `from` is the first own column.
+  __device__ __forceinline__ void load(const scalar_t* from, bool has_left, bool has_right) {
+    left = packed_zero<scalar_t, kLeftVector>();
+    right = packed_zero<scalar_t, kRightVector>();
+    if (has_left) {
+      left = load_vector<scalar_t, kLeftVector>(from - kLeftVector);
+    }
+#pragma unroll
+    for (int i = 0; i < Traits::kStride; ++i) {
+      own[i] = load_vector<scalar_t, 4>(from + i * 4);
+    }
+    if (kRight > 0 && has_right) {
+      right = load_vector<scalar_t, kRightVector>(from + kOwn);
+    }
+  }
+
+  __device__ __forceinline__ float column(int c) const {
+    if (c < Traits::kLeft) {
+      return unpack(left, kLeftVector - Traits::kLeft + c);
+    }
+    if (c < Traits::kLeft + kOwn) {
+      return unpack(own[(c - Traits::kLeft) / 4], (c - Traits::kLeft) % 4);
+    }
+    return unpack(right, c - Traits::kLeft - kOwn);
+  }
+};
+
+template <typename Traits>
+struct PlaneElements {
+  using scalar_t = typename Traits::scalar_t;
+  Packed<scalar_t, 1> elements[Traits::kColumns];
+
+  __device__ __forceinline__ void load(const scalar_t* from, uint32_t inside, int step) {
+#pragma unroll
+    for (int c = 0; c < Traits::kColumns; ++c) {
+      elements[c] = packed_zero<scalar_t, 1>();
+      if (inside >> c & 1) {
+        elements[c] = load_vector<scalar_t, 1>(from + c * step);
+      }
+    }
+  }
+
+  __device__ __forceinline__ float column(int c) const {
+    return unpack(elements[c], 0);
+  }
+};
+
 #endif
 
 template <typename Launch>
@@ -338,6 +408,28 @@ inline int lanes_for(int64_t vectors, int most) {
     }
   }
   return best;
+}
+
+template <typename scalar_t>
+const scalar_t* pointer_or_null(const TensorBase& tensor) {
+  return tensor.defined() ? tensor.const_data_ptr<scalar_t>() : nullptr;
+}
+
+// The forward's geometry: src is the input, dst the output.
+inline March march_of(const Params& p) {
+  March m{};
+  m.batch = p.batch;
+  m.channels = p.output_channels();
+  m.multiplier = p.multiplier;
+  m.src_height = p.input_height;
+  m.src_width = p.input_width;
+  m.dst_height = p.output_height;
+  m.dst_width = p.output_width;
+  m.padding_height = p.padding_height;
+  m.padding_width = p.padding_width;
+  m.dilation_height = p.dilation_height;
+  m.dilation_width = p.dilation_width;
+  return m;
 }
 
 inline bool is_aligned(const void* pointer, size_t bytes) {

@@ -40,8 +40,9 @@ struct ChannelsLastTraits {
   static constexpr int kStride = Window::kStride;
   static constexpr int kTaps = kHeight * kWidth;
   static constexpr bool kTapsInRegisters = kTaps <= 9;
-  static constexpr int kVector = kTapsInRegisters ? 4 : 2;
+  static constexpr int kVector = 2;
   static constexpr int kTile = kTapsInRegisters || kStride > 1 ? 4 : 7;
+  static constexpr int kBlocks = kTaps > 25 ? 2 : kTaps > 9 ? 3 : 4;
   static constexpr int kSlots = (kHeight + kStride - 1) / kStride;
   static constexpr int kColumns = (kTile - 1) * kStride + kWidth;
   static_assert(kColumns <= 32, "a mask of 32 bits tells the columns inside the image");
@@ -146,7 +147,7 @@ __device__ __forceinline__ void shift_slots(
 }
 
 template <typename Traits>
-C10_LAUNCH_BOUNDS_1(2 * kThreads)
+C10_LAUNCH_BOUNDS_2(kThreads, Traits::kBlocks)
 __global__ void forward_channels_last_kernel(
     typename Traits::scalar_t* __restrict__ dst,
     const typename Traits::scalar_t* __restrict__ src,
@@ -315,69 +316,6 @@ __global__ void forward_channels_last_kernel(
   }
 }
 
-// The src columns of a thread in plane order, packed as they were loaded.
-template <typename Traits>
-struct PlaneRow {
-  using scalar_t = typename Traits::scalar_t;
-  static constexpr int kOwn = Traits::kTile * Traits::kStride;
-  static constexpr int kRight = Traits::kColumns - Traits::kLeft - kOwn;
-  static constexpr int halo_vector(int columns) {
-    return columns <= 1 ? 1 : columns == 2 ? 2 : 4;
-  }
-  static constexpr int kLeftVector = halo_vector(Traits::kLeft);
-  static constexpr int kRightVector = halo_vector(kRight);
-
-  Packed<scalar_t, kLeftVector> left;
-  Packed<scalar_t, 4> own[Traits::kStride];
-  Packed<scalar_t, kRightVector> right;
-
-  // `from` is the first own column.
-  __device__ __forceinline__ void load(const scalar_t* from, bool has_left, bool has_right) {
-    left = packed_zero<scalar_t, kLeftVector>();
-    right = packed_zero<scalar_t, kRightVector>();
-    if (has_left) {
-      left = load_vector<scalar_t, kLeftVector>(from - kLeftVector);
-    }
-#pragma unroll
-    for (int i = 0; i < Traits::kStride; ++i) {
-      own[i] = load_vector<scalar_t, 4>(from + i * 4);
-    }
-    if (kRight > 0 && has_right) {
-      right = load_vector<scalar_t, kRightVector>(from + kOwn);
-    }
-  }
-
-  __device__ __forceinline__ float column(int c) const {
-    if (c < Traits::kLeft) {
-      return unpack(left, kLeftVector - Traits::kLeft + c);
-    }
-    if (c < Traits::kLeft + kOwn) {
-      return unpack(own[(c - Traits::kLeft) / 4], (c - Traits::kLeft) % 4);
-    }
-    return unpack(right, c - Traits::kLeft - kOwn);
-  }
-};
-
-template <typename Traits>
-struct PlaneElements {
-  using scalar_t = typename Traits::scalar_t;
-  Packed<scalar_t, 1> elements[Traits::kColumns];
-
-  __device__ __forceinline__ void load(const scalar_t* from, uint32_t inside, int step) {
-#pragma unroll
-    for (int c = 0; c < Traits::kColumns; ++c) {
-      elements[c] = packed_zero<scalar_t, 1>();
-      if (inside >> c & 1) {
-        elements[c] = load_vector<scalar_t, 1>(from + c * step);
-      }
-    }
-  }
-
-  __device__ __forceinline__ float column(int c) const {
-    return unpack(elements[c], 0);
-  }
-};
-
 template <typename Traits>
 C10_LAUNCH_BOUNDS_1(kThreads)
 __global__ void forward_planes_kernel(
@@ -496,11 +434,6 @@ struct Pass {
   const TensorBase& bias;
 };
 
-template <typename scalar_t>
-const scalar_t* pointer_or_null(const TensorBase& tensor) {
-  return tensor.defined() ? tensor.const_data_ptr<scalar_t>() : nullptr;
-}
-
 template <typename Traits>
 void launch_channels_last(const Pass& pass, March m) {
   using scalar_t = typename Traits::scalar_t;
@@ -568,22 +501,6 @@ bool launch_march(const Pass& pass, const March& m, bool channels_last) {
   return true;
 }
 
-March march_of(const Params& p) {
-  March m{};
-  m.batch = p.batch;
-  m.channels = p.output_channels();
-  m.multiplier = p.multiplier;
-  m.src_height = p.input_height;
-  m.src_width = p.input_width;
-  m.dst_height = p.output_height;
-  m.dst_width = p.output_width;
-  m.padding_height = p.padding_height;
-  m.padding_width = p.padding_width;
-  m.dilation_height = p.dilation_height;
-  m.dilation_width = p.dilation_width;
-  return m;
-}
-
 } // namespace
 
 bool march_forward(
@@ -617,7 +534,8 @@ bool march_grad_input_unstrided(
   std::swap(m.src_width, m.dst_width);
   m.padding_height = p.dilation_height * (p.kernel_height - 1) - p.padding_height;
   m.padding_width = p.dilation_width * (p.kernel_width - 1) - p.padding_width;
-  const Pass pass{grad_input, grad_output, weight, TensorBase()};
+  const TensorBase no_bias;
+  const Pass pass{grad_input, grad_output, weight, no_bias};
   return with_scalar_type(grad_output.scalar_type(), [&](auto scalar) {
     return with_window(p, [&](auto window) {
       if constexpr (decltype(window)::kStride == 1) {

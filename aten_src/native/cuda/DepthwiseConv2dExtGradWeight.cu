@@ -1,0 +1,716 @@
+// grad_weight and grad_bias of depthwise_conv2d_ext for the windows in with_window().
+//
+// A thread marches down the rows of the input as the forward does, with the last grad_output rows
+// of its columns in registers, so that every row of either tensor is loaded once; each input row
+// is multiplied with all the grad_output rows that it belongs to, into one sum a tap. A thread
+// walks many images before its sums are added to those of its block, in a fixed order, and written
+// as one partial; add_partials() adds the blocks' in a fixed order. The bias comes free.
+//
+// Columns outside the image are zeros that are multiplied by grad_output, which is right only
+// while that is finite. What it spoils it leaves as NaN: a block that ends with a NaN anywhere does
+// its work again tap by tap, of positions inside the image only.
+#define TORCH_ASSERT_ONLY_METHOD_OPERATORS
+#include <ATen/core/Tensor.h>
+#include <ATen/native/cuda/DepthwiseConv2dExt.cuh>
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAStream.h>
+
+#ifndef AT_PER_OPERATOR_HEADERS
+#include <ATen/Functions.h>
+#else
+#include <ATen/ops/empty.h>
+#endif
+
+namespace at::native::depthwise_conv2d_ext_cuda {
+
+namespace {
+
+constexpr int kThreads = 128;
+constexpr int kWarp = 32;
+constexpr int64_t kWantedThreads = 132 * 1024;
+// Lanes of a channels-last block; the others are tiles, a power of two for the tree of sums.
+constexpr int kMostLanes = 32;
+constexpr int kTotalChannels = 32;
+constexpr int kTotalWays = 8;
+
+template <typename scalar_t_, typename Window>
+struct ChannelsLastTraits {
+  using scalar_t = scalar_t_;
+  static constexpr int kHeight = Window::kHeight;
+  static constexpr int kWidth = Window::kWidth;
+  static constexpr int kStride = Window::kStride;
+  static constexpr int kTaps = kHeight * kWidth;
+  static constexpr int kVector = 2;
+  static constexpr int kTile = 4;
+  static constexpr int kSlots = (kHeight + kStride - 1) / kStride;
+  static constexpr int kColumns = (kTile - 1) * kStride + kWidth;
+  static constexpr int kBlocks = kTaps > 25 ? 2 : kTaps > 9 ? 3 : 4;
+};
+
+template <typename scalar_t_, typename Window, bool kAligned_>
+struct PlanesTraits {
+  using scalar_t = scalar_t_;
+  static constexpr bool kAligned = kAligned_;
+  static constexpr int kHeight = Window::kHeight;
+  static constexpr int kWidth = Window::kWidth;
+  static constexpr int kStride = Window::kStride;
+  static constexpr int kTaps = kHeight * kWidth;
+  static constexpr int kVector = 1;
+  static constexpr int kTile = kAligned ? 4 : 1;
+  static constexpr int kSlots = (kHeight + kStride - 1) / kStride;
+  static constexpr int kColumns = (kTile - 1) * kStride + kWidth;
+  static constexpr int kLeft = (kWidth - 1) / 2;
+  static constexpr int kBlocks = kTaps > 25 ? 3 : kTaps > 9 ? 4 : 6;
+};
+
+// The products of one tap (kTaps: the bias) over one item, inside the image only.
+template <typename Traits>
+__device__ __noinline__ float careful_item(
+    const typename Traits::scalar_t* grad_output,
+    const typename Traits::scalar_t* input,
+    const March& m,
+    const Item& item,
+    int output_base,
+    int input_base,
+    int step,
+    int tap) {
+  float sum = 0.0f;
+#pragma unroll 1
+  for (int o = item.first_row; o < item.last_row; ++o) {
+    const int row = item.row_phase + o * m.dilation_height;
+#pragma unroll 1
+    for (int t = 0; t < Traits::kTile; ++t) {
+      const int column = item.column_phase + (item.first_column + t) * m.dilation_width;
+      if (column >= m.dst_width) {
+        continue;
+      }
+      const float grad =
+          static_cast<float>(grad_output[output_base + (row * m.dst_width + column) * step]);
+      const int h =
+          row * Traits::kStride - m.padding_height + tap / Traits::kWidth * m.dilation_height;
+      const int w =
+          column * Traits::kStride - m.padding_width + tap % Traits::kWidth * m.dilation_width;
+      if (tap == Traits::kTaps) {
+        sum += grad;
+      } else if (h >= 0 && h < m.src_height && w >= 0 && w < m.src_width) {
+        sum += grad * static_cast<float>(input[input_base + (h * m.src_width + w) * step]);
+      }
+    }
+  }
+  return sum;
+}
+
+// The march over one item, adding to sums[tap][v]; row_of(h) and grad_of(row) load.
+template <typename Traits, typename Row, typename Grad, typename LoadRow, typename LoadGrad>
+__device__ __forceinline__ void march_item(
+    float (&sums)[Traits::kTaps + 1][Traits::kVector],
+    const March& m,
+    const Item& item,
+    const LoadRow& load_row,
+    const LoadGrad& load_grad) {
+  constexpr int kVector = Traits::kVector;
+  constexpr int kTile = Traits::kTile;
+  constexpr int kStride = Traits::kStride;
+  const int top = item.row_phase - m.padding_height;
+  float grads[Traits::kSlots][kTile][kVector] = {};
+  Row next;
+  Grad next_grad;
+  load_row(next, item.first_row * kStride);
+  load_grad(next_grad, item.first_row);
+  const int steps = item.last_row + Traits::kSlots - 1;
+  for (int step = item.first_row; step < steps; ++step) {
+#pragma unroll
+    for (int s = Traits::kSlots - 1; s >= 0; --s) {
+#pragma unroll
+      for (int t = 0; t < kTile; ++t) {
+#pragma unroll
+        for (int v = 0; v < kVector; ++v) {
+          if (s > 0) {
+            grads[s][t][v] = grads[s > 0 ? s - 1 : 0][t][v];
+          } else {
+            grads[0][t][v] = next_grad.value(t, v);
+            sums[Traits::kTaps][v] += grads[0][t][v];
+          }
+        }
+      }
+    }
+    load_grad(next_grad, step + 1);
+#pragma unroll
+    for (int i = 0; i < kStride; ++i) {
+      const int r = step * kStride + i;
+      const Row row = next;
+      load_row(next, r + 1);
+      const int h = top + r * m.dilation_height;
+      if (h < 0 || h >= m.src_height) {
+        continue;
+      }
+#pragma unroll
+      for (int s = 0; s < Traits::kSlots; ++s) {
+        const int kh = s * kStride + i;
+        const bool wanted = Traits::kTaps <= 9 ||
+            (step - s >= item.first_row && step - s < item.last_row);
+        if (kh < Traits::kHeight && wanted) {
+#pragma unroll
+          for (int kw = 0; kw < Traits::kWidth; ++kw) {
+            const int tap = kh * Traits::kWidth + kw;
+#pragma unroll
+            for (int t = 0; t < kTile; ++t) {
+#pragma unroll
+              for (int v = 0; v < kVector; ++v) {
+                float& sum = sums[tap < Traits::kTaps ? tap : 0][v];
+                sum = fmaf(row.value(t * kStride + kw, v), grads[s][t][v], sum);
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+template <typename scalar_t, int kColumns, int kVector>
+struct Columns {
+  Packed<scalar_t, kVector> at[kColumns];
+  __device__ __forceinline__ float value(int column, int v) const {
+    return unpack(at[column], v);
+  }
+  __device__ __forceinline__ void clear() {
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c) {
+      at[c] = packed_zero<scalar_t, kVector>();
+    }
+  }
+  __device__ __forceinline__ void
+  load(const scalar_t* from, uint32_t inside, int step, bool aligned, int valid) {
+    if (kVector == 1 || aligned) {
+      clear();
+#pragma unroll
+      for (int c = 0; c < kColumns; ++c) {
+        if (inside >> c & 1) {
+          at[c] = load_vector<scalar_t, kVector>(from + c * step);
+        }
+      }
+    } else {
+#pragma unroll
+      for (int c = 0; c < kColumns; ++c) {
+        at[c] = load_elements<scalar_t, kVector>(from + c * step, inside >> c & 1 ? valid : 0);
+      }
+    }
+  }
+};
+
+template <typename Traits>
+__device__ __forceinline__ uint32_t columns_inside(int first, int count, int step, int width) {
+  uint32_t inside = 0;
+#pragma unroll
+  for (int c = 0; c < count; ++c) {
+    const int w = first + c * step;
+    inside |= static_cast<uint32_t>(w >= 0 && w < width) << c;
+  }
+  return inside;
+}
+
+// grid: chunks x groups of channels.
+template <typename Traits>
+C10_LAUNCH_BOUNDS_2(kThreads, Traits::kBlocks)
+__global__ void grad_weight_channels_last_kernel(
+    float* __restrict__ partial,
+    const typename Traits::scalar_t* __restrict__ grad_output,
+    const typename Traits::scalar_t* __restrict__ input,
+    const March m) {
+  using scalar_t = typename Traits::scalar_t;
+  constexpr int kVector = Traits::kVector;
+  constexpr int kSums = Traits::kTaps + 1;
+  extern __shared__ float shared[];
+
+  const int lane = threadIdx.x % m.lanes;
+  const int tile = threadIdx.x / m.lanes;
+  const int tiles = blockDim.x / m.lanes;
+  const int channel = (blockIdx.y * m.lanes + lane) * kVector;
+  const int valid = min(kVector, m.channels - channel);
+  float sums[kSums][kVector] = {};
+
+  for (int index = blockIdx.x * tiles + tile; index < m.items && valid > 0;
+       index += gridDim.x * tiles) {
+    const Item item = item_of(m, index, Traits::kTile);
+    const int left = item.column_phase - m.padding_width +
+        item.first_column * Traits::kStride * m.dilation_width;
+    const int first = item.column_phase + item.first_column * m.dilation_width;
+    const uint32_t inside =
+        columns_inside<Traits>(left, Traits::kColumns, m.dilation_width, m.src_width);
+    const uint32_t grad_inside =
+        columns_inside<Traits>(first, Traits::kTile, m.dilation_width, m.dst_width);
+    const int top = item.row_phase - m.padding_height;
+    const int step = m.dilation_width * m.channels;
+    const scalar_t* const corner =
+        input + (item.image * m.src_height * m.src_width + left) * m.channels + channel;
+    const scalar_t* const grad_corner =
+        grad_output + (item.image * m.dst_height * m.dst_width + first) * m.channels + channel;
+    using Row = Columns<scalar_t, Traits::kColumns, kVector>;
+    using Grad = Columns<scalar_t, Traits::kTile, kVector>;
+    march_item<Traits, Row, Grad>(
+        sums,
+        m,
+        item,
+        [&](Row& row, int r) {
+          const int h = top + r * m.dilation_height;
+          if (h >= 0 && h < m.src_height) {
+            row.load(corner + h * m.src_width * m.channels, inside, step, m.aligned, valid);
+          }
+        },
+        [&](Grad& grad, int o) {
+          grad.clear();
+          if (o < item.last_row) {
+            const int h = item.row_phase + o * m.dilation_height;
+            grad.load(
+                grad_corner + h * m.dst_width * m.channels, grad_inside, step, m.aligned, valid);
+          }
+        });
+  }
+
+  bool spoilt = false;
+#pragma unroll
+  for (int k = 0; k < kSums; ++k) {
+#pragma unroll
+    for (int v = 0; v < kVector; ++v) {
+      spoilt = spoilt || isnan(sums[k][v]);
+    }
+  }
+  if (__syncthreads_or(spoilt)) {
+#pragma unroll 1
+    for (int k = 0; k < kSums * kVector; ++k) {
+      const int v = k % kVector;
+      float sum = 0.0f;
+      for (int index = blockIdx.x * tiles + tile; index < m.items && v < valid;
+           index += gridDim.x * tiles) {
+        const Item item = item_of(m, index, Traits::kTile);
+        sum += careful_item<Traits>(
+            grad_output,
+            input,
+            m,
+            item,
+            item.image * m.dst_height * m.dst_width * m.channels + channel + v,
+            item.image * m.src_height * m.src_width * m.channels + channel + v,
+            m.channels,
+            k / kVector);
+      }
+      shared[threadIdx.x] = sum;
+      __syncthreads();
+      if (tile == 0 && v < valid) {
+        for (int other = 1; other < tiles; ++other) {
+          sum += shared[other * m.lanes + lane];
+        }
+        partial[(blockIdx.x * kSums + k / kVector) * m.channels + channel + v] = sum;
+      }
+      __syncthreads();
+    }
+    return;
+  }
+
+  for (int half = tiles / 2; half > 0; half /= 2) {
+    const int width = half * m.lanes;
+    if (tile >= half && tile < 2 * half) {
+#pragma unroll
+      for (int k = 0; k < kSums; ++k) {
+#pragma unroll
+        for (int v = 0; v < kVector; ++v) {
+          shared[(k * kVector + v) * width + threadIdx.x - width] = sums[k][v];
+        }
+      }
+    }
+    __syncthreads();
+    if (tile < half) {
+#pragma unroll
+      for (int k = 0; k < kSums; ++k) {
+#pragma unroll
+        for (int v = 0; v < kVector; ++v) {
+          sums[k][v] += shared[(k * kVector + v) * width + threadIdx.x];
+        }
+      }
+    }
+    __syncthreads();
+  }
+  if (tile == 0) {
+#pragma unroll
+    for (int k = 0; k < kSums; ++k) {
+#pragma unroll
+      for (int v = 0; v < kVector; ++v) {
+        if (v < valid) {
+          partial[(blockIdx.x * kSums + k) * m.channels + channel + v] = sums[k][v];
+        }
+      }
+    }
+  }
+}
+
+// Adds values[i] over the warp; afterwards values[0 .. kept) of a lane are sums, and first_index()
+// says of which i. Each round folds the array in half between two halves of the warp, so that n
+// values take about n shuffles and not 5 n.
+template <int kCount, int kOffset>
+struct WarpFold {
+  static constexpr int kHalf = (kCount + 1) / 2;
+  static constexpr int kKept = WarpFold<kHalf, kOffset / 2>::kKept;
+
+  template <int kSize>
+  __device__ __forceinline__ static void fold(float (&values)[kSize], int lane) {
+    const bool upper = lane & kOffset;
+#pragma unroll
+    for (int i = 0; i < kHalf; ++i) {
+      const float low = values[i];
+      const float high = i + kHalf < kCount ? values[i + kHalf < kSize ? i + kHalf : 0] : 0.0f;
+      const float keep = upper ? high : low;
+      const float give = upper ? low : high;
+      values[i] = keep + __shfl_xor_sync(0xffffffffu, give, kOffset);
+    }
+    WarpFold<kHalf, kOffset / 2>::fold(values, lane);
+  }
+
+  // The index of kept value i, or -1 where a round had nothing to give.
+  __device__ __forceinline__ static int index_of(int i, int lane) {
+    const int below = WarpFold<kHalf, kOffset / 2>::index_of(i, lane);
+    const int at = lane & kOffset ? below + kHalf : below;
+    return below < 0 || at >= kCount ? -1 : at;
+  }
+};
+
+template <int kCount>
+struct WarpFold<kCount, 0> {
+  static constexpr int kKept = kCount;
+  template <int kSize>
+  __device__ __forceinline__ static void fold(float (&)[kSize], int) {}
+  __device__ __forceinline__ static int index_of(int i, int) {
+    return i;
+  }
+};
+
+// grid: chunks x output channels.
+template <typename Traits>
+C10_LAUNCH_BOUNDS_2(kThreads, Traits::kBlocks)
+__global__ void grad_weight_planes_kernel(
+    float* __restrict__ partial,
+    const typename Traits::scalar_t* __restrict__ grad_output,
+    const typename Traits::scalar_t* __restrict__ input,
+    const March m) {
+  using scalar_t = typename Traits::scalar_t;
+  constexpr int kSums = Traits::kTaps + 1;
+  constexpr int kWarps = kThreads / kWarp;
+  __shared__ float shared[kWarps][kSums];
+  const int lane = threadIdx.x % kWarp;
+  const int warp = threadIdx.x / kWarp;
+  const int chunk = blockIdx.x;
+  const int channel = blockIdx.y;
+  const int channels = m.channels / m.multiplier;
+  const int stride = gridDim.x * kThreads;
+  float sums[kSums][1] = {};
+
+  for (int index = chunk * kThreads + threadIdx.x; index < m.items; index += stride) {
+    const Item item = item_of(m, index, Traits::kTile);
+    const int left = item.column_phase - m.padding_width +
+        item.first_column * Traits::kStride * m.dilation_width;
+    const int first = item.column_phase + item.first_column * m.dilation_width;
+    const int top = item.row_phase - m.padding_height;
+    const scalar_t* const corner = input +
+        (item.image * channels + channel / m.multiplier) * m.src_height * m.src_width + left;
+    const scalar_t* const grad_corner =
+        grad_output + (item.image * m.channels + channel) * m.dst_height * m.dst_width + first;
+    if constexpr (Traits::kAligned) {
+      struct Row : PlaneRow<Traits> {
+        __device__ __forceinline__ float value(int c, int) const {
+          return this->column(c);
+        }
+      };
+      struct Grad {
+        Packed<scalar_t, 4> four;
+        __device__ __forceinline__ float value(int t, int) const {
+          return unpack(four, t);
+        }
+      };
+      const int own = left + Traits::kLeft;
+      march_item<Traits, Row, Grad>(
+          sums,
+          m,
+          item,
+          [&](Row& row, int r) {
+            const int h = top + r * m.dilation_height;
+            if (h >= 0 && h < m.src_height) {
+              row.load(
+                  corner + Traits::kLeft + h * m.src_width,
+                  own > 0,
+                  own + Row::kOwn < m.src_width);
+            }
+          },
+          [&](Grad& grad, int o) {
+            grad.four = packed_zero<scalar_t, 4>();
+            if (o < item.last_row) {
+              grad.four = load_vector<scalar_t, 4>(
+                  grad_corner + (item.row_phase + o * m.dilation_height) * m.dst_width);
+            }
+          });
+    } else {
+      using Row = Columns<scalar_t, Traits::kColumns, 1>;
+      using Grad = Columns<scalar_t, 1, 1>;
+      const uint32_t inside =
+          columns_inside<Traits>(left, Traits::kColumns, m.dilation_width, m.src_width);
+      march_item<Traits, Row, Grad>(
+          sums,
+          m,
+          item,
+          [&](Row& row, int r) {
+            const int h = top + r * m.dilation_height;
+            if (h >= 0 && h < m.src_height) {
+              row.load(corner + h * m.src_width, inside, m.dilation_width, true, 1);
+            }
+          },
+          [&](Grad& grad, int o) {
+            grad.clear();
+            if (o < item.last_row) {
+              grad.at[0] = load_vector<scalar_t, 1>(
+                  grad_corner + (item.row_phase + o * m.dilation_height) * m.dst_width);
+            }
+          });
+    }
+  }
+
+  float values[kSums];
+  bool spoilt = false;
+#pragma unroll
+  for (int k = 0; k < kSums; ++k) {
+    values[k] = sums[k][0];
+    spoilt = spoilt || isnan(values[k]);
+  }
+  if (__syncthreads_or(spoilt)) {
+#pragma unroll 1
+    for (int k = 0; k < kSums; ++k) {
+      float sum = 0.0f;
+      for (int index = chunk * kThreads + threadIdx.x; index < m.items; index += stride) {
+        const Item item = item_of(m, index, Traits::kTile);
+        sum += careful_item<Traits>(
+            grad_output,
+            input,
+            m,
+            item,
+            (item.image * m.channels + channel) * m.dst_height * m.dst_width,
+            (item.image * channels + channel / m.multiplier) * m.src_height * m.src_width,
+            1,
+            k);
+      }
+#pragma unroll
+      for (int offset = kWarp / 2; offset > 0; offset /= 2) {
+        sum += __shfl_xor_sync(0xffffffffu, sum, offset);
+      }
+      if (lane == 0) {
+        shared[warp][k] = sum;
+      }
+    }
+  } else {
+    using Fold = WarpFold<kSums, kWarp / 2>;
+    Fold::fold(values, lane);
+#pragma unroll
+    for (int i = 0; i < Fold::kKept; ++i) {
+      const int k = Fold::index_of(i, lane);
+      if (k >= 0) {
+        shared[warp][k] = values[i];
+      }
+    }
+  }
+  __syncthreads();
+  for (int k = threadIdx.x; k < kSums; k += kThreads) {
+    float sum = shared[0][k];
+    for (int other = 1; other < kWarps; ++other) {
+      sum += shared[other][k];
+    }
+    partial[(chunk * kSums + k) * m.channels + channel] = sum;
+  }
+}
+
+// A block adds one tap of kTotalChannels channels, kTotalWays chunks at a time.
+template <typename scalar_t>
+C10_LAUNCH_BOUNDS_1(kTotalChannels * kTotalWays)
+__global__ void add_partials_kernel(
+    scalar_t* __restrict__ grad_weight,
+    scalar_t* __restrict__ grad_bias,
+    const float* __restrict__ partial,
+    int chunks,
+    int channels,
+    int kernel_size) {
+  __shared__ float shared[kTotalWays][kTotalChannels];
+  const int lane = threadIdx.x % kTotalChannels;
+  const int way = threadIdx.x / kTotalChannels;
+  const int channel = blockIdx.x * kTotalChannels + lane;
+  const int tap = blockIdx.y;
+  const int64_t step = static_cast<int64_t>(kernel_size + 1) * channels;
+  float sum = 0.0f;
+  if (channel < channels) {
+#pragma unroll 4
+    for (int chunk = way; chunk < chunks; chunk += kTotalWays) {
+      sum += partial[chunk * step + static_cast<int64_t>(tap) * channels + channel];
+    }
+  }
+  shared[way][lane] = sum;
+  __syncthreads();
+  if (way != 0 || channel >= channels) {
+    return;
+  }
+#pragma unroll
+  for (int other = 1; other < kTotalWays; ++other) {
+    sum += shared[other][lane];
+  }
+  if (tap == kernel_size) {
+    if (grad_bias) {
+      grad_bias[channel] = static_cast<scalar_t>(sum);
+    }
+  } else if (grad_weight) {
+    grad_weight[static_cast<int64_t>(channel) * kernel_size + tap] = static_cast<scalar_t>(sum);
+  }
+}
+
+template <typename scalar_t>
+scalar_t* mutable_pointer_or_null(const TensorBase& tensor) {
+  return tensor.defined() ? tensor.mutable_data_ptr<scalar_t>() : nullptr;
+}
+
+// How many blocks share the items of one group of channels.
+int64_t chunks_for(int64_t items, int64_t items_per_block, int64_t groups) {
+  const int64_t wanted = divide_up(kWantedThreads, groups * kThreads);
+  return std::max<int64_t>(1, std::min(wanted, divide_up(items, items_per_block)));
+}
+
+TensorBase empty_partial(const TensorBase& like, int64_t chunks, const Params& p) {
+  return at::empty(
+      {chunks, p.kernel_size() + 1, p.output_channels()},
+      like.options().dtype(kFloat).memory_format(MemoryFormat::Contiguous));
+}
+
+template <typename Traits>
+int64_t launch_channels_last(
+    TensorBase& partial,
+    const TensorBase& grad_output,
+    const TensorBase& input,
+    const Params& p,
+    March m) {
+  using scalar_t = typename Traits::scalar_t;
+  constexpr int kVector = Traits::kVector;
+  const auto* const grads = grad_output.const_data_ptr<scalar_t>();
+  const auto* const inputs = input.const_data_ptr<scalar_t>();
+  const int64_t vectors = divide_up(m.channels, kVector);
+  m.lanes = lanes_for(vectors, kMostLanes);
+  m.aligned = m.channels % kVector == 0 && is_aligned(grads, kVector * sizeof(scalar_t)) &&
+      is_aligned(inputs, kVector * sizeof(scalar_t));
+  plan_items(m, m.batch, Traits::kTile, vectors, kWantedThreads, Traits::kHeight);
+  int tiles = 1;
+  while (tiles * 2 * m.lanes <= kThreads) {
+    tiles *= 2;
+  }
+  const int64_t groups = divide_up(vectors, m.lanes);
+  const int64_t chunks = chunks_for(m.items, tiles, groups);
+  partial = empty_partial(input, chunks, p);
+  constexpr int kSums = Traits::kTaps + 1;
+  const size_t shared = sizeof(float) *
+      std::max(m.lanes * tiles, std::max(1, tiles / 2) * m.lanes * kSums * kVector);
+  grad_weight_channels_last_kernel<Traits>
+      <<<dim3(chunks, groups),
+         m.lanes * tiles,
+         shared,
+         c10::cuda::getCurrentCUDAStream()>>>(
+          partial.mutable_data_ptr<float>(), grads, inputs, m);
+  C10_CUDA_KERNEL_LAUNCH_CHECK();
+  return chunks;
+}
+
+template <typename Traits>
+int64_t launch_planes(
+    TensorBase& partial,
+    const TensorBase& grad_output,
+    const TensorBase& input,
+    const Params& p,
+    March m) {
+  using scalar_t = typename Traits::scalar_t;
+  plan_items(m, m.batch, Traits::kTile, m.channels, kWantedThreads, Traits::kHeight);
+  const int64_t chunks = chunks_for(m.items, kThreads, m.channels);
+  partial = empty_partial(input, chunks, p);
+  grad_weight_planes_kernel<Traits>
+      <<<dim3(chunks, m.channels), kThreads, 0, c10::cuda::getCurrentCUDAStream()>>>(
+          partial.mutable_data_ptr<float>(),
+          grad_output.const_data_ptr<scalar_t>(),
+          input.const_data_ptr<scalar_t>(),
+          m);
+  C10_CUDA_KERNEL_LAUNCH_CHECK();
+  return chunks;
+}
+
+template <typename scalar_t, typename Window>
+int64_t launch_march(
+    TensorBase& partial,
+    const TensorBase& grad_output,
+    const TensorBase& input,
+    const Params& p) {
+  const March m = march_of(p);
+  if (p.channels_last) {
+    return launch_channels_last<ChannelsLastTraits<scalar_t, Window>>(
+        partial, grad_output, input, p, m);
+  }
+  if constexpr (Window::kHeight > 1) {
+    using Aligned = PlanesTraits<scalar_t, Window, true>;
+    constexpr size_t kBytes = 4 * sizeof(scalar_t);
+    if (m.padding_width == Aligned::kLeft && m.dilation_width == 1 && m.dst_width % 4 == 0 &&
+        m.src_width == m.dst_width * Window::kStride &&
+        is_aligned(grad_output.const_data_ptr(), kBytes) &&
+        is_aligned(input.const_data_ptr(), kBytes)) {
+      return launch_planes<Aligned>(partial, grad_output, input, p, m);
+    }
+  }
+  return launch_planes<PlanesTraits<scalar_t, Window, false>>(partial, grad_output, input, p, m);
+}
+
+} // namespace
+
+void add_partials(
+    const TensorBase& grad_weight,
+    const TensorBase& grad_bias,
+    const TensorBase& partial,
+    int64_t chunks,
+    const Params& p) {
+  const TensorBase& either = grad_weight.defined() ? grad_weight : grad_bias;
+  const dim3 grid(divide_up(p.output_channels(), kTotalChannels), p.kernel_size() + 1);
+  with_scalar_type(either.scalar_type(), [&](auto scalar) {
+    using scalar_t = decltype(scalar);
+    add_partials_kernel<scalar_t>
+        <<<grid, kTotalChannels * kTotalWays, 0, c10::cuda::getCurrentCUDAStream()>>>(
+            mutable_pointer_or_null<scalar_t>(grad_weight),
+            mutable_pointer_or_null<scalar_t>(grad_bias),
+            partial.const_data_ptr<float>(),
+            static_cast<int>(chunks),
+            static_cast<int>(p.output_channels()),
+            static_cast<int>(p.kernel_size()));
+    C10_CUDA_KERNEL_LAUNCH_CHECK();
+    return true;
+  });
+}
+
+bool march_grad_weight(
+    const TensorBase& grad_weight,
+    const TensorBase& grad_bias,
+    const TensorBase& grad_output,
+    const TensorBase& input,
+    const Params& p) {
+  // One row of the grid is one channel of a plane-order launch.
+  constexpr int64_t kMostGridRows = 65535;
+  if (!march_fits_32_bits(p) || p.output_channels() > kMostGridRows ||
+      (p.channels_last && p.multiplier != 1) || grad_output.numel() == 0 || input.numel() == 0) {
+    return false;
+  }
+  TensorBase partial;
+  int64_t chunks = 0;
+  const bool launched = with_scalar_type(input.scalar_type(), [&](auto scalar) {
+    return with_window(p, [&](auto window) {
+      chunks = launch_march<decltype(scalar), decltype(window)>(partial, grad_output, input, p);
+      return true;
+    });
+  });
+  if (launched) {
+    add_partials(grad_weight, grad_bias, partial, chunks, p);
+  }
+  return launched;
+}
+
+} // namespace at::native::depthwise_conv2d_ext_cuda
