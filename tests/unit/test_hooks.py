@@ -155,6 +155,38 @@ def test_compiled_graphs_keep_operators_that_only_check(run: Any) -> None:
     }  # fmt: skip
 
 
+class Overload:
+    def __init__(self, name: str, packet: Packet) -> None:
+        self.full, self.overloadpacket = name, packet
+
+    def name(self) -> str:
+        return self.full
+
+
+class Packet:
+    def __init__(self, *names: str) -> None:
+        self.overloads = [Overload(name, self) for name in names]
+
+
+def test_an_added_overload_is_not_handed_to_upstreams_code_for_its_siblings(
+    run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packet = Packet("aten::sinc", "aten::sinc.mode")
+    register = run("torch/_decomp/__init__.py")["_add_op_to_registry"]
+    registry: dict[str, int] = {}
+    register(registry, packet, 1)
+    assert registry == {"aten::sinc": 1}
+    register(registry, packet.overloads[1], 2)  # one that is named itself
+    assert registry == {"aten::sinc": 1, "aten::sinc.mode": 2}
+
+    fake = ModuleType("torch")
+    fake._ops = type("_ops", (), {"OpOverload": Overload})  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "torch", fake)
+    expand = run("torch/_inductor/lowering.py")["get_overloads"]
+    assert expand([packet]) == [packet, packet.overloads[0]]
+    assert expand([packet.overloads[1]]) == [packet.overloads[1]]
+
+
 def test_operators_of_a_python_module_have_their_public_names(run: Any) -> None:
     special = run("torch/special/__init__.py")
     assert special["g"] == Fake("torch._C._special.special_g")

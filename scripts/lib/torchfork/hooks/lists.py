@@ -164,6 +164,33 @@ def side_effects(manifest: Manifest, upstream: str) -> list[str]:
     ]
 
 
+def added_overloads(variable: str, explicit: str) -> Callable[[Manifest, str], list[str]]:
+    """Statements that take added overloads of upstream's operators out of a list of overloads.
+
+    Upstream registers decompositions, meta functions and lowerings for a name, meaning all of its
+    overloads; an added one takes other arguments, which that code does not know. `explicit` tells
+    an overload _f that was named itself from one that its packet brought along.
+    """
+
+    def render(manifest: Manifest, upstream: str) -> list[str]:
+        names = [
+            f'"aten::{op["name"]}.{op["overload"]}",'
+            for op in manifest["operators"]
+            if not op["new_name"] and op["overload"]
+        ]
+        if not names:
+            return []
+        kept = f"{explicit} or _f.name() not in _added"
+        return [
+            "_added = {",
+            *(f"    {name}" for name in names),
+            "}",
+            f"{variable} = [_f for _f in {variable} if {kept}]",
+        ]
+
+    return render
+
+
 def module_names(module: str, home: str) -> Callable[[Manifest, str], list[str]]:
     """Public names of a python_module's operators; a name that the module has already stays."""
 

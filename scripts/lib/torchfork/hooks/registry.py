@@ -24,7 +24,14 @@ MODULES = {
 
 def hooks_for(lane: Literal["graft", "source"], headers: tuple[str, ...]) -> list[Hook]:
     """The hooks of a lane; those of one file in the order of their insertion."""
-    shared = [*parser_hooks(), *_codegen(lane, headers), *_overrides(), *_python(), *_modules()]
+    shared = [
+        *parser_hooks(),
+        *_codegen(lane, headers),
+        *_overrides(),
+        *_python(),
+        *_by_name(),
+        *_modules(),
+    ]
     return shared + (_stub_templates() if lane == "source" else [])
 
 
@@ -142,6 +149,33 @@ def _python() -> list[Hook]:
                 "of the operators that dead code elimination keeps",
             ),
             lists.side_effects,
+            indent="    ",
+        ),
+    ]
+
+
+def _by_name() -> list[Hook]:
+    """Places where upstream hands every overload of a name to code written for its own."""
+    return [
+        Hook(
+            "torch/_decomp/__init__.py",
+            Anchor(
+                r"    for op_overload in overloads:",
+                "before",
+                "of the overloads that decompositions of a name are for",
+            ),
+            lists.added_overloads("overloads", "_f is op"),
+            indent="    ",
+        ),
+        Hook(
+            "torch/_inductor/lowering.py",
+            Anchor(
+                r"    return aten_fn", "before", "of the overloads that lowerings of a name are for"
+            ),
+            lists.added_overloads(
+                "aten_fn",
+                "not isinstance(_f, torch._ops.OpOverload) or _f.overloadpacket not in aten_fn",
+            ),
             indent="    ",
         ),
     ]
