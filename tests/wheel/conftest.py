@@ -21,8 +21,8 @@ from torchfork.stages import fetch
 from torchfork.ui import Ui
 
 HOW = (
-    "scripts/run_tests.sh builds a wheel, installs it into an environment of its own and sets this; "
-    "by hand: scripts/build_torch.sh, install the wheel in dist/ somewhere, then "
+    "scripts/run_tests.sh builds a wheel, installs it into an environment of its own and sets "
+    "this; by hand: scripts/build_torch.sh, install the wheel in dist/ somewhere, then "
     "TORCHFORK_TEST_WHEEL=dist/torch-….whl TORCHFORK_TEST_PYTHON=…/bin/python python -m pytest "
     "tests/wheel"
 )
@@ -111,6 +111,22 @@ def added(base: Base, tmp_path_factory: pytest.TempPathFactory) -> Added:
     with graft.locked(layout, quiet):
         _, manifest = graft.merge_and_validate(base, additions, gated, layout, quiet)
     return Added(manifest)
+
+
+@pytest.fixture(scope="session")
+def overlay(wheel: Archive, base_wheel: Archive, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the graft put on the base, read back from the wheel: the packer's input."""
+    root = tmp_path_factory.mktemp("overlay")
+    for name, member in wheel.members.items():
+        theirs = base_wheel.members.get(name)
+        same = theirs and (theirs.CRC, theirs.file_size) == (member.CRC, member.file_size)
+        # The version is the packer's own work.
+        if same or name.startswith("dist-info/") or name == "torch/version.py":
+            continue
+        target = root / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(wheel.read(name))
+    return root
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""What the tests here are about: a built wheel, an interpreter that has it, and the base it is from."""
+"""What the tests here are about: a built wheel and an interpreter that has it installed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PROJECT = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True)
 class Archive:
-    """A wheel file, read without unpacking it; names of the dist-info are told without the version."""
+    """A wheel file, read in place; members of the dist-info are named without the version."""
 
     path: Path
 
@@ -68,7 +68,7 @@ class Subject:
     neutral: Path  # an empty directory, so that no file of ours shadows what is installed
 
     def environment(self, extra: Mapping[str, str] | None = None) -> dict[str, str]:
-        """For programs of the wheel's user: nothing of the test run in it, and ninja on the path."""
+        """For programs of the wheel's user: nothing of the test run, and ninja on the path."""
         hidden = ("PYTHONPATH", "PYTHONHOME", "PYTEST_CURRENT_TEST", "CXXFLAGS", "CFLAGS")
         kept = {key: value for key, value in os.environ.items() if key not in hidden}
         kept["PATH"] = os.pathsep.join([ninja.BIN_DIR, kept.get("PATH", os.defpath)])
@@ -85,9 +85,9 @@ class Subject:
         assert done.returncode == 0, f"{argv}\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
         return done
 
-    def ask(self, program: str, *arguments: str, **extra: str) -> Any:
+    def ask(self, program: str) -> Any:
         """Run Python code in the wheel's interpreter; its last line of output is JSON."""
-        done = self.run([self.python, "-c", program, *arguments], **extra)
+        done = self.run([self.python, "-c", program])
         return json.loads(done.stdout.strip().splitlines()[-1])
 
     @cached_property

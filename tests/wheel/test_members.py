@@ -15,7 +15,6 @@ from subject import PROJECT, Archive, Subject
 
 from torchfork.additions import load
 
-
 # Every file that a graft may change, by what changes it. Anything else that differs from the base
 # is a fault.
 CHANGED = {

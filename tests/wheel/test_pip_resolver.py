@@ -18,7 +18,8 @@ from subject import Archive, Subject
 
 def made_up(directory: Path, name: str, version: str, *requires: str) -> None:
     """A wheel of a package that exists nowhere else, with nothing in it but its metadata."""
-    info = f"{name}-{version}.dist-info"
+    stem = f"{name.replace('-', '_')}-{version}"
+    info = f"{stem}.dist-info"
     metadata = [f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}"]
     metadata += [f"Requires-Dist: {line}" for line in requires]
     files = {
@@ -27,7 +28,7 @@ def made_up(directory: Path, name: str, version: str, *requires: str) -> None:
         "Tag: py3-none-any\n",
     }
     record = "".join(f"{path},,\n" for path in [*files, f"{info}/RECORD"])
-    with zipfile.ZipFile(directory / f"{name}-{version}-py3-none-any.whl", "w") as archive:
+    with zipfile.ZipFile(directory / f"{stem}-py3-none-any.whl", "w") as archive:
         for path, text in {**files, f"{info}/RECORD": record}.items():
             archive.writestr(path, text)
 

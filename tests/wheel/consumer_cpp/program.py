@@ -1,4 +1,4 @@
-"""Build both extensions with the interpreter that has the wheel, use them, and tell what came out."""
+"""Build both extensions with the interpreter that has the wheel, use them, and tell the outcome."""
 
 import json
 import sys
@@ -34,7 +34,7 @@ def gradients(y):
 
 
 def close(left, right):
-    pairs = zip(left, right) if isinstance(left, tuple) else [(left, right)]
+    pairs = zip(left, right, strict=True) if isinstance(left, tuple) else [(left, right)]
     return all(torch.allclose(a, b, atol=1e-4, rtol=1e-5) for a, b in pairs)
 
 

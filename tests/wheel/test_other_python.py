@@ -1,0 +1,92 @@
+"""--python: the interpreter that is named decides what is built, and a wrong one is refused.
+
+What needs another minor version of Python on this machine is skipped where there is none; the
+refusals are tested without one in tests/unit/test_interpreter.py and test_wheel_base.py, and
+test_develop_for_real.py builds with --python for an interpreter that is not the tooling's own.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from subject import PROJECT
+
+from torchfork import cache, releases
+from torchfork.bases import interpreter
+from torchfork.bases import wheel as wheel_base
+from torchfork.bases.base import Base, Interpreter
+from torchfork.errors import ForkError
+from torchfork.lanes import graft
+from torchfork.stages import fetch
+from torchfork.ui import Ui
+
+
+def candidates() -> list[str]:
+    """Interpreters on the path, and those that a version manager keeps beside the tests' own."""
+    on_path = [found for minor in range(10, 16) if (found := shutil.which(f"python3.{minor}"))]
+    return on_path + sorted(map(str, Path(sys.base_prefix).parent.glob("*/bin/python3")))
+
+
+def others(base: Base) -> list[Interpreter]:
+    """Working interpreters of another minor version than the wheel's, one for each."""
+    found: dict[str, Interpreter] = {}
+    for name in candidates():
+        try:
+            one = interpreter.probe(name, headers=False)
+        except ForkError:  # too old, or a shim for a version that is not chosen
+            continue
+        found.setdefault(one.tag, one)
+    return [one for tag, one in found.items() if tag != base.interpreter.tag]
+
+
+@pytest.fixture(scope="module")
+def another(base: Base) -> Interpreter:
+    """An interpreter of another minor version."""
+    found = others(base)
+    if not found:
+        pytest.skip(f"only {base.interpreter.tag} is here; install another Python 3.10 or later")
+    return found[0]
+
+
+def test_a_wheel_for_another_python_is_refused_before_anything_is_made(
+    base: Base, another: Interpreter, tmp_path: Path
+) -> None:
+    assert base.wheel is not None
+    done = subprocess.run(
+        [sys.executable, "-m", "torchfork", "build", "--python", str(another.executable),
+         "--base", str(base.wheel), "--work", str(tmp_path / "work"),
+         "--out", str(tmp_path / "out")],
+        env={**os.environ, "PYTHONPATH": str(PROJECT / "scripts" / "lib")},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 23, done.stderr
+    ours = ".".join(base.interpreter.version.split(".")[:2])
+    assert f"this wheel is for Python {ours}" in done.stderr
+    assert f"the interpreter is Python {another.version}" in done.stderr
+    assert f"--python python{ours}" in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_additions_fit_the_official_wheels_of_other_pythons(base: Base, tmp_path: Path) -> None:
+    """Merge, parse and gate; for each other interpreter whose wheel of the release is kept."""
+    release, checked = releases.load().get(base.public_version), []
+    for one in others(base):
+        for path in fetch.cached_wheels(release, one, cache.directory()):
+            quiet, additions = Ui(quiet=True), graft.load_additions(PROJECT)
+            opened = wheel_base.open_wheel(path, one, releases.load(), cache.directory())
+            gated = graft.pass_gate(opened, cache.directory(), quiet)
+            layout = graft.layout_for(opened, additions, tmp_path)
+            with graft.locked(layout, quiet):
+                _, manifest = graft.merge_and_validate(opened, additions, gated, layout, quiet)
+            assert manifest["operators"]
+            checked.append(path.name)
+    if not checked:
+        pytest.skip(
+            f"no wheel of torch {release.version} for another Python is in the cache; "
+            "scripts/torchfork check --python python3.12, say, fetches one"
+        )
