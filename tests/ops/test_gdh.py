@@ -32,7 +32,7 @@ def layouts(x: Tensor) -> dict[str, Tensor]:
     return {
         "contiguous": x,
         "transposed": x.mT.contiguous().mT if x.dim() > 1 else x,
-        "permuted": x.permute(*reversed(range(x.dim()))),
+        "permuted": x.permute(tuple(reversed(range(x.dim())))),
         "sliced": torch.stack([x, x], dim=-1)[..., 0],
         "expanded": x.unsqueeze(0).expand(3, *x.shape),
         "offset": torch.cat([x.reshape(1, -1), x.reshape(1, -1)])[1].view(x.shape),

@@ -1,4 +1,6 @@
-// CUDA kernels of depthwise_conv2d_ext.
+// CUDA entries of depthwise_conv2d_ext and its generic kernels, which take what the specialised ones
+// (DepthwiseConv2dExtForward.cu, ...GradInput.cu, ...GradWeight.cu, ...Large.cu) do not: double,
+// other strides and windows, sizes beyond 32 bits. The generic kernels:
 //
 // Forward and grad_input: one thread an element of the result, which gathers its taps. Weight and
 // bias gradients: one block a (chunk of pixels, channels, tap), reduced in shared memory; a second
@@ -12,6 +14,7 @@
 #include <ATen/OpMathType.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/native/DepthwiseConv2dExt.h>
+#include <ATen/native/cuda/DepthwiseConv2dExt.cuh>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAStream.h>
 #include <algorithm>
@@ -27,7 +30,10 @@ namespace at::native {
 
 namespace {
 
+namespace fast = depthwise_conv2d_ext_cuda;
 using Params = DepthwiseConv2dExtParams;
+using fast::divide_up;
+using fast::pointer_or_null;
 
 constexpr int kThreads = 256;
 // Loops stride over the grid, so that this bounds launches without bounding sizes.
@@ -40,10 +46,6 @@ constexpr int64_t kPixelsPerChunk = 8192;
 constexpr int kChannelLanes = 32;
 static_assert(kThreads % kChannelLanes == 0);
 static_assert((kThreads & (kThreads - 1)) == 0, "the shared-memory reduction halves the block");
-
-int64_t divide_up(int64_t value, int64_t by) {
-  return (value + by - 1) / by;
-}
 
 // Whether 32 bits hold every offset and every coordinate, with room for one step over the grid and
 // for one more dilated tap.
@@ -322,7 +324,7 @@ unsigned int blocks_for(int64_t items, int64_t items_per_block) {
 }
 
 template <typename scalar_t>
-scalar_t* pointer_or_null(const TensorBase& tensor) {
+scalar_t* mutable_pointer_or_null(const TensorBase& tensor) {
   return tensor.defined() ? tensor.mutable_data_ptr<scalar_t>() : nullptr;
 }
 
@@ -361,7 +363,7 @@ void launch_forward(
             output.mutable_data_ptr<scalar_t>(),
             input.const_data_ptr<scalar_t>(),
             weight.const_data_ptr<scalar_t>(),
-            bias.defined() ? bias.const_data_ptr<scalar_t>() : nullptr,
+            pointer_or_null<scalar_t>(bias),
             static_cast<index_t>(count),
             p);
     C10_CUDA_KERNEL_LAUNCH_CHECK();
@@ -428,8 +430,8 @@ void launch_grad_weight(
   }
   const int64_t sums = p.output_channels() * wanted.size();
   grad_weight_total_kernel<scalar_t><<<blocks_for(sums, kThreads), kThreads, 0, stream>>>(
-      pointer_or_null<scalar_t>(grad_weight),
-      pointer_or_null<scalar_t>(grad_bias),
+      mutable_pointer_or_null<scalar_t>(grad_weight),
+      mutable_pointer_or_null<scalar_t>(grad_bias),
       partial.const_data_ptr<acc_t>(),
       chunks,
       p.output_channels(),
@@ -444,6 +446,10 @@ void forward_cuda(
     const TensorBase& weight,
     const TensorBase& bias,
     const Params& p) {
+  if (fast::march_forward(output, input, weight, bias, p) ||
+      fast::large_forward(output, input, weight, bias, p)) {
+    return;
+  }
   AT_DISPATCH_FLOATING_TYPES_AND2(
       kHalf, kBFloat16, input.scalar_type(), "depthwise_conv2d_ext", [&] {
         launch_forward<scalar_t>(output, input, weight, bias, p);
@@ -458,12 +464,18 @@ void backward_cuda(
     const TensorBase& input,
     const TensorBase& weight,
     const Params& p) {
+  const bool wants_input = grad_input.defined() &&
+      !fast::march_grad_input(grad_input, grad_output, weight, p) &&
+      !fast::large_grad_input(grad_input, grad_output, weight, p);
+  const bool wants_weight = (grad_weight.defined() || grad_bias.defined()) &&
+      !fast::march_grad_weight(grad_weight, grad_bias, grad_output, input, p) &&
+      !fast::large_grad_weight(grad_weight, grad_bias, grad_output, input, p);
   AT_DISPATCH_FLOATING_TYPES_AND2(
       kHalf, kBFloat16, input.scalar_type(), "depthwise_conv2d_ext_backward", [&] {
-        if (grad_input.defined()) {
+        if (wants_input) {
           launch_grad_input<scalar_t>(grad_input, grad_output, weight, p);
         }
-        if (grad_weight.defined() || grad_bias.defined()) {
+        if (wants_weight) {
           launch_grad_weight<scalar_t>(grad_weight, grad_bias, grad_output, input, p);
         }
       });
