@@ -26,7 +26,9 @@ PyObject* torch_c = nullptr; // borrowed; the module outlives every caller
 // functions in a module.
 PyObject* wrap_method(PyObject* home, PyMethodDef* method) {
   if (PyModule_Check(home)) {
-    return PyCFunction_NewEx(method, nullptr, nullptr);
+    // as PyModule_Create makes them: torch.compile finds a builtin by its module's name
+    THPObjectPtr name(PyModule_GetNameObject(home));
+    return name ? PyCFunction_NewEx(method, home, name.get()) : nullptr;
   }
   if (method->ml_flags & METH_STATIC) {
     THPObjectPtr function(PyCFunction_NewEx(method, home, nullptr));
