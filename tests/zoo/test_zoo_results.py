@@ -51,6 +51,14 @@ def test_named_results_take_a_tuple_for_out() -> None:
     assert_close((mean, second), tuple(torch.zoo_moments(x)))
 
 
+def test_list_with_missing_tensors_through_torch_ops() -> None:
+    x = maker()(3)
+    assert_close(torch.ops.aten.zoo_add_present(x, [None, x, None]), x + x)
+    assert_close(torch.ops.aten.zoo_add_present(x, [None]), x)
+    with pytest.raises(TypeError, match="expected Tensor as element 0"):
+        torch.zoo_add_present(x, [None])
+
+
 def test_unnamed_results_are_a_tuple_and_lists_of_tensors_too() -> None:
     x = maker()(4)
     assert type(torch.zoo_sum_diff(x, x)) is tuple
@@ -63,8 +71,13 @@ def test_numbers() -> None:
     assert (type(torch.zoo_count_above(x, 1.5)), x.zoo_count_above(1.5)) == (int, 2)
     assert (torch.zoo_is_sorted(x), x.flip(0).zoo_is_sorted()) == (True, False)
     assert (type(torch.zoo_spread(x)), x.zoo_spread()) == (float, 3.0)
-    assert (type(x.zoo_first()), type(x.int().zoo_first())) == (float, int)
-    assert torch.zoo_first(torch.tensor([1 + 2j])) == 1 + 2j
+
+
+def test_a_scalar_is_a_tensor_of_no_dimension_as_upstreams_bindings_make_it() -> None:
+    first = torch.tensor([1.5, 2]).zoo_first()
+    assert (first.dim(), first.item()) == (0, 1.5)
+    assert torch.zoo_first(torch.tensor([1 + 2j])).item() == 1 + 2j
+    assert torch.ops.aten.zoo_first(torch.tensor([3, 4])) == 3
 
 
 def test_type_is_a_dtype() -> None:

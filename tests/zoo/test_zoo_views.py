@@ -18,7 +18,9 @@ by_view = pytest.mark.parametrize("name", VIEWS)
 
 
 def base_tensor(requires_grad: bool = False) -> torch.Tensor:
-    return torch.arange(12, dtype=torch.float64).reshape(3, 4).requires_grad_(requires_grad)
+    """A tensor that is no view itself."""
+    values = torch.arange(12, dtype=torch.float64).reshape(3, 4).clone()
+    return values.requires_grad_(requires_grad)
 
 
 @by_view

@@ -82,13 +82,12 @@ def complex_gradients(manifest: Manifest, upstream: str) -> list[str]:
 
     Autograd would refuse complex results before any kernel runs. Whether a kernel takes complex
     input is the kernel's to say, so a formula that holds for reals only belongs to a kernel that
-    refuses complex input. Overloads of an existing name keep what upstream says of that name.
+    refuses complex input. Overloads of an existing name keep what upstream says of that name. The
+    copying variant of a view has the view's formula without an entry of its own.
     """
-    names = {
-        op["base_name"]
-        for op in manifest["operators"]
-        if op["differentiable"] and op["new_base_name"]
-    }
+    new = {op["base_name"]: op for op in manifest["operators"] if op["new_base_name"]}
+    names = {name for name, op in new.items() if op["differentiable"]}
+    names |= {f"{name}_copy" for name in names if new[name]["view_of"]} & new.keys()
     return [f'"{name}",' for name in sorted(names)]
 
 
