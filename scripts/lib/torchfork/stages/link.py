@@ -39,6 +39,17 @@ def link(
     return core, extension
 
 
+def _runtime(toolchain: Toolchain) -> list[str]:
+    """The C++ runtime as a shared library, and no symbol of any archive exported.
+
+    Where a compiler finds libstdc++ as an archive only, its own link line would put a second copy
+    into the process, whose exported symbols take the place of the first one's: the import crashes.
+    """
+    asked = [*toolchain.cxx.split(), "-print-file-name=libstdc++.so.6"]
+    found = process.run(asked).stdout.strip()
+    return [*([found] if Path(found).is_absolute() else []), "-Wl,--exclude-libs,ALL"]
+
+
 def _shared(
     toolchain: Toolchain,
     original: Elf,
@@ -57,7 +68,7 @@ def _shared(
     tags = "--disable-new-dtags" if original.rpath else "--enable-new-dtags"
     command = [
         *toolchain.cxx.split(), "-shared", "-o", temporary.name, *objects,
-        "-Wl,--no-as-needed", *map(str, libraries), "-Wl,--as-needed",
+        "-Wl,--no-as-needed", *map(str, libraries), "-Wl,--as-needed", *_runtime(toolchain),
         "-Wl,--gc-sections", "-Wl,--build-id=none", "-Wl,-z,relro,-z,now", "-Wl,-s",
         f"-Wl,{tags}", f"-Wl,-rpath,{original.search_path}", *extra,
     ]  # fmt: skip
