@@ -215,7 +215,7 @@ def script_module(x: torch.Tensor) -> torch.Tensor:
 
 
 def script_overload(x: torch.Tensor) -> torch.Tensor:
-    return torch.hypot(x, x, x) + torch.hypot(x, x)
+    return torch.hypot(x, x, scale=3) + torch.hypot(x, x)
 
 
 def script_optional(x: torch.Tensor) -> torch.Tensor:

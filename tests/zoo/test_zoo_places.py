@@ -33,11 +33,11 @@ def test_module_operator_has_an_out_argument() -> None:
 
 
 def test_new_overload_leaves_its_siblings_as_they_were() -> None:
-    a, b, c = (maker()(3) for _ in range(3))
+    a, b = maker()(3), maker()(3)
     assert_close(torch.hypot(a, b), (a * a + b * b).sqrt())
-    assert_close(torch.hypot(a, b, c), (a * a + b * b + c * c).sqrt())
+    assert_close(torch.hypot(a, b, scale=3), 3 * (a * a + b * b).sqrt())
     assert_close(a.hypot(b), torch.hypot(a, b))
-    assert_close(a.hypot(b, c), torch.hypot(a, b, c))
+    assert_close(a.hypot(b, scale=3), torch.hypot(a, b, scale=3))
     out = torch.empty(0, dtype=a.dtype)
     assert torch.hypot(a, b, out=out) is out
     assert_close(a.clone().hypot_(b), out)
@@ -45,8 +45,8 @@ def test_new_overload_leaves_its_siblings_as_they_were() -> None:
 
 
 def test_wrong_arguments_are_answered_with_every_overload() -> None:
-    with pytest.raises(TypeError, match=r"(?s)hypot\(\) received.*Tensor third"):
-        torch.hypot("a", "b", "c")
+    with pytest.raises(TypeError, match=r"(?s)hypot\(\) received.*Scalar scale"):
+        torch.hypot("a", "b")
 
 
 def test_deprecated_signatures_work_and_warn() -> None:
@@ -88,7 +88,7 @@ def test_in_place_operators_are_functionalized_and_compiled() -> None:
     def fill(x: torch.Tensor) -> torch.Tensor:
         y = x.clone()
         y.zoo_fill_ramp_(2).zoo_softclip_(5)
-        return y + torch.zoo_running_mean(y, y[0])
+        return y + torch.zoo_running_mean(y, y[0].clone())
 
     x = maker()(2, 3)
     expected = fill(x)
@@ -171,7 +171,7 @@ def test_cpu_only_operator_works_on_the_cpu() -> None:
 
 
 def test_cpu_only_operator_names_itself_on_other_devices() -> None:
-    with pytest.raises(NotImplementedError, match=r"aten::zoo_cpu_only.*'Meta' backend"):
+    with pytest.raises(NotImplementedError, match=r"aten::zoo_cpu_only.*Meta"):
         torch.zoo_cpu_only(torch.empty(2, device="meta"))
 
 

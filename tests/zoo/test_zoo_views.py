@@ -149,11 +149,15 @@ def test_functionalization_uses_the_copying_operator_in_place_of_the_view() -> N
 @pytest.mark.parametrize("function", MUTATIONS)
 def test_compiles_with_mutation_through_a_view(function: Any) -> None:
     compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
+    assert_close(compiled(base_tensor()), function(base_tensor()))
+
+
+@pytest.mark.parametrize("function", [mutates_skip, mutates_columns])
+def test_compiled_mutation_through_a_view_has_the_right_gradient(function: Any) -> None:
+    compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
     x = base_tensor(requires_grad=True)
-    assert_close(compiled(x), function(x))
-    if function is not mutates_half:
-        compiled_grad = torch.autograd.grad(compiled(x).square().sum(), x)
-        assert_close(compiled_grad, torch.autograd.grad(function(x).square().sum(), x))
+    compiled_grad = torch.autograd.grad(compiled(x).square().sum(), x)
+    assert_close(compiled_grad, torch.autograd.grad(function(x).square().sum(), x))
 
 
 def test_compiled_function_returns_a_view_of_its_input() -> None:

@@ -27,6 +27,7 @@ def check(additions: Additions, upstream: Upstream, version: str) -> None:
     known = upstream.by_name()
     for entry in additions.native.entries:
         _refuse_existing(entry, known, version)
+        _refuse_ambiguous(entry, [*known.values(), *(e.key for e in additions.native.entries)])
         _refuse_tags(entry, upstream, version)
         _refuse_keys(entry, upstream, version)
         _refuse_method_without_self(entry)
@@ -87,6 +88,30 @@ def _refuse_existing(entry: Entry, known: dict[str, str], version: str) -> None:
         next="rename yours, give it an overload name of its own "
         f"({entry.name.split('.')[0]}.mine), or change upstream's: {FROM_SOURCE}",
     )
+
+
+def _types(schema: str) -> tuple[str, list[str]]:
+    """An operator's name without its overload, and the types of all its arguments."""
+    name, _, rest = schema.partition("(")
+    text = re.sub(r"\(\w[^()]*\)", "", rest.rpartition("->")[0].strip().removesuffix(")"))
+    arguments = re.split(r",\s*(?![^\[]*\])", text)
+    return name.partition(".")[0], [a.split()[0] for a in arguments if a.strip() not in {"", "*"}]
+
+
+def _refuse_ambiguous(entry: Entry, schemas: list[str]) -> None:
+    """TorchScript would run the overload that it finds first, and say nothing."""
+    name, types = _types(entry.key)
+    for schema in schemas:
+        if schema.startswith(name) and schema.partition("(")[0] != entry.name:
+            if _types(schema) != (name, types):
+                continue
+            raise CollisionError(
+                f"'{entry.name}' takes arguments of the same types as '{schema.partition('(')[0]}'",
+                where=entry.where(),
+                why="TorchScript tells overloads apart by the types of all arguments, out= "
+                f"included, and may call the other one:\n{schema}",
+                next="change a type or the number of arguments, or choose another name",
+            )
 
 
 def _words(value: object) -> Iterator[str]:

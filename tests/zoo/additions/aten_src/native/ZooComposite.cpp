@@ -289,8 +289,8 @@ Tensor zoo_fft_energy(const Tensor& self, std::optional<int64_t> n, int64_t dim)
   return at::fft_fft(self, n, dim).abs().pow(2).sum(dim);
 }
 
-Tensor hypot_zoo(const Tensor& self, const Tensor& other, const Tensor& third) {
-  return (self * self + other * other + third * third).sqrt();
+Tensor hypot_zoo(const Tensor& self, const Tensor& other, const Scalar& scale) {
+  return (self * self + other * other).sqrt() * scale;
 }
 
 // --- complex numbers ---
