@@ -1,0 +1,204 @@
+"""What a graft costs: cold build, edit loop, second run, memory, many additions, call overhead.
+
+    python benchmarks/build.py [--quick] [--json FILE]
+
+Run on an idle machine. Downloads and unpacked wheels are in the cache already (one build before the
+measured ones sees to that); compiler caches are switched off. Ratios are taken within this run.
+--quick leaves out the 100 generated additions.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import resource
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+from pathlib import Path
+
+PROJECT = Path(__file__).resolve().parents[1]
+BUILD = PROJECT / "scripts" / "build_torch.sh"
+GENERATED_OPERATORS = 100
+
+IMPORT_PROBE = "import time; t = time.perf_counter(); import torch; print(time.perf_counter() - t)"
+CALL_PROBE = """
+import statistics, timeit, torch
+x = torch.ones(64)
+def once(f):
+    return min(timeit.repeat(lambda: f(x), number=20000, repeat=3))
+pairs = [(once(torch.gdh), once(torch.ravel)) for _ in range(15)]
+print(statistics.median(ours / theirs for ours, theirs in pairs))
+"""
+
+
+def run(*arguments: str | Path, env: dict[str, str] | None = None) -> tuple[float, str]:
+    """Seconds and stderr of a build."""
+    environment = os.environ | {"CMAKE_CXX_COMPILER_LAUNCHER": "", **(env or {})}
+    started = time.monotonic()
+    done = subprocess.run(
+        [str(BUILD), *map(str, arguments)], env=environment, capture_output=True, text=True
+    )
+    seconds = time.monotonic() - started
+    if done.returncode:
+        sys.exit(f"{' '.join(map(str, arguments))}\n{done.stdout}{done.stderr}")
+    return seconds, done.stderr
+
+
+def steps(log: str) -> dict[str, float]:
+    """Seconds of each step that a build printed."""
+    return {
+        name.strip(): float(seconds)
+        for name, seconds in re.findall(r"^ *\d+\. (.*?) +([\d.]+) s  ", log, re.MULTILINE)
+    }
+
+
+def peak_memory() -> float:
+    """The largest resident size among all finished descendants, in GB."""
+    return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1e6
+
+
+def many_additions(target: Path) -> None:
+    """Write GENERATED_OPERATORS small differentiable operators with kernels."""
+    native, derivatives, kernels = [], [], []
+    for index in range(GENERATED_OPERATORS):
+        name = f"bench_generated_{index}"
+        native.append(
+            f"- func: {name}(Tensor self, Scalar alpha=1) -> Tensor\n"
+            "  variants: function, method\n"
+            f"  dispatch:\n    CompositeExplicitAutograd: {name}\n  autogen: {name}.out\n"
+        )
+        derivatives.append(
+            f"- name: {name}(Tensor self, Scalar alpha=1) -> Tensor\n  self: grad * alpha\n"
+        )
+        kernels.append(
+            f"Tensor {name}(const Tensor& self, const Scalar& alpha) {{ return at::mul(self, alpha); }}"
+        )
+    includes = "\n".join(
+        f"#include <ATen/ops/bench_generated_{i}_native.h>" for i in range(GENERATED_OPERATORS)
+    )
+    source = target / "aten_src" / "native"
+    source.mkdir(parents=True)
+    (target / "native_functions_additions.yaml").write_text("\n".join(native))
+    (target / "derivatives_additions.yaml").write_text("\n".join(derivatives))
+    (source / "Generated.cpp").write_text(
+        f"#include <ATen/core/Tensor.h>\n#include <ATen/ops/mul.h>\n{includes}\n"
+        "namespace at::native {\n" + "\n".join(kernels) + "\n}\n"
+    )
+
+
+def cpu_seconds() -> float:
+    """CPU time of all finished descendants."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def measure_build(scratch: Path) -> dict[str, float]:
+    """Cold build, identical second run, and what each step took."""
+    places = ("--work", scratch / "work", "--out", scratch / "dist")
+    before = cpu_seconds()
+    cold, log = run(*places)
+    result = {f"step: {name}": seconds for name, seconds in steps(log).items()}
+    result["cold build, CPU s"] = cpu_seconds() - before
+    result["cold build, s"] = cold
+    result["peak memory of one process, GB"] = peak_memory()
+    result["second identical run, s"], _ = run(*places)
+    return result
+
+
+def measure_edit_loop(scratch: Path) -> dict[str, float]:
+    """--develop into a fresh environment, a kernel edited, --develop again, import."""
+    wheel = next((scratch / "dist").glob("*.whl"))
+    base = next(iter(re.findall(r"torch-([^+-]+)", wheel.name)))
+    environment, additions = scratch / "env", scratch / "additions"
+    subprocess.run([sys.executable, "-m", "venv", environment], check=True)
+    python = environment / "bin" / "python"
+    subprocess.run([python, "-m", "pip", "install", "-q", f"torch=={base}"], check=True)
+    additions.mkdir()
+    for name in ("native_functions_additions.yaml", "derivatives_additions.yaml"):
+        shutil.copy(PROJECT / name, additions)
+    shutil.copytree(PROJECT / "aten_src", additions / "aten_src")
+    options = ("--additions", additions, "--develop", "--python", python)
+    options += ("--work", scratch / "develop")
+    run(*options)
+    result = {}
+    for kernel in sorted((additions / "aten_src" / "native").rglob("*.cpp")):
+        kernel.write_text(kernel.read_text() + "\n// edited\nstatic_assert(true);\n")
+        seconds, _ = run(*options)
+        imported = subprocess.run([python, "-c", "import torch"], cwd=scratch)
+        imported.check_returncode()
+        result[f"edit {kernel.name}, develop, s"] = seconds
+    return result
+
+
+def measure_overhead(scratch: Path) -> dict[str, float]:
+    """Import time and call overhead, the grafted against the original torch, alternating."""
+    wheel = next((scratch / "dist").glob("*.whl"))
+    pythons = {}
+    version = re.findall(r"torch-([^+-]+)", wheel.name)[0]
+    for name, requirement in (("ours", str(wheel)), ("base", f"torch=={version}")):
+        environment = scratch / f"import-{name}"
+        subprocess.run([sys.executable, "-m", "venv", environment], check=True)
+        pythons[name] = environment / "bin" / "python"
+        subprocess.run([pythons[name], "-m", "pip", "install", "-q", requirement], check=True)
+
+    def probe(name: str, code: str) -> float:
+        told = subprocess.run(
+            [pythons[name], "-W", "ignore", "-c", code],
+            cwd=scratch, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        return float(told.stdout)
+
+    for name in pythons:
+        probe(name, IMPORT_PROBE)  # warms the page cache and writes bytecode
+    times = [(probe("ours", IMPORT_PROBE), probe("base", IMPORT_PROBE)) for _ in range(11)]
+    return {
+        "import, ours / base": statistics.median(ours / base for ours, base in times),
+        "call, torch.gdh / torch.ravel": probe("ours", CALL_PROBE),
+    }
+
+
+def measure_many(scratch: Path, cold_cpu: float) -> dict[str, float]:
+    """100 generated additions against our own."""
+    many_additions(scratch / "many")
+    before = cpu_seconds()
+    seconds, _ = run(
+        "--additions", scratch / "many", "--work", scratch / "many-work",
+        "--out", scratch / "many-dist",
+    )  # fmt: skip
+    return {
+        f"{GENERATED_OPERATORS} additions, s": seconds,
+        f"{GENERATED_OPERATORS} additions, CPU time / ours": (cpu_seconds() - before) / cold_cpu,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=textwrap.dedent(__doc__ or "").splitlines()[0])
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    scratch = Path(tempfile.mkdtemp(prefix="torchfork-benchmark-"))
+    try:
+        run("--work", scratch / "warm", "--out", scratch / "warm-dist", "--no-verify")
+        shutil.rmtree(scratch / "warm")
+        result = measure_build(scratch)
+        result |= measure_edit_loop(scratch)
+        result |= measure_overhead(scratch)
+        if not options.quick:
+            result |= measure_many(scratch, result["cold build, CPU s"])
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    for name, value in result.items():
+        print(f"{name:<60} {value:8.2f}")
+    if options.json:
+        options.json.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
