@@ -78,7 +78,8 @@ def many_additions(target: Path) -> None:
             f"- name: {name}(Tensor self, Scalar alpha=1) -> Tensor\n  self: grad * alpha\n"
         )
         kernels.append(
-            f"Tensor {name}(const Tensor& self, const Scalar& alpha) {{ return at::mul(self, alpha); }}"
+            f"Tensor {name}(const Tensor& self, const Scalar& alpha) {{\n"
+            "  return at::mul(self, alpha);\n}"
         )
     includes = "\n".join(
         f"#include <ATen/ops/bench_generated_{i}_native.h>" for i in range(GENERATED_OPERATORS)
