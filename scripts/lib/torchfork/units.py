@@ -13,8 +13,8 @@ SUPPORT = Path(__file__).resolve().parent / "support"
 # Compilers run in layout.build and are given these relative paths: objects hold no trace of where
 # they were built, and a compiler cache knows them again in another directory.
 ADDITIONS_LINK = "../include/ATen"
-CORE_SUPPORT = ("core_support.cpp",)
-PYTHON_SUPPORT = ("module.cpp", "python_support.cpp")
+CORE_SUPPORT = ("core_support.cpp", "portability.cpp")
+PYTHON_SUPPORT = ("module.cpp", "portability.cpp", "python_support.cpp")
 
 # What upstream's cmake/Codegen.cmake compiles native/cpu with, one object a capability.
 CAPABILITIES = {
@@ -143,9 +143,12 @@ def all_units(
         for item in generated
     ]
     units += additions_units(additions, toolchain)
-    for names, python in ((CORE_SUPPORT, False), (PYTHON_SUPPORT, True)):
+    for part, names, python in (
+        ("core", CORE_SUPPORT, False),
+        ("python", PYTHON_SUPPORT, True),
+    ):
         units += [
-            Unit(f"../support/{name}", f"support/{name}.o", "cxx", ("-O2",), python, False)
+            Unit(f"../support/{name}", f"support/{part}/{name}.o", "cxx", ("-O2",), python, False)
             for name in names
         ]
     return sorted(units, key=lambda unit: unit.object)

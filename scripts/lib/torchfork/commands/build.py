@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from ..additions import Additions
 from ..bases.base import Base
 from ..errors import UsageError
 from ..lanes import graft
-from ..stages import develop, pack, verify
+from ..stages import develop, pack, platform, verify
 from ..ui import Ui
 from .options import PROJECT, BaseOptions, open_base
 
@@ -84,8 +84,21 @@ def undo(python: str | None, ui: Ui) -> None:
         step.say(f"{len(changes.restored)} restored, {len(changes.removed)} removed")
 
 
-def _deliver(options: BuildOptions, additions: Additions, grafted: graft.Grafted, ui: Ui) -> None:
+def _with_true_tag(grafted: graft.Grafted, ui: Ui) -> Base:
+    """The base with a platform tag that the new libraries keep."""
     base = grafted.base
+    needed = platform.needed_glibc(grafted.libraries)
+    tag = platform.raised_tag(base.wheel_tag, needed)
+    if tag != base.wheel_tag:
+        ui.warn(
+            f"the kernels need glibc {needed[0]}.{needed[1]}, more than the base's tag promises; "
+            f"the wheel is tagged {tag.rpartition('-')[2]} (compile on an older system for less)"
+        )
+    return replace(base, wheel_tag=tag)
+
+
+def _deliver(options: BuildOptions, additions: Additions, grafted: graft.Grafted, ui: Ui) -> None:
+    base = _with_true_tag(grafted, ui)
     version = pack.grafted_version(base.version, options.number)
     with ui.step("pack the wheel") as step:
         wheel = pack.pack(base, grafted.overlay, version, options.out, pack.epoch_from())
@@ -152,11 +165,10 @@ def _remember(options: BuildOptions, base: Base, additions: Additions, wheel: Pa
 def _up_to_date(options: BuildOptions, base: Base, additions: Additions) -> Path | None:
     """The wheel of an earlier run with these very inputs, if it is still there, byte for byte."""
     known = files.read_json(_note(options, base, additions))
-    version = pack.grafted_version(base.version, options.number)
-    wheel = (options.out / pack.wheel_name(base, version)).absolute()
-    if not known or known["wheel"] != str(wheel) or not wheel.is_file():
+    if not known or known["inputs"] != _inputs(options, base, additions):
         return None
-    if known["inputs"] != _inputs(options, base, additions):
+    wheel = Path(known["wheel"])
+    if wheel.parent != options.out or not wheel.is_file():
         return None
     return wheel if files.sha256_file(wheel) == known["sha256"] else None
 

@@ -40,6 +40,7 @@ class Grafted:
     base: Base
     overlay: Path
     manifest: dict[str, Any]
+    libraries: tuple[Path, ...]
     layout: Layout
     kernels: int  # kernels that generated code calls and the additions define
     compiled: int  # objects that this run compiled
@@ -182,7 +183,9 @@ def build(base: Base, additions: Additions, gated: Gated, work: Path, ui: Ui) ->
         with ui.step("link") as step:
             libraries = link.link(base, found_traits, tools, objects, layout.build, layout.overlay)
             step.say(", ".join(f"{p.name} {p.stat().st_size / 1024:.0f} KB" for p in libraries))
-    return Grafted(base, layout.overlay, manifest, layout, kernels, compiled, tools.cuda_note)
+    return Grafted(
+        base, layout.overlay, manifest, libraries, layout, kernels, compiled, tools.cuda_note
+    )
 
 
 def _generate(

@@ -175,24 +175,24 @@ def _plan(base: Base, overlay: Path, version: str, source: _Source) -> dict[str,
         replaced = plan.get(name)
         mode = replaced.mode if replaced else _normal_mode(path.stat().st_mode)
         plan[name] = _New(path.read_bytes(), mode)
-    _set_version(plan, dist_info, version, source)
+    _set_version(plan, dist_info, version, base.wheel_tag, source)
     return plan
 
 
 def _set_version(
-    plan: dict[str, _New | _Kept], dist_info: str, version: str, source: _Source
+    plan: dict[str, _New | _Kept], dist_info: str, version: str, tag: str, source: _Source
 ) -> None:
-    """Say the new version in the three places that tell one."""
-    for name, change in (
-        (_VERSION_FILE, _version_file),
-        (f"{dist_info}/METADATA", _metadata),
-        (f"{dist_info}/WHEEL", _wheel_file),
+    """Say the new version, and the tag, in the three places that tell them."""
+    for name, change, value in (
+        (_VERSION_FILE, _version_file, version),
+        (f"{dist_info}/METADATA", _metadata, version),
+        (f"{dist_info}/WHEEL", _wheel_file, tag),
     ):
         old = plan.get(name)
         if old is None:
             raise BaseRefusedError(f"the base has no {name.rpartition('/')[2]}", where=name)
         text = (old.data if isinstance(old, _New) else source.read(old.member)).decode()
-        plan[name] = _New(change(text, version).encode(), old.mode)
+        plan[name] = _New(change(text, value).encode(), old.mode)
 
 
 def _version_file(text: str, version: str) -> str:
@@ -207,10 +207,14 @@ def _metadata(text: str, version: str) -> str:
     return changed + separator + body
 
 
-def _wheel_file(text: str, version: str) -> str:
-    """The tags stay; a build number goes, as it does in the file name."""
-    del version
-    return re.sub(r"(?m)^Build: [^\n]*\n", "", text)
+def _wheel_file(text: str, tag: str) -> str:
+    """The tag of the file name; a build number goes, as it does there."""
+    text = re.sub(r"(?m)^Build: [^\n]*\n", "", text)
+    platforms = tag.rpartition("-")[2].split(".")
+    lines = "".join(f"Tag: {tag.rpartition('-')[0]}-{platform}\n" for platform in platforms)
+    first = re.search(r"(?m)^Tag: ", text)
+    at = first.start() if first else len(text)
+    return text[:at] + lines + re.sub(r"(?m)^Tag: [^\n]*\n", "", text[at:])
 
 
 def _write(stream: IO[bytes], plan: dict[str, _New | _Kept], source: _Source, epoch: int) -> None:
