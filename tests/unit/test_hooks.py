@@ -78,6 +78,16 @@ def test_complex_gradients_of_added_operators_are_not_refused(run: Any) -> None:
     assert added == {"gadd", "gdh_copy", "gview", "special_g"}
 
 
+def test_the_copy_of_a_differentiable_view_has_complex_gradients_too() -> None:
+    view = operator(
+        "gpart(Tensor(a) self) -> Tensor(a)", kind="view", view_of="self", differentiable=True
+    )
+    operators = [view, operator("gpart_copy(Tensor self) -> Tensor"), operator("gsum_copy() -> ()")]
+    changed = text_hooks(reader(), {**MANIFEST, "operators": operators}, "graft", ())
+    assert '"gpart_copy",' in changed[COMPLEX]
+    assert '"gsum_copy",' not in changed[COMPLEX]
+
+
 def test_torchgen_can_parse_an_operator_that_returns_no_tensor(run: Any) -> None:
     added = run(OUTLESS)["FUNCTIONAL_OPS_THAT_CANNOT_GET_AN_OUT_VARIANT"]
     assert added == ["gcheck", "equal"]
