@@ -85,9 +85,10 @@ def complex_gradients(manifest: Manifest, upstream: str) -> list[str]:
     refuses complex input. Overloads of an existing name keep what upstream says of that name. The
     copying variant of a view has the view's formula without an entry of its own.
     """
-    new = {op["base_name"]: op for op in manifest["operators"] if op["new_base_name"]}
-    names = {name for name, op in new.items() if op["differentiable"]}
-    names |= {f"{name}_copy" for name in names if new[name]["view_of"]} & new.keys()
+    new = [op for op in manifest["operators"] if op["new_base_name"]]
+    names = {op["base_name"] for op in new if op["differentiable"]}
+    copies = {f"{op['base_name']}_copy" for op in new if op["differentiable"] and op["view_of"]}
+    names |= copies & {op["base_name"] for op in new}
     return [f'"{name}",' for name in sorted(names)]
 
 
