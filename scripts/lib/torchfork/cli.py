@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import sys
 import traceback
 from collections.abc import Sequence
@@ -12,7 +13,8 @@ from typing import TypeAlias
 from . import cache
 from .commands import build, check, clean, pin
 from .commands.options import PROJECT, BaseOptions
-from .errors import ForkError, NeedsSourceLaneError
+from .errors import ForkError, InternalError, NeedsSourceLaneError, OutputError
+from .files import output_error
 from .ui import Ui
 
 INTERRUPTED = 130
@@ -33,6 +35,35 @@ def main(argv: Sequence[str]) -> int:
         return INTERRUPTED
     except BrokenPipeError:
         return 0
+    except Exception as error:
+        translated = _unforeseen(error)
+        return _report(translated, translated.exit_code, options.debug)
+
+
+def _unforeseen(error: Exception) -> ForkError:
+    """An error that nobody gave words to, as one that a user can act on."""
+    number = error.errno if isinstance(error, OSError) else None
+    translated: ForkError
+    if isinstance(error, OSError) and number in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+        translated = output_error(Path(str(error.filename or "")), error)
+    elif isinstance(error, OSError) and number in (errno.EACCES, errno.EPERM):
+        translated = OutputError(
+            "no permission for this file",
+            where=str(error.filename or ""),
+            why=error.strerror or str(error),
+            next="get access to it, or choose other places (--out DIR, --work DIR, "
+            "TORCHFORK_CACHE=DIR)",
+        )
+    else:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        translated = InternalError(
+            "torchfork met something that it does not know",
+            where=f"{Path(last.filename).name}:{last.lineno}, in {last.name}",
+            why=f"{type(error).__name__}: {error}",
+            next="run the same command with --debug and report what it prints",
+        )
+    translated.__cause__ = error
+    return translated
 
 
 def _report(error: ForkError, code: int, debug: bool) -> int:

@@ -18,11 +18,13 @@ import filelock
 from .errors import BusyError, ForkError, OutputError
 
 CHUNK = 1 << 20
+# What programs say whose error number does not reach us: compilers, and shutil for a whole tree.
+DISK_FULL = os.strerror(errno.ENOSPC)
 
 
 def output_error(path: Path, error: OSError) -> ForkError:
     """The user's version of an OSError met while writing `path`."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if error.errno in (errno.ENOSPC, errno.EDQUOT) or DISK_FULL in str(error):
         return OutputError(
             "the disk is full; nothing was left half-written",
             where=str(path),
@@ -138,22 +140,40 @@ def fingerprint(paths: Iterable[Path], root: Path) -> str:
 
 
 def build_directory(target: Path, fill: Callable[[Path], None]) -> None:
-    """Make a directory as a whole: `fill` gets a temporary one, which then takes its place."""
+    """Make a directory as a whole: `fill` gets a temporary one, which then takes its place.
+
+    The old one is moved aside before it is deleted: a run that is killed there leaves the old one,
+    the new one or none, and never what is left of a half-deleted one.
+    """
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name[:60]}."))
     except OSError as error:
         raise output_error(target, error) from error
+    old = temporary.with_name(temporary.name + ".old")
     try:
         fill(temporary)
         temporary.chmod(0o755)
         if target.exists():
-            shutil.rmtree(target)
+            target.rename(old)
         temporary.rename(target)
     except OSError as error:
         raise output_error(target, error) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def remove_leavings(directory: Path) -> None:
+    """Delete what killed runs left in a directory that the caller holds the lock of.
+
+    Everything temporary is named with a dot first, and nothing else in such a directory is.
+    """
+    for path in directory.glob(".*"):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

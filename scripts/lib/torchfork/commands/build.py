@@ -15,6 +15,7 @@ from ..errors import UsageError
 from ..lanes import graft
 from ..stages import develop, pack, platform, verify
 from ..ui import Ui
+from ..units import Layout
 from .options import PROJECT, BaseOptions, open_base
 
 
@@ -35,20 +36,24 @@ def run(options: BuildOptions, ui: Ui) -> None:
     """Build, pack and verify; or, with --develop, build and change the environment."""
     additions = graft.load_additions(options.additions)
     base = open_base(_with_installed(options), ui)
-    if not options.develop:
-        known = _up_to_date(options, base, additions)
+    layout = graft.layout_for(base, additions, options.work)
+    # Held until the wheel is packed: another run would change what it is packed from.
+    with graft.locked(layout, ui):
+        # Before anything reads them: what is edited during the build must count as changed.
+        inputs = _inputs(options, base, additions)
+        known = None if options.develop else _up_to_date(options, layout, inputs)
         if known is not None:
             ui.note(f"nothing to do: {known} is up to date")
             ui.result(str(known))
             return
-    gated = graft.pass_gate(base, cache.directory(), ui)
-    grafted = graft.build(base, additions, gated, options.work, ui)
-    if grafted.cuda_note and base.cuda:
-        ui.warn(grafted.cuda_note)
-    if options.develop:
-        _develop(grafted, ui)
-    else:
-        _deliver(options, additions, grafted, ui)
+        gated = graft.pass_gate(base, cache.directory(), ui)
+        grafted = graft.build(base, additions, gated, layout, ui)
+        if grafted.cuda_note and base.cuda:
+            ui.warn(grafted.cuda_note)
+        if options.develop:
+            _develop(grafted, ui)
+        else:
+            _deliver(options, grafted, inputs, ui)
 
 
 def _with_installed(options: BuildOptions) -> BaseOptions:
@@ -97,7 +102,7 @@ def _with_true_tag(grafted: graft.Grafted, ui: Ui) -> Base:
     return replace(base, wheel_tag=tag)
 
 
-def _deliver(options: BuildOptions, additions: Additions, grafted: graft.Grafted, ui: Ui) -> None:
+def _deliver(options: BuildOptions, grafted: graft.Grafted, inputs: str, ui: Ui) -> None:
     base = _with_true_tag(grafted, ui)
     version = pack.grafted_version(base.version, options.number)
     with ui.step("pack the wheel") as step:
@@ -108,13 +113,13 @@ def _deliver(options: BuildOptions, additions: Additions, grafted: graft.Grafted
         with ui.step("verify in a clean environment") as step:
             report = verify.verify(
                 wheel, base, grafted.manifest, options.work / "verify", cache.directory(),
-                say=lambda text: step.advance(0, 0, text),
+                say=lambda text: step.advance(0, 0, text), on_wait=ui.warn,
             )  # fmt: skip
             step.say(
                 f"imports; {report.upstream_operators} upstream schemas unchanged, "
                 f"{len(report.added)} added; {report.files} hashes hold"
             )
-    _remember(options, base, additions, wheel)
+    _remember(grafted.layout, inputs, wheel)
     _announce(wheel, grafted, base, ui)
 
 
@@ -147,25 +152,19 @@ def _inputs(options: BuildOptions, base: Base, additions: Additions) -> str:
     )  # fmt: skip
 
 
-def _note(options: BuildOptions, base: Base, additions: Additions) -> Path:
-    return graft.layout_for(base, additions, options.work).root / "delivered.json"
+def _note(layout: Layout) -> Path:
+    return layout.root / "delivered.json"
 
 
-def _remember(options: BuildOptions, base: Base, additions: Additions, wheel: Path) -> None:
-    files.write_json(
-        _note(options, base, additions),
-        {
-            "inputs": _inputs(options, base, additions),
-            "wheel": str(wheel.absolute()),
-            "sha256": files.sha256_file(wheel),
-        },
-    )
+def _remember(layout: Layout, inputs: str, wheel: Path) -> None:
+    told = {"inputs": inputs, "wheel": str(wheel.absolute()), "sha256": files.sha256_file(wheel)}
+    files.write_json(_note(layout), told)
 
 
-def _up_to_date(options: BuildOptions, base: Base, additions: Additions) -> Path | None:
+def _up_to_date(options: BuildOptions, layout: Layout, inputs: str) -> Path | None:
     """The wheel of an earlier run with these very inputs, if it is still there, byte for byte."""
-    known = files.read_json(_note(options, base, additions))
-    if not known or known["inputs"] != _inputs(options, base, additions):
+    known = files.read_json(_note(layout))
+    if not known or known["inputs"] != inputs:
         return None
     wheel = Path(known["wheel"])
     if wheel.parent != options.out or not wheel.is_file():

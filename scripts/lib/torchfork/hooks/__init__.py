@@ -10,7 +10,7 @@ from ..markers import block, place, strip_blocks
 from .hook import Hook
 from .registry import hooks_for, parser_hooks
 
-__all__ = ["parse_hooks", "text_hooks"]
+__all__ = ["hooked_files", "parse_hooks", "text_hooks"]
 
 Lane = Literal["graft", "source"]
 Read = Callable[[str], str | None]
@@ -29,6 +29,12 @@ def text_hooks(
     Raises BaseRefusedError, naming file, anchor and purpose, where a place is missing or doubled.
     """
     return _changes(read, hooks_for(lane, tuple(extra_headers)), manifest)
+
+
+def hooked_files(lane: Lane, *, parser_only: bool = False) -> tuple[str, ...]:
+    """Every file that text_hooks, or parse_hooks alone, may change."""
+    hooks = parser_hooks() if parser_only else hooks_for(lane, ())
+    return tuple(dict.fromkeys(hook.path for hook in hooks))
 
 
 def parse_hooks(read: Read, schemas: Sequence[str]) -> dict[str, str]:

@@ -109,14 +109,17 @@ def merge_and_validate(
         validate.check(additions, gated.upstream, base.version)
         tree = merge.prepare(base, additions, layout.tree)
         schemas = [entry.key for entry in additions.native.entries]
-        merge.apply_edits(tree, hooks.parse_hooks(_reader(base), schemas))
+        parser_edits = hooks.parse_hooks(_reader(base), schemas)
+        in_parser = hooks.hooked_files("graft", parser_only=True)
+        merge.apply_edits(base, tree, parser_edits, in_parser)
         step.say(
             f"{len(additions.native.entries)} operators, "
             f"{len(additions.derivatives.entries)} derivative formulas"
         )
     with ui.step("validate with PyTorch's parser") as step:
         manifest = codegen.describe(tree, additions, gated.upstream.schemas, layout.root)
-        merge.apply_edits(tree, _hook_edits(base, additions, manifest))
+        edits = _hook_edits(base, additions, manifest)
+        merge.apply_edits(base, tree, edits, hooks.hooked_files("graft"))
         generated = sum(op["generated"] for op in manifest["operators"])
         step.say(f"{len(manifest['operators'])} functions, {generated} of them generated variants")
     return tree, manifest
@@ -154,35 +157,36 @@ def _assemble(
     assemble.remove_others(layout, wanted)
 
 
-def build(base: Base, additions: Additions, gated: Gated, work: Path, ui: Ui) -> Grafted:
-    """Everything from the merged YAML to the linked libraries, in the overlay."""
-    layout = layout_for(base, additions, work)
-    with locked(layout, ui):
-        found_traits = traits.detect(base)
-        tools = toolchain.find(base, os.environ)
-        tree, manifest = merge_and_validate(base, additions, gated, layout, ui)
-        with ui.step("generate") as step:
-            _generate(base, additions, tree, manifest, layout)
-            chosen = select.choose(layout.generated, layout.sources, cuda=tools.cuda is not None)
-            _assemble(base, additions, gated, tree, manifest, layout)
-            step.say(f"{len(chosen)} generated files have something of the additions in them")
-        objects = units.all_units(chosen, additions, tools)
-        with ui.step("compile") as step:
-            units_text = ninjafile.ninja_text(base, found_traits, tools, objects)
-            compile_stage.link_additions(additions, layout.additions_include)
-            compile_stage.copy_support(units.SUPPORT, layout.support)
-            compiled = compile_stage.compile_all(
-                units_text, layout.build, tools, additions, step.advance
-            )
-            step.say(f"{compiled} of {len(objects)} objects, {tools.jobs} at once")
-        with ui.step("compare declared and defined kernels") as step:
-            found = symbols.read_objects(layout.build, objects)
-            exports = _exports(base, layout)
-            kernels = symbols.check(base, additions, found, exports)
-            step.say(f"{kernels} kernels, none missing, none without a declaration")
-        with ui.step("link") as step:
-            libraries = link.link(base, found_traits, tools, objects, layout.build, layout.overlay)
-            step.say(", ".join(f"{p.name} {p.stat().st_size / 1024:.0f} KB" for p in libraries))
+def build(base: Base, additions: Additions, gated: Gated, layout: Layout, ui: Ui) -> Grafted:
+    """Everything from the merged YAML to the linked libraries, in the overlay.
+
+    The caller holds the layout (see `locked`).
+    """
+    found_traits = traits.detect(base)
+    tools = toolchain.find(base, os.environ)
+    tree, manifest = merge_and_validate(base, additions, gated, layout, ui)
+    with ui.step("generate") as step:
+        _generate(base, additions, tree, manifest, layout)
+        chosen = select.choose(layout.generated, layout.sources, cuda=tools.cuda is not None)
+        _assemble(base, additions, gated, tree, manifest, layout)
+        step.say(f"{len(chosen)} generated files have something of the additions in them")
+    objects = units.all_units(chosen, additions, tools)
+    with ui.step("compile") as step:
+        units_text = ninjafile.ninja_text(base, found_traits, tools, objects)
+        compile_stage.link_additions(additions, layout.additions_include)
+        compile_stage.copy_support(units.SUPPORT, layout.support)
+        compiled = compile_stage.compile_all(
+            units_text, layout.build, tools, additions, step.advance
+        )
+        step.say(f"{compiled} of {len(objects)} objects, {tools.jobs} at once")
+    with ui.step("compare declared and defined kernels") as step:
+        found = symbols.read_objects(layout.build, objects)
+        exports = _exports(base, layout)
+        kernels = symbols.check(base, additions, found, exports)
+        step.say(f"{kernels} kernels, none missing, none without a declaration")
+    with ui.step("link") as step:
+        libraries = link.link(base, found_traits, tools, objects, layout.build, layout.overlay)
+        step.say(", ".join(f"{p.name} {p.stat().st_size / 1024:.0f} KB" for p in libraries))
     return Grafted(
         base, layout.overlay, manifest, libraries, layout, kernels, compiled, tools.cuda_note
     )
@@ -224,9 +228,10 @@ def locked(layout: Layout, ui: Ui) -> Iterator[None]:
     def waiting(holder: str) -> None:
         ui.warn(f"another run holds this build directory: {holder}; waiting for it")
 
-    lock = layout.root.with_suffix(".lock")
+    lock = layout.root.with_name(f"{layout.root.name}.lock")
     with files.lock(lock, f"building in {layout.root.name}", waiting, LOCK_SECONDS):
         layout.root.mkdir(parents=True, exist_ok=True)
+        files.remove_leavings(layout.root)
         yield
 
 

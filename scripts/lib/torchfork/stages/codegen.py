@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 import sys
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ from typing import Any
 from .. import process
 from ..additions import Additions, Entry, YamlFile
 from ..errors import AdditionsError, BaseRefusedError, DerivativeError, ForkError, InternalError
-from ..files import read_json, write_json
+from ..files import DISK_FULL, output_error, read_json, write_json
 from ..merged import MergedTree
 from ..upstream import Upstream
 
@@ -47,6 +48,8 @@ def run_driver(torchgen_home: Path, request: dict[str, Any], scratch: Path) -> d
         check=False,
     )
     reply = read_json(answer)
+    if DISK_FULL in outcome.stderr or (isinstance(reply, dict) and _disk_is_full(reply)):
+        raise output_error(scratch, OSError(errno.ENOSPC, DISK_FULL))
     if not isinstance(reply, dict):
         raise InternalError(
             f"the code generator ended with status {outcome.returncode} and no answer",
@@ -57,6 +60,11 @@ def run_driver(torchgen_home: Path, request: dict[str, Any], scratch: Path) -> d
     if "error" in reply:
         raise CodegenRefusal(reply["error"])
     return reply
+
+
+def _disk_is_full(reply: dict[str, Any]) -> bool:
+    error = reply.get("error", {})
+    return error.get("type") == "OSError" and DISK_FULL in error["message"]
 
 
 def regenerate_base(torchgen_home: Path, out: Path, scratch: Path) -> Upstream:

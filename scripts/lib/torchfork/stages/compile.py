@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import os
 import re
 import signal
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,8 +17,8 @@ import ninja
 from .. import process
 from ..additions import Additions
 from ..complaints import formula_of
-from ..errors import CompileError
-from ..files import write_if_changed
+from ..errors import CompileError, ForkError
+from ..files import DISK_FULL, output_error, write_if_changed
 from ..toolchain import Toolchain
 from ..units import ADDITIONS_LINK
 
@@ -49,7 +52,7 @@ def compile_all(
     compiled, lines = 0, []
     with subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        stdin=subprocess.DEVNULL, text=True, errors="replace",
+        stdin=subprocess.DEVNULL, text=True, errors="replace", preexec_fn=_dying_with_us(),
     ) as running:  # fmt: skip
         assert running.stdout is not None
         try:
@@ -68,8 +71,22 @@ def compile_all(
     return compiled
 
 
-def failure(output: str, log: Path, toolchain: Toolchain, additions: Additions) -> CompileError:
+def _dying_with_us() -> Callable[[], None] | None:
+    """Has the kernel interrupt ninja when this process is killed, where there is such a kernel.
+
+    Else compilers of the killed run would go on writing objects beside those of the next one.
+    """
+    if sys.platform != "linux":
+        return None
+    prctl = ctypes.CDLL(None).prctl
+    parent_death_signal = 1  # PR_SET_PDEATHSIG
+    return lambda: prctl(parent_death_signal, signal.SIGINT)
+
+
+def failure(output: str, log: Path, toolchain: Toolchain, additions: Additions) -> ForkError:
     """The first compiler error of a failed run, without ninja's and the include stack's noise."""
+    if DISK_FULL in output:
+        return output_error(log.parent, OSError(errno.ENOSPC, DISK_FULL))
     if re.search(r"(Killed|fatal error: Killed signal|signal terminated program cc1plus)", output):
         return CompileError(
             "the compiler was killed",

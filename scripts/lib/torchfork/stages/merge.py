@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from ..additions import Additions, YamlFile
@@ -40,8 +40,16 @@ def _copy(source: Path, target: Path) -> None:
     shutil.copytree(source, target, ignore=ignore, dirs_exist_ok=True)
 
 
-def apply_edits(tree: MergedTree, edits: Mapping[str, str]) -> None:
-    """Write edited generator files (the lists that hooks filled) into the merged copy."""
-    for relative, text in edits.items():
-        if relative.startswith("torchgen/"):
-            write_if_changed(tree.root / relative, text)
+def apply_edits(
+    base: Base, tree: MergedTree, edits: Mapping[str, str], hooked: Iterable[str]
+) -> None:
+    """Write edited generator files (the lists that hooks filled) into the merged copy.
+
+    hooked: every file that may be edited. One that is not any more gets the base's text again: the
+    tree depends on the additions alone, not on what they were before.
+    """
+    for relative in hooked:
+        if relative in edits and relative.startswith("torchgen/"):
+            write_if_changed(tree.root / relative, edits[relative])
+        elif (tree.root / relative).is_file():
+            write_if_changed(tree.root / relative, (base.root / relative).read_bytes())

@@ -22,6 +22,7 @@ from ..bases.base import Base
 from ..bases.unpack import read_record, record_hash
 from ..errors import VerificationError
 
+LOCK_SECONDS = 3600.0
 _PROBE = Path(__file__).with_name("verify_probe.py")
 
 
@@ -46,14 +47,28 @@ def verify(
     cache: Path,
     *,
     say: Callable[[str], None] = lambda text: None,
+    on_wait: Callable[[str], None] = lambda holder: None,
 ) -> Report:
     """Install the wheel and hold it against its base and its manifest.
 
-    workdir: keeps the environment between runs; cache: keeps the base's operator set.
+    workdir: keeps the environment between runs, and serves one of them at a time;
+    cache: keeps the base's operator set.
     Raises VerificationError with what differs.
     """
+    guard = workdir.absolute() / "verify.lock"
+    with files.lock(guard, f"verifying {wheel.name}", on_wait, LOCK_SECONDS):
+        return _verify(wheel.absolute(), base, manifest, workdir.absolute(), cache, say)
+
+
+def _verify(
+    wheel: Path,
+    base: Base,
+    manifest: Mapping[str, Any],
+    workdir: Path,
+    cache: Path,
+    say: Callable[[str], None],
+) -> Report:
     started = time.monotonic()
-    wheel, workdir = wheel.absolute(), workdir.absolute()
     metadata = _metadata(wheel)
     neutral = workdir / "neutral"
     neutral.mkdir(parents=True, exist_ok=True)
