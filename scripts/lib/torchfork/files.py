@@ -199,7 +199,7 @@ def lock(
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise output_error(path, error) from error
-    holder = path.with_suffix(".holder")
+    holder = path.with_name(path.name + ".holder")
     guard = filelock.FileLock(path)
     try:
         guard.acquire(timeout=0)

@@ -11,6 +11,7 @@
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/generated/VariableType.h>
 
+#include <utility>
 #include <vector>
 
 namespace torch::autograd {
@@ -82,8 +83,15 @@ std::shared_ptr<ViewMeta> at_output(ViewMetaArgument meta, int64_t index) {
 #else
 using ViewMetaArgument = ViewMeta;
 using ViewMetaList = const ViewMeta&;
+// What the hidden ViewMeta::to_out_idx does: the same view, told as another of its results.
 ViewMeta at_output(ViewMeta meta, int64_t index) {
-  return index == 0 ? meta : meta.to_out_idx(index);
+  return ViewMeta(
+      std::move(meta.forward_fn),
+      std::move(meta.reverse_fn),
+      meta.has_symbolic_inputs,
+      meta.is_multi_output,
+      meta.is_as_strided,
+      index);
 }
 #endif
 
