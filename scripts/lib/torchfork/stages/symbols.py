@@ -14,6 +14,10 @@ from ..errors import KernelError
 from ..units import Unit, source_path
 
 
+# Where the author of a view defines how to undo it.
+INVERSES = "at::functionalization::FunctionalInverses::"
+
+
 @dataclass
 class Symbols:
     """Mangled names that objects define for others, and that they need from others."""
@@ -107,7 +111,7 @@ def _missing(
     near = sorted(names[n] for n in _ours(objects) if _plain(names[n]) == plain and n not in lost)
     needed_by = sorted(unit.object for unit, s in objects.items() if mangled in s.undefined)
     where = _declaration(plain, additions) or ", ".join(needed_by)
-    if not signature.startswith(("at::native::", "at::meta::", "at::functionalization::")):
+    if not signature.startswith(("at::native::", "at::meta::", INVERSES)):
         return KernelError(
             f"'{signature}' is called and no library exports it",
             where=", ".join(needed_by),

@@ -53,10 +53,7 @@ at::Tensor unpack_opt(const at::Tensor& t, const char* name, int pos) {
   return t.defined() ? unpack(t, name, pos) : at::Tensor();
 }
 
-std::vector<at::Tensor> unpack(
-    const at::ITensorListRef& tl,
-    const char* name,
-    int pos) {
+std::vector<at::Tensor> unpack(const at::ITensorListRef& tl, const char* name, int pos) {
   std::vector<at::Tensor> unpacked;
   unpacked.reserve(tl.size());
   for (const auto& t : tl) {
@@ -105,9 +102,7 @@ Tensor create_functional_tensor_with_view_meta(
   TORCH_INTERNAL_ASSERT(!isFunctionalTensor(view_to_wrap));
   TORCH_INTERNAL_ASSERT(isFunctionalTensor(base));
   return at::detail::make_tensor<FunctionalTensorWrapper>(
-      view_to_wrap,
-      unsafeGetFunctionalWrapper(base),
-      at_output(meta, out_idx));
+      view_to_wrap, unsafeGetFunctionalWrapper(base), at_output(meta, out_idx));
 }
 
 std::vector<Tensor> create_functional_tensor_with_view_meta(
@@ -118,17 +113,14 @@ std::vector<Tensor> create_functional_tensor_with_view_meta(
   wrapped.reserve(view_to_wrap.size());
   int64_t index = 0;
   for (const auto& view : view_to_wrap) {
-    wrapped.push_back(
-        create_functional_tensor_with_view_meta(view, base, meta, index++));
+    wrapped.push_back(create_functional_tensor_with_view_meta(view, base, meta, index++));
   }
   return wrapped;
 }
 
 void set_sizes_strides_offset(const Tensor& out, const Tensor& meta_out) {
   out.unsafeGetTensorImpl()->set_sizes_and_strides(
-      meta_out.sym_sizes(),
-      meta_out.sym_strides(),
-      meta_out.sym_storage_offset());
+      meta_out.sym_sizes(), meta_out.sym_strides(), meta_out.sym_storage_offset());
 }
 
 void set_sizes_strides_offset(

@@ -92,8 +92,7 @@ bool merge_submodule(PyObject* home, const Initializer& initializer) {
   PyObject *name = nullptr, *value = nullptr;
   Py_ssize_t position = 0;
   while (PyDict_Next(PyModule_GetDict(made.get()), &position, &name, &value)) {
-    if (!PyObject_HasAttr(home, name) &&
-        PyObject_SetAttr(home, name, value) != 0) {
+    if (!PyObject_HasAttr(home, name) && PyObject_SetAttr(home, name, value) != 0) {
       return false;
     }
   }
@@ -135,21 +134,15 @@ PyObject* autograd_init(PyObject*, PyObject* args) {
   END_HANDLE_TH_ERRORS
 }
 
-PyMethodDef autograd_init_method = {
-    "_autograd_init",
-    autograd_init,
-    METH_VARARGS,
-    nullptr};
+PyMethodDef autograd_init_method = {"_autograd_init", autograd_init, METH_VARARGS, nullptr};
 
 bool wrap_autograd_init(PyObject* module) {
   original_autograd_init = PyObject_GetAttrString(module, "_autograd_init");
   if (original_autograd_init == nullptr) {
     return false;
   }
-  THPObjectPtr wrapper(
-      PyCFunction_NewEx(&autograd_init_method, nullptr, nullptr));
-  return wrapper &&
-      PyObject_SetAttrString(module, "_autograd_init", wrapper.get()) == 0;
+  THPObjectPtr wrapper(PyCFunction_NewEx(&autograd_init_method, nullptr, nullptr));
+  return wrapper && PyObject_SetAttrString(module, "_autograd_init", wrapper.get()) == 0;
 }
 
 PyObject* install(PyObject* module) {
@@ -171,18 +164,12 @@ PyObject* install(PyObject* module) {
 
 } // namespace
 
-MethodTable::MethodTable(
-    const char* home,
-    PyMethodDef* methods,
-    PyObject** reference)
+MethodTable::MethodTable(const char* home, PyMethodDef* methods, PyObject** reference)
     : home(home), methods(methods), module_reference(reference), next(tables) {
   tables = this;
 }
 
-Initializer::Initializer(
-    const char* home,
-    Function fill,
-    const char* submodule)
+Initializer::Initializer(const char* home, Function fill, const char* submodule)
     : home(home), fill(fill), submodule(submodule), next(initializers) {
   initializers = this;
 }

@@ -49,16 +49,14 @@ PyObject* with_self(PyObject* self, PyObject* args) {
 bool overrides_torch_function(PyTypeObject* type) {
   static PyObject* const disabled = [] {
     THPObjectPtr module(PyImport_ImportModule("torch._C"));
-    PyObject* found = module
-        ? PyObject_GetAttrString(module.get(), "_disabled_torch_function_impl")
-        : nullptr;
+    PyObject* found =
+        module ? PyObject_GetAttrString(module.get(), "_disabled_torch_function_impl") : nullptr;
     if (found == nullptr) {
       throw python_error();
     }
     return found;
   }();
-  THPObjectPtr override(
-      PyObject_GetAttrString((PyObject*)type, "__torch_function__"));
+  THPObjectPtr override(PyObject_GetAttrString((PyObject*)type, "__torch_function__"));
   if (!override) {
     PyErr_Clear();
     return false;
@@ -93,8 +91,7 @@ auto handle_torch_function(
     PyObject* torch_api,
     const char* module_name,
     const char* func_name_override) -> PyObject* {
-  const std::string name =
-      func_name_override != nullptr ? func_name_override : r.get_func_name();
+  const std::string name = func_name_override != nullptr ? func_name_override : r.get_func_name();
   THPObjectPtr function(public_function(torch_api, name));
   THPObjectPtr all_args(self != nullptr ? with_self(self, args) : nullptr);
   return handle_torch_function_no_python_arg_parser(
@@ -127,12 +124,7 @@ auto handle_torch_function(
   THPObjectPtr function(public_function(torch_api, func_name));
   THPObjectPtr all_args(with_self(self, args));
   return handle_torch_function_no_python_arg_parser(
-      {self},
-      all_args.get(),
-      kwargs,
-      func_name.c_str(),
-      function.get(),
-      module_name.c_str());
+      {self}, all_args.get(), kwargs, func_name.c_str(), function.get(), module_name.c_str());
 }
 
 } // namespace torch
