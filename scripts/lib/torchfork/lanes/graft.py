@@ -117,12 +117,28 @@ def merge_and_validate(
             f"{len(additions.derivatives.entries)} derivative formulas"
         )
     with ui.step("validate with PyTorch's parser") as step:
-        manifest = codegen.describe(tree, additions, gated.upstream.schemas, layout.root)
+        manifest = _manifest(base, additions, tree, gated, layout)
         edits = _hook_edits(base, additions, manifest)
         merge.apply_edits(base, tree, edits, hooks.hooked_files("graft"))
         generated = sum(op["generated"] for op in manifest["operators"])
         step.say(f"{len(manifest['operators'])} functions, {generated} of them generated variants")
     return tree, manifest
+
+
+def _manifest(
+    base: Base, additions: Additions, tree: MergedTree, gated: Gated, layout: Layout
+) -> dict[str, Any]:
+    """The generator's description of the additions, kept while YAML and tooling are the same."""
+    yamls = (additions.native, additions.derivatives, additions.deprecated)
+    key = files.sha256_text(tooling_fingerprint(), base.identity, *(file.text for file in yamls))
+    note = layout.root / "manifest.json"
+    known = files.read_json(note)
+    if not known or known["key"] != key:
+        found = codegen.describe(tree, additions, gated.upstream.schemas, layout.root)
+        known = {"key": key, "manifest": found}
+        files.write_json(note, known)
+    manifest: dict[str, Any] = known["manifest"]
+    return manifest
 
 
 def _hook_edits(base: Base, additions: Additions, manifest: dict[str, Any]) -> dict[str, str]:

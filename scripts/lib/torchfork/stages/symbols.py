@@ -13,7 +13,6 @@ from ..bases.base import Base
 from ..errors import KernelError
 from ..units import Unit, source_path
 
-
 # Where the author of a view defines how to undo it.
 INVERSES = "at::functionalization::FunctionalInverses::"
 
