@@ -16,7 +16,7 @@ from torchfork import cache, releases
 from torchfork.bases import interpreter, versions
 from torchfork.bases import wheel as wheel_base
 from torchfork.bases.base import Base
-from torchfork.lanes import graft
+from torchfork.lanes import gating, graft
 from torchfork.stages import fetch
 from torchfork.ui import Ui
 
@@ -106,7 +106,7 @@ def added(base: Base, tmp_path_factory: pytest.TempPathFactory) -> Added:
     """The manifest of this project's additions on the base (what `torchfork check` makes)."""
     quiet, work = Ui(quiet=True), tmp_path_factory.mktemp("manifest")
     additions = graft.load_additions(PROJECT)
-    gated = graft.pass_gate(base, cache.directory(), quiet)
+    gated = gating.pass_gate(base, cache.directory(), quiet)
     layout = graft.layout_for(base, additions, work)
     with graft.locked(layout, quiet):
         _, manifest = graft.merge_and_validate(base, additions, gated, layout, quiet)

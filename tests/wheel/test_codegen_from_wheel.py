@@ -12,7 +12,7 @@ from subject import Subject
 
 from torchfork import cache
 from torchfork.bases.base import Base
-from torchfork.lanes import graft
+from torchfork.lanes import gating
 from torchfork.stages import codegen, gate
 from torchfork.stages.assemble import KEPT_HEADERS
 from torchfork.ui import Ui
@@ -40,7 +40,7 @@ def regenerated(subject: Subject, tmp_path_factory: pytest.TempPathFactory) -> R
 def test_the_packaged_yaml_holds_exactly_the_additions_more(
     regenerated: Regenerated, added: Added, base: Base
 ) -> None:
-    theirs = graft.pass_gate(base, cache.directory(), Ui(quiet=True)).upstream
+    theirs = gating.pass_gate(base, cache.directory(), Ui(quiet=True)).upstream
     assert set(regenerated.upstream.schemas) - set(theirs.schemas) == added.schemas
     assert not set(theirs.schemas) - set(regenerated.upstream.schemas)
 

@@ -17,9 +17,7 @@ def told(subject: Subject) -> dict[str, Any]:
     """What consumer_cpp/program.py found."""
     build = subject.neutral / "extensions"
     build.mkdir()
-    done = subject.run(
-        [subject.python, HERE / "program.py", HERE, build], MAX_JOBS="1"
-    )
+    done = subject.run([subject.python, HERE / "program.py", HERE, build], MAX_JOBS="1")
     answer: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
     return answer
 

@@ -21,7 +21,7 @@ from torchfork.bases import interpreter
 from torchfork.bases import wheel as wheel_base
 from torchfork.bases.base import Base, Interpreter
 from torchfork.errors import ForkError
-from torchfork.lanes import graft
+from torchfork.lanes import gating, graft
 from torchfork.stages import fetch
 from torchfork.ui import Ui
 
@@ -79,7 +79,7 @@ def test_the_additions_fit_the_official_wheels_of_other_pythons(base: Base, tmp_
         for path in fetch.cached_wheels(release, one, cache.directory()):
             quiet, additions = Ui(quiet=True), graft.load_additions(PROJECT)
             opened = wheel_base.open_wheel(path, one, releases.load(), cache.directory())
-            gated = graft.pass_gate(opened, cache.directory(), quiet)
+            gated = gating.pass_gate(opened, cache.directory(), quiet)
             layout = graft.layout_for(opened, additions, tmp_path)
             with graft.locked(layout, quiet):
                 _, manifest = graft.merge_and_validate(opened, additions, gated, layout, quiet)

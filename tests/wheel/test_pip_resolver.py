@@ -142,9 +142,7 @@ def test_an_upgrade_of_the_base_leads_to_the_grafted_wheel(with_torch: Index) ->
     assert found == {"torch": with_torch.subject.wheel.version}
 
 
-def test_the_exact_local_version_can_be_required(
-    with_torch: Index, base_wheel: Archive
-) -> None:
+def test_the_exact_local_version_can_be_required(with_torch: Index, base_wheel: Archive) -> None:
     ours = with_torch.subject.wheel.version
     assert with_torch.install("--ignore-installed", "--no-deps", f"torch=={ours}")[0] == {
         "torch": ours

@@ -12,7 +12,7 @@ from .. import cache, files
 from ..additions import Additions
 from ..bases.base import Base
 from ..errors import UsageError
-from ..lanes import graft
+from ..lanes import gating, graft
 from ..stages import develop, pack, platform, verify
 from ..ui import Ui
 from ..units import Layout
@@ -46,7 +46,7 @@ def run(options: BuildOptions, ui: Ui) -> None:
             ui.note(f"nothing to do: {known} is up to date")
             ui.result(str(known))
             return
-        gated = graft.pass_gate(base, cache.directory(), ui)
+        gated = gating.pass_gate(base, cache.directory(), ui)
         grafted = graft.build(base, additions, gated, layout, ui)
         if grafted.cuda_note and base.cuda:
             ui.warn(grafted.cuda_note)

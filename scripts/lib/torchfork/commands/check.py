@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from .. import cache
-from ..lanes import graft
+from ..lanes import gating, graft
 from ..ui import Ui
 from .options import BaseOptions, open_base
 
@@ -14,7 +14,7 @@ def run(base_options: BaseOptions, root: Path, work: Path, ui: Ui) -> None:
     """Read, merge and validate additions against a base."""
     additions = graft.load_additions(root)
     base = open_base(base_options, ui, headers=False)
-    gated = graft.pass_gate(base, cache.directory(), ui)
+    gated = gating.pass_gate(base, cache.directory(), ui)
     layout = graft.layout_for(base, additions, work)
     with graft.locked(layout, ui):
         _, manifest = graft.merge_and_validate(base, additions, gated, layout, ui)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,19 +18,10 @@ from ..stages import assemble, codegen, gate, link, merge, select, symbols, temp
 from ..stages import compile as compile_stage
 from ..ui import Ui
 from ..units import Layout
-from ..upstream import Upstream
+from .gating import Gated
 
 # How long a second run waits for the first one's build directory.
 LOCK_SECONDS = 3600.0
-
-
-@dataclass(frozen=True)
-class Gated:
-    """A base that has passed the gate."""
-
-    upstream: Upstream
-    wrapper: gate.Wrapper
-    compared: int
 
 
 @dataclass(frozen=True)
@@ -61,44 +52,6 @@ def layout_for(base: Base, additions: Additions, work: Path) -> Layout:
         os.environ.get("CXX", ""), os.environ.get("CUDA_HOME", ""),
     )  # fmt: skip
     return Layout(work / f"torch-{base.version}-{base.interpreter.tag}-{key[:12]}")
-
-
-def pass_gate(base: Base, cache: Path, ui: Ui) -> Gated:
-    """Regenerate and compare the base's headers, once for each base and version of the tooling."""
-    driver = Path(codegen.PACKAGE_PATH, "torchfork", "codegen", "driver.py")
-    tooling = files.sha256_text(driver.read_text("utf-8"), Path(gate.__file__).read_text("utf-8"))
-    note = cache / "gate" / f"{base.identity}-{tooling[:16]}.json"
-    with ui.step("regenerate the base's headers") as step:
-        known = files.read_json(note)
-        if known is None:
-            known = _run_gate(base, note)
-        step.say(f"{known['compared']} headers of torch {base.version} equal what its YAML makes")
-    return Gated(
-        Upstream(
-            tuple(known["schemas"]), frozenset(known["tags"]), frozenset(known["dispatch_keys"])
-        ),
-        gate.Wrapper(**known["wrapper"]),
-        known["compared"],
-    )
-
-
-def _run_gate(base: Base, note: Path) -> dict[str, Any]:
-    scratch = note.with_suffix("")
-    with files.scratch_directory(scratch) as directory:
-        home = directory / "home"
-        home.mkdir()
-        (home / "torchgen").symlink_to(base.root / "torchgen")
-        upstream = codegen.regenerate_base(home, directory / "out", directory)
-        report = gate.check(base, directory / "out")
-    known = {
-        "schemas": upstream.schemas,
-        "tags": sorted(upstream.tags),
-        "dispatch_keys": sorted(upstream.dispatch_keys),
-        "wrapper": asdict(report.wrapper),
-        "compared": report.compared,
-    }
-    files.write_json(note, known)
-    return known
 
 
 def merge_and_validate(

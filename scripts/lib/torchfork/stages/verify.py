@@ -230,6 +230,6 @@ def _failed(what: str, why: str, where: str = "") -> VerificationError:
         what,
         where=where,
         why=why,
-        next="this is a fault of the build, not of its input: run again with --clean, and report "
-        "it if it stays",
+        next="this is a fault of the build, not of its input: remove the build files "
+        "(scripts/torchfork clean), run again, and report it if it stays",
     )
