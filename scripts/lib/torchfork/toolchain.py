@@ -7,13 +7,16 @@ import platform
 import re
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from . import process
 from .bases.base import Base
 from .errors import ToolkitMismatchError, ToolMissingError, UsageError
+
+# What ATen/cuda/CUDAContext.h, which every generated CUDA registration includes, needs.
+CUDA_HEADERS = ("cuda_runtime.h", "cublas_v2.h", "cusparse.h", "cusolverDn.h")
 
 # Peak of the heaviest generated file with GCC 12 was 1.0 GB, of a CUDA file 1.6 GB.
 BYTES_PER_JOB = 1_600_000_000
@@ -151,8 +154,9 @@ def find_cuda(base: Base, env: Mapping[str, str]) -> tuple[Cuda | None, str]:
             next=f"name a CUDA {base.cuda.split('.')[0]} toolkit with CUDA_HOME=/path, or leave "
             "CUDA out with USE_CUDA=0",
         )
-    listed = env.get("TORCH_CUDA_ARCH_LIST") or base_architectures(base)
     include = (_toolkit_root(nvcc) / "include", *_package_includes(base))
+    _require_headers(base, include)
+    listed = env.get("TORCH_CUDA_ARCH_LIST") or base_architectures(base)
     return Cuda(nvcc, version, include, tuple(architecture_flags(listed))), ""
 
 
@@ -184,6 +188,21 @@ def _toolkit_root(nvcc: Path) -> Path:
         told = process.run([nvcc, "--dryrun", "-c", empty], cwd=empty.parent, check=False).stderr
     found = re.search(r"^#\$ TOP=(.+)$", told, re.MULTILINE)
     return Path(found[1].strip()).resolve() if found else nvcc.parents[1]
+
+
+def _require_headers(base: Base, include: Sequence[Path]) -> None:
+    """Refuse a toolkit without the headers that ATen's own CUDA headers include."""
+    for name in CUDA_HEADERS:
+        if not any((directory / name).is_file() for directory in include):
+            raise ToolMissingError(
+                f"the CUDA toolkit has no {name}",
+                where=", ".join(map(str, include)),
+                why="torch's CUDA headers include it; the toolkit here is a partial one",
+                next="install the whole toolkit (its cublas, cusparse and cusolver development "
+                f"packages), or install torch=={base.public_version} with the nvidia packages that "
+                "it requires into an environment and use --base installed, or leave CUDA out with "
+                "USE_CUDA=0",
+            )
 
 
 def _package_includes(base: Base) -> list[Path]:
