@@ -4,6 +4,7 @@
 
 #include <ATen/core/TensorBase.h>
 #include <ATen/native/DepthwiseConv2dExt.h>
+#include <c10/cuda/CUDAException.h>
 #include <c10/util/BFloat16.h>
 #include <c10/util/Half.h>
 #include <algorithm>
@@ -125,7 +126,7 @@ struct Item {
 // array of 16-bit elements would be taken apart as soon as it is loaded, and so wait for memory
 // where a prefetch must not.
 template <typename scalar_t, int kSize>
-struct Packed {
+struct alignas(sizeof(scalar_t) * kSize < 4 ? 4 : sizeof(scalar_t) * kSize) Packed {
   static constexpr int kBytes = sizeof(scalar_t) * kSize;
   static constexpr int kWords = kBytes < 4 ? 1 : kBytes / 4;
   static_assert(kBytes == 2 || kBytes % 4 == 0);
@@ -273,6 +274,143 @@ __device__ __forceinline__ Item item_of(const March& m, int32_t index, int tile_
       (m.dst_height - item.row_phase + m.dilation_height - 1) / m.dilation_height;
   item.last_row = min(rows, item.first_row + m.rows_per_chunk);
   return item;
+}
+
+// A thread's own ring of rows in shared memory, filled by asynchronous copies: what is in flight
+// costs no registers, so that kStages - 1 rows are on their way while one is used. Only the thread
+// that asked for a row reads it, so nothing needs a barrier. Element (column) of stage s lies at
+// [s][column][thread]. A stage is filled again one round after it was read.
+template <typename scalar_t, int kVector, int kColumns, int kStages, int kThreads>
+struct RowRing {
+  using Element = Packed<scalar_t, kVector>;
+  static_assert(Element::kBytes == 4 || Element::kBytes == 8 || Element::kBytes == 16);
+  static constexpr int kBytes = Element::kBytes * kColumns * kStages * kThreads;
+
+  Element* mine;
+  int filled = 0; // the stage to fill next
+  int used = 0; // the stage to use next
+
+  __device__ __forceinline__ explicit RowRing(void* shared)
+      : mine(static_cast<Element*>(shared) + threadIdx.x) {}
+
+  static __device__ __forceinline__ int after(int stage) {
+    return stage + 1 == kStages ? 0 : stage + 1;
+  }
+
+  // Before another march, with nothing under way.
+  __device__ __forceinline__ void restart() {
+    filled = 0;
+    used = 0;
+  }
+
+  // Whole vectors if `aligned`, else `valid` elements of each; columns not inside become zeros.
+  // Nothing is loaded where the row does not exist.
+  __device__ __forceinline__ void fill(
+      const scalar_t* from,
+      bool exists,
+      uint32_t inside,
+      int step,
+      bool aligned,
+      int valid) {
+    Element* const to = mine + filled * (kColumns * kThreads);
+    filled = after(filled);
+    if (exists && aligned) {
+#pragma unroll
+      for (int c = 0; c < kColumns; ++c) {
+        copy(to + c * kThreads, from + c * step, inside >> c & 1);
+      }
+    } else if (exists && sizeof(scalar_t) == 4) {
+#pragma unroll
+      for (int c = 0; c < kColumns; ++c) {
+#pragma unroll
+        for (int v = 0; v < kVector; ++v) {
+          copy_bytes<4>(
+              reinterpret_cast<uint32_t*>(to + c * kThreads) + v,
+              from + c * step + v,
+              (inside >> c & 1) && v < valid);
+        }
+      }
+    } else if (exists) {
+#pragma unroll
+      for (int c = 0; c < kColumns; ++c) {
+        to[c * kThreads] = load_elements<scalar_t, kVector>(
+            from + c * step, inside >> c & 1 ? valid : 0);
+      }
+    }
+  }
+
+  // Call once a row, after everything that belongs to it was filled.
+  static __device__ __forceinline__ void commit() {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+  }
+
+  // Until all but the last kStages - 2 committed rows are here.
+  static __device__ __forceinline__ void wait() {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.wait_group %0;" ::"n"(kStages - 2) : "memory");
+#endif
+  }
+
+  __device__ __forceinline__ void use(Element (&row)[kColumns]) {
+    const Element* const from = mine + used * (kColumns * kThreads);
+    used = after(used);
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c) {
+      row[c] = from[c * kThreads];
+    }
+  }
+
+ private:
+  static __device__ __forceinline__ void copy(Element* to, const scalar_t* from, bool inside) {
+    copy_bytes<Element::kBytes>(to, from, inside);
+  }
+
+  template <int kSize>
+  static __device__ __forceinline__ void copy_bytes(void* to, const scalar_t* from, bool inside) {
+#if __CUDA_ARCH__ >= 800
+    const uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(to));
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(address),
+                 "l"(from),
+                 "n"(kSize),
+                 "r"(inside ? kSize : 0)
+                 : "memory");
+#else
+    constexpr int kElements = kSize / sizeof(scalar_t);
+    *static_cast<Packed<scalar_t, kElements>*>(to) = inside
+        ? load_vector<scalar_t, kElements>(from)
+        : packed_zero<scalar_t, kElements>();
+#endif
+  }
+};
+
+// Taps of a block's channels into shared memory as [tap][channel], several loads in flight;
+// whether all of them are finite.
+template <int kTaps, typename scalar_t>
+__device__ __forceinline__ bool
+stage_taps(float* to, const scalar_t* weight, int block_channel, int block_channels, const March& m) {
+  constexpr int kAtOnce = 8;
+  const int have = min(block_channels, m.channels - block_channel) * kTaps;
+  bool finite = true;
+  for (int first = threadIdx.x; first < kTaps * block_channels; first += kAtOnce * blockDim.x) {
+    float values[kAtOnce];
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) {
+      const int i = first + j * blockDim.x;
+      values[j] = i < have ? static_cast<float>(weight[block_channel * kTaps + i]) : 0.0f;
+    }
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) {
+      const int i = first + j * blockDim.x;
+      const int tap = i % kTaps;
+      finite = finite && is_finite(values[j]);
+      if (i < kTaps * block_channels) {
+        to[(m.flip ? kTaps - 1 - tap : tap) * block_channels + i / kTaps] = values[j];
+      }
+    }
+  }
+  return finite;
 }
 
 // The src columns of a thread in plane order, packed as they were loaded.
@@ -434,6 +572,18 @@ inline March march_of(const Params& p) {
 
 inline bool is_aligned(const void* pointer, size_t bytes) {
   return reinterpret_cast<uintptr_t>(pointer) % bytes == 0;
+}
+
+// Lets a kernel take more shared memory than every device gives without being asked.
+template <typename Kernel>
+void allow_shared(Kernel* kernel, size_t bytes) {
+  constexpr size_t kUnasked = 48 * 1024;
+  if (bytes > kUnasked) {
+    C10_CUDA_CHECK(cudaFuncSetAttribute(
+        reinterpret_cast<const void*>(kernel),
+        cudaFuncAttributeMaxDynamicSharedMemorySize,
+        static_cast<int>(bytes)));
+  }
 }
 
 // Fills in the work items. `tile_rows_floor` is the least number of rows worth a chunk: each chunk

@@ -28,7 +28,7 @@ constexpr int kThreads = 128;
 // Enough threads to cover memory latency on the largest devices; a smaller problem is cut into
 // shorter marches until it has as many.
 constexpr int64_t kWantedThreads = 132 * 1024;
-constexpr int kMostLanes = 64;
+constexpr int kMostLanes = 32;
 
 // The tile of a thread. A wider one reads less overhang; registers bound it: the sums are
 // slots x tile x vector, and small windows hold their taps in registers as well.
@@ -40,11 +40,16 @@ struct ChannelsLastTraits {
   static constexpr int kStride = Window::kStride;
   static constexpr int kTaps = kHeight * kWidth;
   static constexpr bool kTapsInRegisters = kTaps <= 9;
-  static constexpr int kVector = 2;
+  static constexpr int kVector = kTapsInRegisters && sizeof(scalar_t) == 2 ? 4 : 2;
   static constexpr int kTile = kTapsInRegisters || kStride > 1 ? 4 : 7;
-  static constexpr int kBlocks = kTaps > 25 ? 2 : kTaps > 9 ? 3 : 4;
+  static constexpr int kBlocks = 
+      kTaps > 25 ? 2 : kTaps > 9 || kVector > 2 ? 3 : kStride > 1 ? 4 : 5;
   static constexpr int kSlots = (kHeight + kStride - 1) / kStride;
   static constexpr int kColumns = (kTile - 1) * kStride + kWidth;
+  static constexpr int kStages = kTaps > 9 || sizeof(scalar_t) == 4 ? 3 : 4;
+  // Long marches where rows are dear, many threads where they are cheap.
+  static constexpr int64_t kWantedThreads = 132 * (kTaps > 25 ? 768 : kTaps > 9 ? 1024 : 2048);
+  using Ring = RowRing<scalar_t, kVector, kColumns, kStages, kThreads>;
   static_assert(kColumns <= 32, "a mask of 32 bits tells the columns inside the image");
 };
 
@@ -56,7 +61,8 @@ struct PlanesTraits {
   static constexpr int kWidth = Window::kWidth;
   static constexpr int kStride = Window::kStride;
   static constexpr int kTaps = kHeight * kWidth;
-  static constexpr int kTile = kAligned ? 4 : 1;
+  // A thread of a single row does too little with one column.
+  static constexpr int kTile = kAligned || kHeight == 1 ? 4 : 1;
   static constexpr int kSlots = (kHeight + kStride - 1) / kStride;
   static constexpr int kColumns = (kTile - 1) * kStride + kWidth;
   static constexpr int kLeft = (kWidth - 1) / 2; // the padding of the aligned kernel
@@ -158,35 +164,59 @@ __global__ void forward_channels_last_kernel(
   constexpr int kVector = Traits::kVector;
   constexpr int kTile = Traits::kTile;
   constexpr int kStride = Traits::kStride;
-  extern __shared__ float shared_taps[]; // [tap][channel of the block]
+  extern __shared__ float4 shared_rows[];
+  float* const shared_taps = // [tap][channel of the block]
+      reinterpret_cast<float*>(shared_rows) + Traits::Ring::kBytes / sizeof(float);
 
   const int block_channels = m.lanes * kVector;
   const int block_channel = blockIdx.y * block_channels;
-  bool finite = true;
-  for (int i = threadIdx.x; i < Traits::kTaps * block_channels; i += blockDim.x) {
-    const int channel = i / Traits::kTaps;
-    const int tap = i % Traits::kTaps;
-    const float value = block_channel + channel < m.channels
-        ? static_cast<float>(weight[block_channel * Traits::kTaps + i])
-        : 0.0f;
-    finite = finite && is_finite(value);
-    shared_taps[(m.flip ? Traits::kTaps - 1 - tap : tap) * block_channels + channel] = value;
-  }
-  const bool careful = __syncthreads_or(!finite);
-
   const int lane = threadIdx.x % m.lanes;
   const int index = blockIdx.x * (blockDim.x / m.lanes) + threadIdx.x / m.lanes;
   const int channel = block_channel + lane * kVector;
-  if (index >= m.items || channel >= m.channels) {
+  const int valid = min(kVector, m.channels - channel);
+  const bool works = index < m.items && valid > 0;
+  const Item item = item_of(m, works ? index : 0, kTile);
+
+  const int left =
+      item.column_phase - m.padding_width + item.first_column * kStride * m.dilation_width;
+  uint32_t inside = 0;
+#pragma unroll
+  for (int c = 0; c < Traits::kColumns; ++c) {
+    const int w = left + c * m.dilation_width;
+    inside |= static_cast<uint32_t>(w >= 0 && w < m.src_width) << c;
+  }
+  const int top = item.row_phase - m.padding_height;
+  const int column_step = m.dilation_width * m.channels;
+  const scalar_t* const corner =
+      src + (item.image * m.src_height * m.src_width + left) * m.channels + channel;
+  using Ring = typename Traits::Ring;
+  Ring ring(shared_rows);
+  const int last_row = (item.last_row - 1) * kStride + Traits::kHeight - 1;
+  const auto fill_row = [&](int r) {
+    const int h = top + r * m.dilation_height;
+    const bool exists = r <= last_row && h >= 0 && h < m.src_height;
+    ring.fill(
+        corner + h * m.src_width * m.channels, exists, inside, column_step, m.aligned, valid);
+    Ring::commit();
+  };
+  // The first rows are on their way while the taps are fetched.
+  if (works) {
+#pragma unroll
+    for (int i = 0; i < Traits::kStages - 1; ++i) {
+      fill_row(item.first_row * kStride + i);
+    }
+  }
+  const bool finite =
+      stage_taps<Traits::kTaps>(shared_taps, weight, block_channel, block_channels, m);
+  const bool careful = __syncthreads_or(!finite);
+  if (!works) {
     return;
   }
-  const Item item = item_of(m, index, kTile);
   if (careful) {
     careful_tile<Traits>(dst, src, weight, bias, m, item, channel, kVector, true);
     return;
   }
 
-  const int valid = min(kVector, m.channels - channel);
   float begin[kVector];
 #pragma unroll
   for (int v = 0; v < kVector; ++v) {
@@ -203,58 +233,25 @@ __global__ void forward_channels_last_kernel(
     }
   }
 
-  const int left =
-      item.column_phase - m.padding_width + item.first_column * kStride * m.dilation_width;
-  uint32_t inside = 0;
-#pragma unroll
-  for (int c = 0; c < Traits::kColumns; ++c) {
-    const int w = left + c * m.dilation_width;
-    inside |= static_cast<uint32_t>(w >= 0 && w < m.src_width) << c;
-  }
-  const int top = item.row_phase - m.padding_height;
-  const int column_step = m.dilation_width * m.channels;
-  const scalar_t* const corner =
-      src + (item.image * m.src_height * m.src_width + left) * m.channels + channel;
-
-  using Row = Packed<scalar_t, kVector>[Traits::kColumns];
-  const auto load_row = [&](Row& row, int r) {
-    const int h = top + r * m.dilation_height;
-    if (h < 0 || h >= m.src_height) {
-      return;
-    }
-    const scalar_t* const from = corner + h * m.src_width * m.channels;
-    if (m.aligned) {
-#pragma unroll
-      for (int c = 0; c < Traits::kColumns; ++c) {
-        row[c] = packed_zero<scalar_t, kVector>();
-        if (inside >> c & 1) {
-          row[c] = load_vector<scalar_t, kVector>(from + c * column_step);
-        }
-      }
-    } else {
-#pragma unroll
-      for (int c = 0; c < Traits::kColumns; ++c) {
-        row[c] =
-            load_elements<scalar_t, kVector>(from + c * column_step, inside >> c & 1 ? valid : 0);
-      }
-    }
-  };
-
   float slots[Traits::kSlots][kTile][kVector] = {};
-  Row next;
-  load_row(next, item.first_row * kStride);
   const int steps = item.last_row + Traits::kSlots - 1;
   for (int step = item.first_row; step < steps; ++step) {
     shift_slots(slots, begin);
 #pragma unroll
     for (int i = 0; i < kStride; ++i) {
       const int r = step * kStride + i;
-      Row row;
+      Packed<scalar_t, kVector> row[Traits::kColumns];
+      Ring::wait();
+      ring.use(row);
+      fill_row(r + Traits::kStages - 1);
+      float values[Traits::kColumns][kVector];
 #pragma unroll
       for (int c = 0; c < Traits::kColumns; ++c) {
-        row[c] = next[c];
+#pragma unroll
+        for (int v = 0; v < kVector; ++v) {
+          values[c][v] = unpack(row[c], v);
+        }
       }
-      load_row(next, r + 1);
       const int h = top + r * m.dilation_height;
       if (h < 0 || h >= m.src_height) {
         continue;
@@ -287,7 +284,7 @@ __global__ void forward_channels_last_kernel(
 #pragma unroll
               for (int v = 0; v < kVector; ++v) {
                 slots[s][t][v] =
-                    fmaf(unpack(row[t * kStride + kw], v), factor[v], slots[s][t][v]);
+                    fmaf(values[t * kStride + kw][v], factor[v], slots[s][t][v]);
               }
             }
           }
@@ -332,6 +329,9 @@ __global__ void forward_planes_kernel(
     return;
   }
   Item item = item_of(m, index, kTile);
+  if (item.column_phase + item.first_column * m.dilation_width >= m.dst_width) {
+    return; // this phase of the dilation has one column less than the first
+  }
   const int plane = item.image;
   const int channel = plane % m.channels;
   bool finite = true;
@@ -384,7 +384,11 @@ __global__ void forward_planes_kernel(
 #pragma unroll
     for (int i = 0; i < kStride; ++i) {
       const int r = step * kStride + i;
-      const Row row = next;
+      float columns[Traits::kColumns];
+#pragma unroll
+      for (int c = 0; c < Traits::kColumns; ++c) {
+        columns[c] = next.column(c);
+      }
       load_row(next, r + 1);
       const int h = top + r * m.dilation_height;
       if (h < 0 || h >= m.src_height) {
@@ -402,7 +406,7 @@ __global__ void forward_planes_kernel(
 #pragma unroll
             for (int t = 0; t < kTile; ++t) {
               slots[s][t][0] = fmaf(
-                  row.column(t * kStride + kw),
+                  columns[t * kStride + kw],
                   taps[tap < Traits::kTaps ? tap : 0],
                   slots[s][t][0]);
             }
@@ -421,8 +425,17 @@ __global__ void forward_planes_kernel(
     for (int t = 0; t < kTile; ++t) {
       values[t] = slots[Traits::kSlots - 1][t][0];
     }
-    store_vector<scalar_t, kTile>(
-        dst + (plane * m.dst_height + row) * m.dst_width + column, values);
+    scalar_t* const to = dst + (plane * m.dst_height + row) * m.dst_width + column;
+    if constexpr (Traits::kAligned || kTile == 1) {
+      store_vector<scalar_t, kTile>(to, values);
+    } else {
+#pragma unroll
+      for (int t = 0; t < kTile; ++t) {
+        if (column + t * m.dilation_width < m.dst_width) {
+          to[t * m.dilation_width] = static_cast<scalar_t>(values[t]);
+        }
+      }
+    }
   }
 }
 
@@ -444,10 +457,11 @@ void launch_channels_last(const Pass& pass, March m) {
   m.lanes = lanes_for(vectors, kMostLanes);
   m.aligned = m.channels % kVector == 0 && is_aligned(dst, kVector * sizeof(scalar_t)) &&
       is_aligned(src, kVector * sizeof(scalar_t));
-  plan_items(m, m.batch, Traits::kTile, vectors, kWantedThreads, Traits::kHeight);
+  plan_items(m, m.batch, Traits::kTile, vectors, Traits::kWantedThreads, Traits::kHeight);
   const int tiles = std::max(1, kThreads / m.lanes);
   const dim3 grid(divide_up(m.items, tiles), divide_up(vectors, m.lanes));
-  const size_t shared = sizeof(float) * Traits::kTaps * m.lanes * kVector;
+  const size_t shared = Traits::Ring::kBytes + sizeof(float) * Traits::kTaps * m.lanes * kVector;
+  allow_shared(forward_channels_last_kernel<Traits>, shared);
   forward_channels_last_kernel<Traits>
       <<<grid, m.lanes * tiles, shared, c10::cuda::getCurrentCUDAStream()>>>(
           dst, src, pass.weight.const_data_ptr<scalar_t>(), pointer_or_null<scalar_t>(pass.bias), m);

@@ -17,8 +17,8 @@ namespace at::native::depthwise_conv2d_ext_cuda {
 namespace {
 
 constexpr int kThreads = 128;
-constexpr int64_t kWantedThreads = 132 * 1024;
-constexpr int kMostLanes = 64;
+constexpr int64_t kWantedThreads = 132 * 2048;
+constexpr int kMostLanes = 32;
 constexpr int kStride = 2;
 
 // kParity: of (first column of a tile + padding).
@@ -96,13 +96,7 @@ __global__ void grad_input_strided_kernel(
   bool finite = true;
   if constexpr (kChannelsLast) {
     const int block_channel = blockIdx.y * block_channels;
-    for (int i = threadIdx.x; i < kTaps * block_channels; i += blockDim.x) {
-      const float value = block_channel + i / kTaps < m.channels
-          ? static_cast<float>(weight[block_channel * kTaps + i])
-          : 0.0f;
-      finite = finite && is_finite(value);
-      shared_taps[i % kTaps * block_channels + i / kTaps] = value;
-    }
+    finite = stage_taps<kTaps>(shared_taps, weight, block_channel, block_channels, m);
     finite = !__syncthreads_or(!finite);
     lane = threadIdx.x % m.lanes;
     index = blockIdx.x * (blockDim.x / m.lanes) + threadIdx.x / m.lanes;

@@ -44,7 +44,12 @@ struct ChannelsLastTraits {
   static constexpr int kTile = 4;
   static constexpr int kSlots = (kHeight + kStride - 1) / kStride;
   static constexpr int kColumns = (kTile - 1) * kStride + kWidth;
-  static constexpr int kBlocks = kTaps > 25 ? 2 : kTaps > 9 ? 3 : 4;
+  static constexpr int kBlocks = kTaps > 25 ? 2 : kTaps > 9 ? 3 : kStride > 1 ? 4 : 5;
+  // More stages in float would leave the L1 too small to share the overhang.
+  static constexpr int kStages = kTaps > 25 || sizeof(scalar_t) == 4 ? 3 : 4;
+  using Rows = RowRing<scalar_t, kVector, kColumns, kStages, kThreads>;
+  // As many rounds ahead; of two input rows one brings no row of grad_output.
+  using Grads = RowRing<scalar_t, kVector, kTile, kStages, kThreads>;
 };
 
 template <typename scalar_t_, typename Window, bool kAligned_>
@@ -100,25 +105,24 @@ __device__ __noinline__ float careful_item(
   return sum;
 }
 
-// The march over one item, adding to sums[tap][v]; row_of(h) and grad_of(row) load.
-template <typename Traits, typename Row, typename Grad, typename LoadRow, typename LoadGrad>
+// The march over one item, adding to sums[tap][v]. take_row(row, r) gives input row r, the rows in
+// order from item.first_row * kStride; take_grad(grad, o) gives grad_output row o, or zeros.
+template <typename Traits, typename Row, typename Grad, typename TakeRow, typename TakeGrad>
 __device__ __forceinline__ void march_item(
     float (&sums)[Traits::kTaps + 1][Traits::kVector],
     const March& m,
     const Item& item,
-    const LoadRow& load_row,
-    const LoadGrad& load_grad) {
+    const TakeGrad& take_grad,
+    const TakeRow& take_row) {
   constexpr int kVector = Traits::kVector;
   constexpr int kTile = Traits::kTile;
   constexpr int kStride = Traits::kStride;
   const int top = item.row_phase - m.padding_height;
   float grads[Traits::kSlots][kTile][kVector] = {};
-  Row next;
-  Grad next_grad;
-  load_row(next, item.first_row * kStride);
-  load_grad(next_grad, item.first_row);
   const int steps = item.last_row + Traits::kSlots - 1;
   for (int step = item.first_row; step < steps; ++step) {
+    Grad grad;
+    take_grad(grad, step);
 #pragma unroll
     for (int s = Traits::kSlots - 1; s >= 0; --s) {
 #pragma unroll
@@ -128,18 +132,25 @@ __device__ __forceinline__ void march_item(
           if (s > 0) {
             grads[s][t][v] = grads[s > 0 ? s - 1 : 0][t][v];
           } else {
-            grads[0][t][v] = next_grad.value(t, v);
+            grads[0][t][v] = grad.value(t, v);
             sums[Traits::kTaps][v] += grads[0][t][v];
           }
         }
       }
     }
-    load_grad(next_grad, step + 1);
 #pragma unroll
     for (int i = 0; i < kStride; ++i) {
       const int r = step * kStride + i;
-      const Row row = next;
-      load_row(next, r + 1);
+      Row row;
+      take_row(row, r);
+      float values[Traits::kColumns][kVector];
+#pragma unroll
+      for (int c = 0; c < Traits::kColumns; ++c) {
+#pragma unroll
+        for (int v = 0; v < kVector; ++v) {
+          values[c][v] = row.value(c, v);
+        }
+      }
       const int h = top + r * m.dilation_height;
       if (h < 0 || h >= m.src_height) {
         continue;
@@ -158,7 +169,7 @@ __device__ __forceinline__ void march_item(
 #pragma unroll
               for (int v = 0; v < kVector; ++v) {
                 float& sum = sums[tap < Traits::kTaps ? tap : 0][v];
-                sum = fmaf(row.value(t * kStride + kw, v), grads[s][t][v], sum);
+                sum = fmaf(values[t * kStride + kw][v], grads[s][t][v], sum);
               }
             }
           }
@@ -166,6 +177,32 @@ __device__ __forceinline__ void march_item(
       }
     }
   }
+}
+
+// march_item() with the next row of either tensor loaded into registers while one is used.
+template <typename Traits, typename Row, typename Grad, typename LoadRow, typename LoadGrad>
+__device__ __forceinline__ void march_planes(
+    float (&sums)[Traits::kTaps + 1][Traits::kVector],
+    const March& m,
+    const Item& item,
+    const LoadRow& load_row,
+    const LoadGrad& load_grad) {
+  Row next;
+  Grad next_grad;
+  load_row(next, item.first_row * Traits::kStride);
+  load_grad(next_grad, item.first_row);
+  march_item<Traits, Row, Grad>(
+      sums,
+      m,
+      item,
+      [&](Grad& grad, int o) {
+        grad = next_grad;
+        load_grad(next_grad, o + 1);
+      },
+      [&](Row& row, int r) {
+        row = next;
+        load_row(next, r + 1);
+      });
 }
 
 template <typename scalar_t, int kColumns, int kVector>
@@ -221,7 +258,11 @@ __global__ void grad_weight_channels_last_kernel(
   using scalar_t = typename Traits::scalar_t;
   constexpr int kVector = Traits::kVector;
   constexpr int kSums = Traits::kTaps + 1;
-  extern __shared__ float shared[];
+  extern __shared__ float4 shared_rows[];
+  float* const shared = reinterpret_cast<float*>(shared_rows); // once the rows are done
+  typename Traits::Rows rows(shared_rows);
+  typename Traits::Grads grads(
+      reinterpret_cast<char*>(shared_rows) + Traits::Rows::kBytes);
 
   const int lane = threadIdx.x % m.lanes;
   const int tile = threadIdx.x / m.lanes;
@@ -248,26 +289,56 @@ __global__ void grad_weight_channels_last_kernel(
         grad_output + (item.image * m.dst_height * m.dst_width + first) * m.channels + channel;
     using Row = Columns<scalar_t, Traits::kColumns, kVector>;
     using Grad = Columns<scalar_t, Traits::kTile, kVector>;
+    // A step's grad_output row travels with its first input row.
+    const int last_row = (item.last_row - 1) * Traits::kStride + Traits::kHeight - 1;
+    const auto fill = [&](int r) {
+      const int h = top + r * m.dilation_height;
+      rows.fill(
+          corner + h * m.src_width * m.channels,
+          r <= last_row && h >= 0 && h < m.src_height,
+          inside,
+          step,
+          m.aligned,
+          valid);
+      const int o = r / Traits::kStride;
+      if (r % Traits::kStride == 0) {
+        grads.fill(
+            grad_corner + (item.row_phase + o * m.dilation_height) * m.dst_width * m.channels,
+            o < item.last_row,
+            grad_inside,
+            step,
+            m.aligned,
+            valid);
+      }
+      Traits::Rows::commit();
+    };
+    rows.restart();
+    grads.restart();
+#pragma unroll
+    for (int i = 0; i < Traits::kStages - 1; ++i) {
+      fill(item.first_row * Traits::kStride + i);
+    }
     march_item<Traits, Row, Grad>(
         sums,
         m,
         item,
-        [&](Row& row, int r) {
-          const int h = top + r * m.dilation_height;
-          if (h >= 0 && h < m.src_height) {
-            row.load(corner + h * m.src_width * m.channels, inside, step, m.aligned, valid);
+        [&](Grad& grad, int o) {
+          Traits::Rows::wait();
+          grads.use(grad.at);
+          if (o >= item.last_row) {
+            grad.clear();
           }
         },
-        [&](Grad& grad, int o) {
-          grad.clear();
-          if (o < item.last_row) {
-            const int h = item.row_phase + o * m.dilation_height;
-            grad.load(
-                grad_corner + h * m.dst_width * m.channels, grad_inside, step, m.aligned, valid);
-          }
+        [&](Row& row, int r) {
+          Traits::Rows::wait();
+          rows.use(row.at);
+          fill(r + Traits::kStages - 1);
         });
   }
 
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.wait_all;" ::: "memory");
+#endif
   bool spoilt = false;
 #pragma unroll
   for (int k = 0; k < kSums; ++k) {
@@ -405,6 +476,9 @@ __global__ void grad_weight_planes_kernel(
 
   for (int index = chunk * kThreads + threadIdx.x; index < m.items; index += stride) {
     const Item item = item_of(m, index, Traits::kTile);
+    if (item.column_phase + item.first_column * m.dilation_width >= m.dst_width) {
+      continue; // this phase of the dilation has one column less than the first
+    }
     const int left = item.column_phase - m.padding_width +
         item.first_column * Traits::kStride * m.dilation_width;
     const int first = item.column_phase + item.first_column * m.dilation_width;
@@ -426,7 +500,7 @@ __global__ void grad_weight_planes_kernel(
         }
       };
       const int own = left + Traits::kLeft;
-      march_item<Traits, Row, Grad>(
+      march_planes<Traits, Row, Grad>(
           sums,
           m,
           item,
@@ -451,7 +525,7 @@ __global__ void grad_weight_planes_kernel(
       using Grad = Columns<scalar_t, 1, 1>;
       const uint32_t inside =
           columns_inside<Traits>(left, Traits::kColumns, m.dilation_width, m.src_width);
-      march_item<Traits, Row, Grad>(
+      march_planes<Traits, Row, Grad>(
           sums,
           m,
           item,
@@ -605,8 +679,10 @@ int64_t launch_channels_last(
   const int64_t chunks = chunks_for(m.items, tiles, groups);
   partial = empty_partial(input, chunks, p);
   constexpr int kSums = Traits::kTaps + 1;
-  const size_t shared = sizeof(float) *
+  const size_t sums = sizeof(float) *
       std::max(m.lanes * tiles, std::max(1, tiles / 2) * m.lanes * kSums * kVector);
+  const size_t shared = std::max<size_t>(sums, Traits::Rows::kBytes + Traits::Grads::kBytes);
+  allow_shared(grad_weight_channels_last_kernel<Traits>, shared);
   grad_weight_channels_last_kernel<Traits>
       <<<dim3(chunks, groups),
          m.lanes * tiles,
