@@ -34,7 +34,7 @@ class Entry:
 
     @property
     def name(self) -> str:
-        """The operator's name with its overload, 'gdh' or 'hypot.zoo'."""
+        """The operator's name with its overload, 'hypot' or 'hypot.out'."""
         found = _FUNCTION_NAME.match(self.key)
         return found[1] if found else self.key
 

@@ -53,6 +53,11 @@ class Base:
         return self.root / "torch"
 
     @property
+    def torch_cpu(self) -> Path:
+        """The library that holds nearly everything."""
+        return self.root / "torch" / "lib" / "libtorch_cpu.so"
+
+    @property
     def include(self) -> Path:
         """The wheel's headers."""
         return self.root / "torch" / "include"

@@ -90,15 +90,20 @@ def undo(python: str | None, ui: Ui) -> None:
 
 
 def _with_true_tag(grafted: graft.Grafted, ui: Ui) -> Base:
-    """The base with a platform tag that the new libraries keep."""
+    """The base with a platform tag that the new libraries keep.
+
+    Some official tags promise less than their own libraries need (2.6.0 says manylinux1); only what
+    the graft adds to that is corrected.
+    """
     base = grafted.base
     needed = platform.needed_glibc(grafted.libraries)
     tag = platform.raised_tag(base.wheel_tag, needed)
-    if tag != base.wheel_tag:
-        ui.warn(
-            f"the kernels need glibc {needed[0]}.{needed[1]}, more than the base's tag promises; "
-            f"the wheel is tagged {tag.rpartition('-')[2]} (compile on an older system for less)"
-        )
+    if tag == base.wheel_tag or needed <= platform.needed_glibc([base.torch_cpu]):
+        return base
+    ui.warn(
+        f"the kernels need glibc {needed[0]}.{needed[1]}, more than the base does; the wheel is "
+        f"tagged {tag.rpartition('-')[2]} (compile on an older system for less)"
+    )
     return replace(base, wheel_tag=tag)
 
 

@@ -26,7 +26,7 @@ def methods(manifest: Manifest) -> list[str]:
 
 
 def expression(op: dict[str, Any]) -> str:
-    """Where the builtin lives: torch.gdh, torch._C._nn.x, torch._C._special.special_x."""
+    """Where the builtin lives: torch.x, torch._C._nn.x, torch._C._special.special_x."""
     module = op["python_module"]
     return f"torch.{op['name']}" if module is None else f"torch._C._{module}.{op['name']}"
 

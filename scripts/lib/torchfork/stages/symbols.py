@@ -93,7 +93,7 @@ def _ours(objects: dict[Unit, Symbols]) -> set[str]:
 
 
 def _plain(name: str) -> str:
-    """'gdh' of 'at::native::gdh(at::Tensor const&)'; a structured kernel's class for its impl."""
+    """'hypot' of 'at::native::hypot(at::Tensor const&)'; of a structured kernel, its class."""
     head = name.split("(", 1)[0]
     parts = head.split("::")
     return parts[-2] if parts[-1] in {"impl", "meta"} else parts[-1]
