@@ -153,7 +153,9 @@ def test_overrides_knows_the_signature(case: Case) -> None:
     for bound, present in ((case.function, "function"), (case.method, "method")):
         if bound:
             target = case.python_function if present == "function" else case.python_method
-            inspect.signature(known[target]).bind(*args, **case.kwargs)
+            assert target in known
+            if case.overload == "default":  # upstream's entry for its own name stays as it is
+                inspect.signature(known[target]).bind(*args, **case.kwargs)
 
 
 @by_case
