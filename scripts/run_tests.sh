@@ -9,7 +9,7 @@
 #   faults  bad input: each error with its code, its line and its cure
 #
 # Name one or more to run these alone; what follows -- goes to pytest:
-#   scripts/run_tests.sh unit ops -- -k gdh
+#   scripts/run_tests.sh unit ops -- -k views
 set -euo pipefail
 
 project=$(CDPATH='' cd -P -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)

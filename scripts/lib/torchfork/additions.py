@@ -144,7 +144,7 @@ def _entry(node: yaml.Node, path: Path, title: str, loader: _Loader) -> Entry:
 
 def _malformed(path: Path, error: Exception) -> AdditionsError:
     mark = getattr(error, "problem_mark", None)
-    if "end of stream" in str(getattr(error, "problem", "")):
+    if re.search("end of stream|stream end", str(getattr(error, "problem", ""))):
         # What was never closed is of more help than the last line of the file.
         mark = getattr(error, "context_mark", None) or mark
     where = f"{path}:{mark.line + 1}" if mark else str(path)

@@ -54,5 +54,5 @@ def merge_text(upstream: str, ours: YamlFile, path: str) -> Merged:
     if not ours.entries:
         return Merged(clean, clean.count("\n") + 1)
     body = ours.text if ours.text.endswith("\n") else ours.text + "\n"
-    head = f"{clean}\n# {BEGIN}\n"
+    head = f"{clean}# {BEGIN}\n"  # no blank line, which would stay when the block is taken out
     return Merged(f"{head}{body}# {END}\n", head.count("\n") + 1)

@@ -1,0 +1,65 @@
+"""Additions written into a directory by a test, and a base that is just a directory."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from torchfork.additions import Additions, load
+from torchfork.bases.base import Base, Interpreter
+from torchfork.merged import MERGED_FILES
+
+NATIVE = """\
+# two operators
+- func: swing(Tensor self) -> Tensor
+  variants: function, method
+  dispatch:
+    CPU: swing_cpu
+  autogen: swing.out
+
+- func: sway.more(Tensor self, int n=1) -> (Tensor left, Tensor right)
+  dispatch:
+    CompositeExplicitAutograd: sway
+"""
+DERIVATIVES = """\
+- name: swing(Tensor self) -> Tensor
+  self: grad * 2
+"""
+
+
+def write(root: Path, native: str = NATIVE, derivatives: str = "", **sources: str) -> Additions:
+    """Additions with the given files; keyword `native__X_cpp` is aten_src/native/X.cpp."""
+    root.mkdir(parents=True, exist_ok=True)
+    (root / "native_functions_additions.yaml").write_text(native, encoding="utf-8")
+    if derivatives:
+        (root / "derivatives_additions.yaml").write_text(derivatives, encoding="utf-8")
+    for name, text in sources.items():
+        stem, _, suffix = name.replace("__", "/").rpartition("_")
+        path = root / "aten_src" / f"{stem}.{suffix}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return load(root)
+
+
+def base(root: Path, *, version: str = "9.1.0+cpu", cuda: str | None = None) -> Base:
+    """A base with nothing in it but the YAML files, whose entries are upstream's."""
+    for key, relative in MERGED_FILES.items():
+        (root / relative).parent.mkdir(parents=True, exist_ok=True)
+        (root / relative).write_text(f"# upstream's {key}\n- func: relu(Tensor self) -> Tensor\n")
+    interpreter = Interpreter(
+        Path(sys.executable), "3.11.7", "cpython", ".cpython-311-x86_64-linux-gnu.so",
+        root / "python-include", root / "site",
+    )  # fmt: skip
+    return Base(
+        root, version, "c0ffee" * 6 + "abcd", cuda, "torch-9.1.0.dist-info",
+        "cp311-cp311-linux_x86_64", None, "0" * 64, interpreter,
+    )  # fmt: skip
+
+
+def tree(root: Path) -> dict[str, bytes]:
+    """Every file below a directory with its bytes."""
+    return {
+        path.relative_to(root).as_posix(): path.read_bytes()
+        for path in sorted(root.rglob("*"))
+        if path.is_file()
+    }

@@ -1,0 +1,118 @@
+"""The command line: exit codes, messages on stderr, results on stdout, never a bare traceback."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from torchfork import cli
+from torchfork.errors import KernelError
+
+Raise = Callable[[BaseException], None]
+
+
+@pytest.fixture
+def failing(monkeypatch: pytest.MonkeyPatch) -> Raise:
+    """Make `torchfork check` end in a given exception."""
+
+    def arrange(error: BaseException) -> None:
+        def run(*arguments: object) -> None:
+            raise error
+
+        monkeypatch.setattr("torchfork.commands.check.run", run)
+
+    return arrange
+
+
+def test_an_error_ends_with_its_code_and_no_traceback(
+    failing: Raise, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failing(KernelError("no such kernel", where="a.yaml:3", why="none", next="write it"))
+    assert cli.main(["check"]) == 14
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err == "\nerror: no such kernel\nwhere: a.yaml:3\nwhy:   none\nnext:  write it\n"
+
+
+def test_debug_adds_the_traceback(failing: Raise, capsys: pytest.CaptureFixture[str]) -> None:
+    failing(KernelError("no such kernel"))
+    assert cli.main(["check", "--debug"]) == 14
+    assert "Traceback (most recent call last)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("number", "says"),
+    [
+        (errno.ENOSPC, "the disk is full"),
+        (errno.EDQUOT, "the disk is full"),
+        (errno.EROFS, "cannot write here"),
+        (errno.EACCES, "no permission for this file"),
+        (errno.EPERM, "no permission for this file"),
+    ],
+)
+def test_what_the_disk_refuses_is_an_output_error_wherever_it_happens(
+    failing: Raise, capsys: pytest.CaptureFixture[str], number: int, says: str
+) -> None:
+    failing(OSError(number, os.strerror(number), "/some/file"))
+    assert cli.main(["check"]) == 30
+    err = capsys.readouterr().err
+    assert says in err and "where: /some/file" in err and "next:" in err
+    assert os.strerror(number) in err and "Traceback" not in err
+
+
+def test_an_unforeseen_exception_says_how_to_report_it(
+    failing: Raise, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failing(ZeroDivisionError("division by zero"))
+    assert cli.main(["check"]) == 70
+    err = capsys.readouterr().err
+    assert "ZeroDivisionError: division by zero" in err and "--debug" in err
+    assert "where: test_cli.py:" in err and "Traceback" not in err
+
+
+def test_an_interrupt_ends_as_shells_expect(
+    failing: Raise, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failing(KeyboardInterrupt())
+    assert cli.main(["check"]) == 130
+    assert "the next run goes on" in capsys.readouterr().err
+
+
+def test_options_that_exclude_each_other_are_told_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["check", "--torch", "2.13.0", "--base", "installed"]) == 2
+    assert "--torch and --base exclude each other" in capsys.readouterr().err
+    assert cli.main(["build", "--develop", "--torch", "2.13.0"]) == 2
+    assert "no other base can be named" in capsys.readouterr().err
+
+
+def test_an_unknown_release_lists_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["check", "--torch", "1.0.0"]) == 20
+    err = capsys.readouterr().err
+    assert "1.0.0" in err and "2.13.0" in err and "next:" in err
+
+
+@pytest.mark.parametrize("number", ["0", "-1", "one"])
+def test_a_number_below_one_is_refused(number: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["build", "--number", number])
+    assert caught.value.code == 2 and "--number" in capsys.readouterr().err
+
+
+def test_the_way_that_is_not_there_yet_is_refused_by_name(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert cli.main(["build", "--from-source"]) == 12
+    assert "--from-source" in capsys.readouterr().err
+
+
+def test_additions_that_are_none_are_told_before_anything_is_fetched(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHFORK_CACHE", str(tmp_path / "cache"))
+    assert cli.main(["build", "--additions", str(tmp_path)]) == 10
+    assert "--additions DIR" in capsys.readouterr().err
+    assert not (tmp_path / "cache").exists()

@@ -1,0 +1,50 @@
+"""Every class of error has an exit code of its own, which README.md lists with its cure."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+
+from torchfork import cli, errors
+
+README = Path(__file__).resolve().parents[2] / "README.md"
+CLASSES = [
+    value
+    for value in vars(errors).values()
+    if inspect.isclass(value) and issubclass(value, errors.ForkError)
+]
+
+
+def test_no_two_classes_share_an_exit_code() -> None:
+    codes = [kind.exit_code for kind in CLASSES]
+    assert len(CLASSES) > 15 and len(set(codes)) == len(codes)
+    # what shells and the command line itself use
+    assert not {0, cli.INTERRUPTED} & set(codes) and max(codes) < 126
+
+
+def rows() -> dict[int, str]:
+    """The rows of README.md's table of exit codes."""
+    lines = README.read_text(encoding="utf-8").splitlines()
+    found = [re.match(r"\|\s*`?(\d+)`?\s*\|(.+)\|\s*$", line) for line in lines]
+    return {int(match[1]): match[2] for match in found if match}
+
+
+@pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__name__)
+def test_the_readme_has_every_exit_code_and_its_cure(kind: type[errors.ForkError]) -> None:
+    row = rows().get(kind.exit_code)
+    assert row is not None, f"README.md lacks {kind.exit_code} ({kind.__name__})"
+    meaning, _, cure = (cell.strip() for cell in row.rpartition("|"))
+    assert kind.__name__ in meaning and len(meaning) > 30 and len(cure) > 5, row
+
+
+def test_the_readme_has_no_exit_code_that_does_not_exist() -> None:
+    known = {kind.exit_code for kind in CLASSES} | {0, cli.INTERRUPTED}
+    assert set(rows()) <= known
+
+
+def test_a_message_labels_its_parts_and_leaves_out_the_empty_ones() -> None:
+    error = errors.KernelError("it is gone", where="a.cpp:3", next="look\nharder")
+    assert error.render() == "error: it is gone\nwhere: a.cpp:3\nnext:  look\n       harder"

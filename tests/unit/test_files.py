@@ -1,0 +1,135 @@
+"""Files: whole or not at all, whatever ends the run that writes them."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from torchfork import files
+from torchfork.errors import BusyError, OutputError
+
+
+def names(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir())
+
+
+def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
+    files.write_text(tmp_path / "x", "old")
+    with pytest.raises(RuntimeError), files.atomic_open(tmp_path / "x") as stream:
+        stream.write(b"half")
+        raise RuntimeError
+    assert (tmp_path / "x").read_text() == "old" and names(tmp_path) == ["x"]
+
+
+def test_a_full_disk_is_told_and_leaves_the_old_file(tmp_path: Path) -> None:
+    files.write_text(tmp_path / "x", "old")
+    with pytest.raises(OutputError, match="disk is full"), files.atomic_open(tmp_path / "x"):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    assert (tmp_path / "x").read_text() == "old" and names(tmp_path) == ["x"]
+
+
+def test_a_tree_that_does_not_fit_is_a_full_disk_too() -> None:
+    """shutil collects its complaints into one error without a number."""
+    complaints = shutil.Error([("a", "b", f"[Errno 28] {files.DISK_FULL}")])
+    assert "disk is full" in files.output_error(Path("t"), complaints).what
+
+
+def test_a_directory_is_replaced_whole(tmp_path: Path) -> None:
+    target = tmp_path / "made"
+    for text in ("first", "second"):
+        files.build_directory(target, lambda made, text=text: (made / text).touch())
+        assert names(target) == [text] and names(tmp_path) == ["made"]
+
+
+def test_a_directory_whose_making_fails_leaves_the_old_one(tmp_path: Path) -> None:
+    target = tmp_path / "made"
+    files.build_directory(target, lambda made: (made / "old").touch())
+
+    def fill(made: Path) -> None:
+        (made / "half").touch()
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        files.build_directory(target, fill)
+    assert names(target) == ["old"] and names(tmp_path) == ["made"]
+
+
+def test_a_run_killed_while_it_deletes_the_old_directory_leaves_the_new_one_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The note that says what a directory was made from may be the last file to be deleted."""
+    target = tmp_path / "made"
+    files.build_directory(target, lambda made: (made / "old").touch())
+
+    class Killed(BaseException):
+        pass
+
+    def kill(path: Path, ignore_errors: bool = False) -> None:
+        raise Killed
+
+    monkeypatch.setattr(shutil, "rmtree", kill)
+    with pytest.raises(Killed):
+        files.build_directory(target, lambda made: (made / "new").touch())
+    assert names(target) == ["new"]
+
+
+def test_leavings_of_killed_runs_go_and_nothing_else_does(tmp_path: Path) -> None:
+    (tmp_path / ".made.abc.old" / "deep").mkdir(parents=True)
+    (tmp_path / ".note.json.xyz").touch()
+    (tmp_path / "made").mkdir()
+    (tmp_path / ".link").symlink_to(tmp_path / "made")
+    files.remove_leavings(tmp_path)
+    assert names(tmp_path) == ["made"]
+
+
+def test_equal_contents_are_not_written_again(tmp_path: Path) -> None:
+    assert files.write_if_changed(tmp_path / "x", "a")
+    os.utime(tmp_path / "x", (1, 1))
+    assert not files.write_if_changed(tmp_path / "x", "a")
+    assert (tmp_path / "x").stat().st_mtime == 1
+    assert files.write_if_changed(tmp_path / "x", "b")
+
+
+def test_borders_between_texts_count_in_a_hash() -> None:
+    assert files.sha256_text("ab", "c") != files.sha256_text("a", "bc")
+
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from torchfork import files
+with files.lock(Path(sys.argv[1]), "holding on", print, 1):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_second_run_names_the_holder_and_gets_the_lock_when_that_one_is_killed(
+    tmp_path: Path,
+) -> None:
+    guard = tmp_path / "a.lock"
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(guard)], stdout=subprocess.PIPE, text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )  # fmt: skip
+    assert holder.stdout is not None and holder.stdout.readline() == "held\n"
+    waited: list[str] = []
+    try:
+        with pytest.raises(BusyError) as caught, files.lock(guard, "x", waited.append, 0.2):
+            raise AssertionError("both hold it")
+        assert waited == [f"process {holder.pid} (holding on)"]
+        assert caught.value.exit_code == 31 and str(holder.pid) in caught.value.what
+        threading.Timer(0.3, holder.kill).start()
+        with files.lock(guard, "x", waited.append, 20):
+            assert len(waited) == 2
+    finally:
+        holder.kill()
+        holder.wait()
+        holder.stdout.close()

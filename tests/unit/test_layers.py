@@ -1,0 +1,184 @@
+"""The package's order: who may import whom, what it may know, how large a module may be."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+PROJECT = Path(__file__).resolve().parents[2]
+LIB = PROJECT / "scripts" / "lib"
+PACKAGE = LIB / "torchfork"
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+# Each layer may import from the ones before it. Folders count as a whole; a module that is named
+# here belongs to the layer that names it.
+LAYERS = (
+    ("errors",),
+    ("process", "files", "ui", "cache", "pytext", "rawzip", "markers"),
+    ("releases", "additions", "pip"),
+    ("bases",),
+    ("traits", "toolchain", "upstream", "merged", "units", "ninjafile", "complaints", "cleanenv"),
+    ("stubs", "hooks", "codegen"),
+    ("stages",),
+    ("lanes",),
+    ("commands",),
+    ("cli",),
+    ("__main__",),
+)
+ORDER = {name: number for number, layer in enumerate(LAYERS) for name in layer}
+
+# Modules of more than 250 lines, each with the reason why it is not two.
+LARGE = {
+    "codegen/driver.py": (360, "the one process that runs torchgen; its parts share a filter"),
+    "stages/develop.py": (260, "install and undo are one journal's two directions"),
+    "stages/pack.py": (260, "the two kinds of source of one wheel writer"),
+}
+
+
+def name_of(path: Path) -> str:
+    """A module's path below the package without its suffix: 'stages/link'."""
+    return path.relative_to(PACKAGE).with_suffix("").as_posix()
+
+
+def layer_of(name: str) -> int:
+    return ORDER[name.split("/")[0]]
+
+
+def imports(path: Path) -> Iterator[tuple[str, int]]:
+    """The package's modules that a module imports, at any depth of its code."""
+    folder = path.parent.relative_to(PACKAGE).parts
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            above = folder[: len(folder) - node.level + 1]
+            start = [*above, *(node.module.split(".") if node.module else [])]
+            for alias in node.names:
+                yield from _resolved([*start, alias.name], node.lineno)
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("torchfork"):
+            for alias in node.names:
+                parts = [*str(node.module).split(".")[1:], alias.name]
+                yield from _resolved(parts, node.lineno)
+
+
+def _resolved(parts: list[str], line: int) -> Iterator[tuple[str, int]]:
+    """The module that 'a.b.name' means: a.b.name itself, or a.b that has the name."""
+    for end in (len(parts), len(parts) - 1):
+        stem = PACKAGE.joinpath(*parts[:end])
+        if end and (stem.with_suffix(".py").is_file() or (stem / "__init__.py").is_file()):
+            yield "/".join(parts[:end]), line
+            return
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_dependencies_point_one_way(path: Path) -> None:
+    name = name_of(path)
+    if name == "__init__":
+        assert not list(imports(path))
+        return
+    wrong = [
+        f"{name}:{line} imports {other}"
+        for other, line in imports(path)
+        if layer_of(other) > layer_of(name)
+    ]
+    assert not wrong
+
+
+def test_every_module_has_a_layer_and_every_layer_its_modules() -> None:
+    there = {name_of(path).split("/")[0] for path in MODULES} - {"__init__"}
+    assert there == set(ORDER)
+
+
+def test_the_import_reader_sees_what_is_there() -> None:
+    """The tests here would all pass if it saw nothing."""
+    seen = {other for other, _ in imports(PACKAGE / "lanes" / "graft.py")}
+    assert {"additions", "stages/compile", "stages/merge", "files", "ui"} <= seen
+    assert {other for other, _ in imports(PACKAGE / "files.py")} == {"errors"}
+
+
+def test_stages_do_not_import_one_another() -> None:
+    wrong = [
+        f"{name_of(path)}:{line} imports {other}"
+        for path in (PACKAGE / "stages").glob("*.py")
+        for other, line in imports(path)
+        if other.startswith("stages") and other != "stages"
+    ]
+    assert not wrong
+
+
+def operator_names() -> list[str]:
+    entries = yaml.safe_load((PROJECT / "native_functions_additions.yaml").read_text())
+    names = {entry["func"].partition("(")[0].partition(".")[0] for entry in entries}
+    assert len(names) >= 4
+    return sorted(names)
+
+
+def test_nothing_in_the_tooling_names_an_operator_of_ours() -> None:
+    word = re.compile(r"\b(" + "|".join(map(re.escape, operator_names())) + r")(?![a-z0-9])")
+    files = [p for folder in ("scripts", "ci") for p in sorted((PROJECT / folder).rglob("*"))]
+    texts = [p for p in files if p.is_file() and "__pycache__" not in p.parts]
+    found = [
+        f"{path.relative_to(PROJECT)}:{number}: {line.strip()}"
+        for path in texts
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if word.search(line)
+    ]
+    assert len(texts) > 60 and not found
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_a_module_is_small_or_says_why_not(path: Path) -> None:
+    limit, reason = LARGE.get(path.relative_to(PACKAGE).as_posix(), (250, ""))
+    lines = len(path.read_text(encoding="utf-8").splitlines())
+    assert lines <= limit, reason
+    assert not reason or lines > 250, "small enough now: take it off the list"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_a_module_says_what_it_owns(path: Path) -> None:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    assert ast.get_docstring(tree) or not tree.body
+
+
+# What may stand at the top of a module: definitions and constants. No calls that do anything.
+HARMLESS = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef, ast.Assign, ast.AnnAssign)
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_nothing_happens_at_import(path: Path) -> None:
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        # `if TYPE_CHECKING`, `if sys.version_info`, `if __name__ == "__main__"`
+        condition = isinstance(node, ast.If)
+        assert docstring or condition or isinstance(node, HARMLESS), f"{path}:{node.lineno}"
+
+
+def test_importing_everything_reads_no_file_of_the_user_and_runs_no_program() -> None:
+    program = """
+import importlib, pathlib, sys
+names = sys.argv[1:]
+seen = []
+def hook(event, args):
+    if event in {"subprocess.Popen", "os.system", "socket.connect", "os.mkdir", "os.remove"}:
+        seen.append((event, str(args)[:200]))
+    if event == "open" and isinstance(args[1], str) and set(args[1]) & set("wax+"):
+        seen.append((event, str(args)[:200]))
+sys.dont_write_bytecode = True
+sys.addaudithook(hook)
+for name in names:
+    importlib.import_module(name)
+assert not seen, seen
+"""
+    names = [f"torchfork.{name_of(path)}".replace("/", ".") for path in MODULES]
+    # A program that verification runs in another interpreter: importing it is running it.
+    names = [n.removesuffix(".__init__") for n in names if "verify_probe" not in n]
+    done = subprocess.run(
+        [sys.executable, "-c", program, *names], env={"PYTHONPATH": str(LIB), "PATH": ""},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr

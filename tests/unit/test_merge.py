@@ -1,0 +1,135 @@
+"""Merging: insertion between markers, idempotent, taken out again bit for bit (invariant 3)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import sample_additions as sample
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torchfork.additions import YamlFile
+from torchfork.bases.base import Base
+from torchfork.errors import StateError
+from torchfork.markers import BEGIN, END, strip_blocks
+from torchfork.merged import MERGED_FILES, MergedTree, merge_text
+from torchfork.stages import merge
+
+PATH = "native_functions.yaml"
+HOOKED = "torchgen/lists.py"
+
+
+def ours(text: str) -> YamlFile:
+    from torchfork.additions import Entry
+
+    return YamlFile(Path("ours.yaml"), text, (Entry(Path("ours.yaml"), 1, "x", {}, {}),))
+
+
+lines = st.lists(st.text(st.characters(codec="utf-8", exclude_categories=("C", "Z")), max_size=20))
+texts = lines.filter(lambda ls: not any("torchfork:" in line for line in ls)).map(
+    lambda ls: "".join(f"{line}\n" for line in ls)
+)
+
+
+@given(upstream=texts.filter(bool), added=texts)
+def test_merging_is_insertion_idempotent_and_reversible(upstream: str, added: str) -> None:
+    once = merge_text(upstream, ours(added), PATH).text
+    assert once.startswith(upstream) and added in once
+    assert merge_text(once, ours(added), PATH).text == once
+    assert strip_blocks(once, PATH) == upstream
+    assert merge_text(once, YamlFile(Path("o"), "", ()), PATH).text == upstream
+
+
+def test_a_second_merge_replaces_the_entries_of_the_first() -> None:
+    first = merge_text("upstream\n", ours("- func: old\n"), PATH).text
+    second = merge_text(first, ours("- func: new\n"), PATH).text
+    assert "old" not in second and second.count(BEGIN) == second.count(END) == 1
+
+
+def test_lines_of_the_merged_file_map_back_to_ours() -> None:
+    merged = merge_text("a\nb\n", ours("one\ntwo\n"), PATH)
+    numbered = merged.text.splitlines()
+    at = numbered.index("two") + 1
+    assert merged.our_line(at) == 2
+    assert merged.our_line(2) is None
+
+
+def test_a_last_line_without_a_newline_does_not_swallow_a_marker() -> None:
+    text = merge_text("upstream", ours("- func: x"), PATH).text
+    assert text.splitlines() == ["upstream", f"# {BEGIN}", "- func: x", f"# {END}"]
+
+
+@pytest.mark.parametrize("text", [f"a\n# {BEGIN}\nb\n", f"a\n# {END}\n", f"# {BEGIN}\n# {BEGIN}\n"])
+def test_half_a_block_is_refused_and_not_guessed_at(text: str) -> None:
+    with pytest.raises(StateError) as caught:
+        merge_text(text, ours("x\n"), PATH)
+    assert PATH in caught.value.where and caught.value.exit_code == 32
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Base:
+    made = sample.base(tmp_path / "base")
+    (made.root / HOOKED).write_text("LIST = [\n]\n")
+    (made.root / "torchgen" / "__pycache__").mkdir()
+    (made.root / "torchgen" / "__pycache__" / "x.pyc").write_bytes(b"")
+    return made
+
+
+def prepared(base: Base, tmp_path: Path, native: str = sample.NATIVE) -> MergedTree:
+    additions = sample.write(tmp_path / "additions", native)
+    return merge.prepare(base, additions, tmp_path / "tree")
+
+
+def test_the_copy_has_everything_of_the_base_and_the_base_stays_as_it_was(
+    base: Base, tmp_path: Path
+) -> None:
+    before = sample.tree(base.root)
+    merged = prepared(base, tmp_path)
+    assert sample.tree(base.root) == before
+    copied = sample.tree(merged.root)
+    changed = {name for name, data in before.items() if copied.get(name) != data}
+    assert changed == {MERGED_FILES["native"], "torchgen/__pycache__/x.pyc"}
+    assert sample.NATIVE in copied[MERGED_FILES["native"]].decode()
+
+
+def test_a_second_merge_rewrites_nothing(base: Base, tmp_path: Path) -> None:
+    merged = prepared(base, tmp_path)
+    before = {path: path.stat().st_mtime_ns for path in merged.root.rglob("*")}
+    prepared(base, tmp_path)
+    assert {path: path.stat().st_mtime_ns for path in merged.root.rglob("*")} == before
+
+
+def test_the_tree_depends_on_the_additions_and_not_on_what_they_were(
+    base: Base, tmp_path: Path
+) -> None:
+    fresh = sample.tree(prepared(base, tmp_path).root)
+    merged = prepared(base, tmp_path, sample.NATIVE.replace("swing", "swung"))
+    merge.apply_edits(base, merged, {HOOKED: "LIST = [\n  'swung',\n]\n"}, [HOOKED])
+    assert b"swung" in (merged.root / HOOKED).read_bytes()
+    merged = prepared(base, tmp_path)
+    merge.apply_edits(base, merged, {}, [HOOKED])
+    assert sample.tree(merged.root) == fresh
+
+
+def test_edits_outside_of_the_generator_do_not_get_into_its_copy(
+    base: Base, tmp_path: Path
+) -> None:
+    merged = prepared(base, tmp_path)
+    merge.apply_edits(base, merged, {"torch/overrides.py": "x"}, ["torch/overrides.py"])
+    assert not (merged.root / "torch").exists()
+
+
+def test_a_copy_that_was_killed_does_not_count(
+    base: Base, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(source: Path, target: Path) -> None:
+        (target / "half").write_text("")
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(merge, "_copy", killed)
+        with pytest.raises(KeyboardInterrupt):
+            prepared(base, tmp_path)
+    assert not (tmp_path / "tree" / "torchgen").exists()
+    assert not (prepared(base, tmp_path).root / "torchgen" / "half").exists()

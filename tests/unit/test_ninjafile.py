@@ -1,0 +1,121 @@
+"""The build file: what is compiled how, by paths that any shell and ninja take."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import ninja
+import pytest
+import sample_additions as sample
+
+from torchfork.ninjafile import common_flags, ninja_text
+from torchfork.toolchain import Cuda, Toolchain
+from torchfork.traits import Elf, Traits
+from torchfork.units import Generated, Unit, additions_units, all_units
+
+ELF = Elf((), "", "", "")
+TRAITS = Traits("c++20", True, "libgomp.so.1", "", True, False, ELF, ELF)
+PLAIN = Toolchain("g++", "", 2, True, None, "")
+CUDA = Cuda(Path("/cu da/bin/nvcc"), "13.0", (Path("/cu da/include"),), ("-gencode=x",))
+SOURCES = {
+    "native__Swing_cpp": "", "native__cpu__SwingKernel_cpp": "", "native__cuda__Swing_cu": "",
+    "native__cuda__Blas_cpp": "", "functorch__Rules_cpp": "", "native__Swing_h": "",
+}  # fmt: skip
+
+
+def units(tmp_path: Path, toolchain: Toolchain) -> dict[str, Unit]:
+    additions = sample.write(tmp_path / "additions", **SOURCES)
+    return {unit.object: unit for unit in additions_units(additions, toolchain)}
+
+
+def test_vector_kernels_are_compiled_once_a_capability_and_the_rest_once(tmp_path: Path) -> None:
+    made = units(tmp_path, PLAIN)
+    kernel = "additions/native/cpu/SwingKernel.cpp"
+    assert set(made) == {
+        "additions/native/Swing.cpp.o", "additions/functorch/Rules.cpp.o",
+        f"{kernel}.DEFAULT.o", f"{kernel}.AVX2.o", f"{kernel}.AVX512.o",
+    }  # fmt: skip
+    assert "-mavx512f" in made[f"{kernel}.AVX512.o"].flags
+    assert "-DCPU_CAPABILITY_AVX2" in made[f"{kernel}.AVX2.o"].flags
+    assert not [flag for flag in made[f"{kernel}.DEFAULT.o"].flags if flag.startswith("-m")]
+
+
+def test_another_processor_has_the_default_capability_only(tmp_path: Path) -> None:
+    made = units(tmp_path, replace(PLAIN, x86=False))
+    assert [name for name in made if "/cpu/" in name] == [
+        "additions/native/cpu/SwingKernel.cpp.DEFAULT.o"
+    ]
+
+
+def test_cuda_sources_are_compiled_with_a_toolkit_and_left_out_without(tmp_path: Path) -> None:
+    assert not [name for name in units(tmp_path, PLAIN) if "/cuda/" in name]
+    made = units(tmp_path, replace(PLAIN, cuda=CUDA))
+    assert made["additions/native/cuda/Swing.cu.o"].rule == "nvcc"
+    assert made["additions/native/cuda/Blas.cpp.o"].rule == "cxx"
+
+
+def test_every_object_comes_once_and_in_a_fixed_order(tmp_path: Path) -> None:
+    additions = sample.write(tmp_path / "additions", **SOURCES)
+    generated = [Generated("ATen/B.cpp", False), Generated("autograd/python_A.cpp", True)]
+    forth, back = (all_units(g, additions, PLAIN) for g in (generated, generated[::-1]))
+    assert forth == back
+    names = [unit.object for unit in forth]
+    assert names == sorted(set(names))
+    assert {unit.object for unit in forth if unit.python} > {"generated/autograd/python_A.cpp.o"}
+
+
+def test_no_path_of_the_machine_gets_into_an_object(tmp_path: Path) -> None:
+    """Relative sources, and a prefix map for the base, whose place is the user's cache."""
+    base = sample.base(tmp_path / "base")
+    additions = sample.write(tmp_path / "additions", **SOURCES)
+    made = all_units([], additions, PLAIN)
+    assert not [unit for unit in made if str(tmp_path) in unit.source + unit.object]
+    text = ninja_text(base, TRAITS, PLAIN, made)
+    assert f"-ffile-prefix-map={base.root}=." in text
+
+
+def test_the_bases_abi_decides_the_flags(tmp_path: Path) -> None:
+    base = sample.base(tmp_path)
+    old = replace(TRAITS, cxx_standard="c++17", cxx11_abi=False, pybind11_abi="_cxxabi1011")
+    flags = common_flags(base, old, PLAIN)
+    assert "-std=c++17" in flags and "-D_GLIBCXX_USE_CXX11_ABI=0" in flags
+    assert '-DPYBIND11_BUILD_ABI="_cxxabi1011"' in flags
+    assert "-DUSE_CUDA" not in flags and "-DUSE_CUDA" in common_flags(
+        base, old, replace(PLAIN, cuda=CUDA)
+    )
+
+
+@pytest.mark.parametrize(
+    "name", ["plain", "mit Leer zeichen", "ö$x", "it's", 'a"b', "x:y", "a&b;c"]
+)
+def test_any_directory_name_reaches_the_compiler_as_it_is(tmp_path: Path, name: str) -> None:
+    """ninja really runs; the compiler is a script that writes down what it was given."""
+    place = tmp_path / name
+    build = place / "build"
+    build.mkdir(parents=True)
+    compiler = tmp_path / "cxx"
+    compiler.write_text('#!/bin/sh\nfor a; do last=$a; done\nprintf "%s\\n" "$@" > "$last"\n')
+    compiler.chmod(0o755)
+    (build / "s$o urce.cpp").write_text("")
+    base = sample.base(place / "base")
+    unit = Unit("s$o urce.cpp", "a b:$c.o", "cxx", ('-DTEXT="x y$z"',), False, True)
+    text = ninja_text(base, TRAITS, replace(PLAIN, cxx=str(compiler)), [unit])
+    (build / "build.ninja").write_text(text)
+    done = subprocess.run(
+        [Path(ninja.BIN_DIR) / "ninja", "-C", build], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout
+    given = (build / "a b:$c.o").read_text().splitlines()
+    assert given[given.index("-c") + 1] == "s$o urce.cpp"
+    assert str(base.include) in given and '-DTEXT="x y$z"' in given
+    assert f"-isystem{base.interpreter.include}" in given
+
+
+def test_cuda_files_go_to_nvcc_with_the_same_host_compiler(tmp_path: Path) -> None:
+    unit = Unit("k.cu", "k.o", "nvcc", (), False, True)
+    tools = replace(PLAIN, cxx="g++-12", launcher="ccache", cuda=CUDA)
+    text = ninja_text(sample.base(tmp_path), TRAITS, tools, [unit])
+    assert "command = ccache '/cu da/bin/nvcc' -ccbin g++-12 " in text
+    assert "-gencode=x" in text and "build k.o: nvcc k.cu" in text

@@ -1,0 +1,140 @@
+"""Compilers and toolkits: found as the user says, refused by name when they do not fit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import sample_additions as sample
+
+from torchfork import toolchain
+from torchfork.bases.base import Base
+from torchfork.errors import ToolkitMismatchError, ToolMissingError, UsageError
+
+
+def toolkit(home: Path, version: str) -> Path:
+    """A CUDA home whose nvcc says a version."""
+    nvcc = home / "bin" / "nvcc"
+    nvcc.parent.mkdir(parents=True)
+    nvcc.write_text(
+        "#!/bin/sh\n"
+        f'[ "$1" = --dryrun ] && echo "#$ TOP={home}" >&2 && exit 0\n'
+        f'echo "Cuda compilation tools, release {version}, V{version}.48"\n'
+    )
+    nvcc.chmod(0o755)
+    return home
+
+
+@pytest.fixture
+def cuda_base(tmp_path: Path) -> Base:
+    base = sample.base(tmp_path / "base", version="9.1.0+cu130", cuda="13.0")
+    library = base.torch / "lib" / "libtorch_python.so"
+    library.parent.mkdir(parents=True)
+    names = b"sm_75 sm_80 sm_90 sm_100 sm_120 compute_120"
+    library.write_bytes(b"\0" * 50 + names + b"\0sm_75\0" + b"x" * 99)
+    return base
+
+
+@pytest.fixture(autouse=True)
+def nothing_on_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+
+
+def program(tmp_path: Path, name: str) -> Path:
+    path = tmp_path / "bin" / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("#!/bin/sh\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_no_compiler_says_what_to_install() -> None:
+    with pytest.raises(ToolMissingError, match=r"no C\+\+ compiler") as caught:
+        toolchain.find_cxx({})
+    assert caught.value.exit_code == 16 and "apt-get install g++" in caught.value.next
+
+
+def test_a_compiler_that_is_named_and_missing_is_not_replaced_by_another(tmp_path: Path) -> None:
+    program(tmp_path, "g++")
+    assert toolchain.find_cxx({}) == "g++"
+    with pytest.raises(ToolMissingError, match="'/no/g\\+\\+-99' is not there"):
+        toolchain.find_cxx({"CXX": "/no/g++-99"})
+
+
+def test_launchers_are_taken_as_cmake_users_name_them(tmp_path: Path) -> None:
+    assert toolchain.find_launcher({}) == ""
+    program(tmp_path, "sccache")
+    assert toolchain.find_launcher({}) == "sccache"
+    program(tmp_path, "ccache")
+    assert toolchain.find_launcher({}) == "ccache"
+    assert toolchain.find_launcher({"CMAKE_CXX_COMPILER_LAUNCHER": ""}) == ""
+
+
+@pytest.mark.parametrize("wanted", ["0", "-2", "two", "1.5"])
+def test_max_jobs_must_be_a_number_of_jobs(wanted: str) -> None:
+    with pytest.raises(UsageError, match="MAX_JOBS"):
+        toolchain.job_count({"MAX_JOBS": wanted})
+
+
+def test_jobs_follow_memory_unless_the_user_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert toolchain.job_count({"MAX_JOBS": "64"}) == 64
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(64)))
+    for gigabytes, jobs in ((1, 1), (4, 2), (1000, 64)):
+        monkeypatch.setattr(toolchain, "available_memory", lambda g=gigabytes: g * 10**9)
+        assert toolchain.job_count({}) == jobs
+
+
+def test_a_cpu_base_needs_no_toolkit(tmp_path: Path) -> None:
+    assert toolchain.find_cuda(sample.base(tmp_path), {}) == (None, "the base is a CPU build")
+
+
+@pytest.mark.parametrize("word", ["0", "OFF", "no", "false"])
+def test_use_cuda_off_leaves_cuda_out_and_says_so(cuda_base: Base, word: str) -> None:
+    cuda, note = toolchain.find_cuda(cuda_base, {"USE_CUDA": word})
+    assert cuda is None and "USE_CUDA=0" in note
+
+
+def test_a_toolkit_of_the_bases_major_version_is_taken(cuda_base: Base, tmp_path: Path) -> None:
+    home = toolkit(tmp_path / "cu da 13.2", "13.2")
+    headers = cuda_base.root / "nvidia" / "cu13" / "include"
+    headers.mkdir(parents=True)
+    cuda, note = toolchain.find_cuda(cuda_base, {"CUDA_HOME": str(home)})
+    assert cuda is not None and note == ""
+    assert (cuda.nvcc, cuda.version) == (home / "bin" / "nvcc", "13.2")
+    assert cuda.include == (home / "include", headers)
+    # the architectures of the base, the last one also as PTX
+    assert cuda.gencode[0] == "-gencode=arch=compute_75,code=sm_75"
+    assert cuda.gencode[-1] == "-gencode=arch=compute_120,code=compute_120"
+    assert len(cuda.gencode) == 6
+
+
+def test_the_users_architectures_win(cuda_base: Base, tmp_path: Path) -> None:
+    env = {"CUDA_HOME": str(toolkit(tmp_path / "c", "13.0")), "TORCH_CUDA_ARCH_LIST": "9.0a;10.0"}
+    cuda, _ = toolchain.find_cuda(cuda_base, env)
+    assert cuda is not None and cuda.gencode == (
+        "-gencode=arch=compute_90a,code=sm_90a", "-gencode=arch=compute_100,code=sm_100",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("listed", ["Hopper", "90", "8.0 +PTX", "8.0,x"])
+def test_what_is_no_architecture_is_refused(listed: str) -> None:
+    with pytest.raises(UsageError, match="no architecture"):
+        toolchain.architecture_flags(listed)
+
+
+def test_another_major_version_is_refused_with_both_named(cuda_base: Base, tmp_path: Path) -> None:
+    home = toolkit(tmp_path / "cuda", "12.8")
+    with pytest.raises(ToolkitMismatchError, match=r"12\.8.*CUDA 13\.0") as caught:
+        toolchain.find_cuda(cuda_base, {"CUDA_HOME": str(home)})
+    assert caught.value.exit_code == 17 and caught.value.where == str(home / "bin" / "nvcc")
+    assert "CUDA_HOME" in caught.value.next and "USE_CUDA=0" in caught.value.next
+
+
+def test_a_named_toolkit_that_is_missing_is_not_replaced_by_another(
+    cuda_base: Base, tmp_path: Path
+) -> None:
+    program(tmp_path, "nvcc")
+    with pytest.raises(ToolMissingError, match="no CUDA compiler") as caught:
+        toolchain.find_cuda(cuda_base, {"CUDA_HOME": str(tmp_path / "gone")})
+    assert caught.value.where == str(tmp_path / "gone" / "bin" / "nvcc")
+    assert caught.value.exit_code == 16 and "USE_CUDA=0" in caught.value.next
