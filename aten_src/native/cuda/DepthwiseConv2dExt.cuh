@@ -110,6 +110,9 @@ struct March {
   int32_t column_tiles;
   int32_t items;
   int32_t lanes; // channel vectors that a block covers (channels-last)
+  // Blocks side by side along the channels (channels-last). They are neighbours in launch order too,
+  // so that what they leave of a pixel's memory page is used while the page is open.
+  int32_t groups;
 };
 
 // Where one work item begins: image or plane, first and last row of its phase, first column.
@@ -533,16 +536,27 @@ bool with_window(const Params& p, const Launch& launch) {
   return false;
 }
 
-// How many vectors of channels a block covers: as little waste in the last block as possible, then
-// as many as possible.
-inline int lanes_for(int64_t vectors, int most) {
-  int best = static_cast<int>(std::min<int64_t>(vectors, most));
-  int64_t best_waste = divide_up(vectors, best) * best - vectors;
-  for (int lanes = best - 1; lanes >= 16; --lanes) {
-    const int64_t waste = divide_up(vectors, lanes) * lanes - vectors;
-    if (waste * 8 < best_waste * 7 || (waste <= best_waste && lanes % 16 == 0 && best % 16 != 0)) {
+// How many vectors of channels a block of at most `threads` threads covers: whole sectors of memory,
+// and as many threads at work as possible; with whole_trees its tiles are a power of two.
+inline int lanes_for(int64_t vectors, size_t vector_bytes, int threads, bool whole_trees) {
+  constexpr int kSectorBytes = 32;
+  constexpr int kMost = 32;
+  constexpr int kLeast = 12;
+  const int whole = kSectorBytes / static_cast<int>(vector_bytes);
+  if (vectors <= whole) {
+    return static_cast<int>(vectors);
+  }
+  int best = whole;
+  double most_at_work = 0;
+  for (int lanes = kMost; lanes >= std::min(whole, kLeast); lanes -= whole) {
+    int tiles = threads / lanes;
+    while (whole_trees && (tiles & (tiles - 1)) != 0) {
+      --tiles;
+    }
+    const double at_work = static_cast<double>(tiles) * vectors / divide_up(vectors, lanes);
+    if (at_work > most_at_work) {
       best = lanes;
-      best_waste = waste;
+      most_at_work = at_work;
     }
   }
   return best;

@@ -28,7 +28,6 @@ constexpr int kThreads = 128;
 // Enough threads to cover memory latency on the largest devices; a smaller problem is cut into
 // shorter marches until it has as many.
 constexpr int64_t kWantedThreads = 132 * 1024;
-constexpr int kMostLanes = 32;
 
 // The tile of a thread. A wider one reads less overhang; registers bound it: the sums are
 // slots x tile x vector, and small windows hold their taps in registers as well.
@@ -42,7 +41,7 @@ struct ChannelsLastTraits {
   static constexpr bool kTapsInRegisters = kTaps <= 9;
   static constexpr int kVector = kTapsInRegisters && sizeof(scalar_t) == 2 ? 4 : 2;
   static constexpr int kTile = kTapsInRegisters || kStride > 1 ? 4 : 7;
-  static constexpr int kBlocks = 
+  static constexpr int kBlocks =
       kTaps > 25 ? 2 : kTaps > 9 || kVector > 2 ? 3 : kStride > 1 ? 4 : 5;
   static constexpr int kSlots = (kHeight + kStride - 1) / kStride;
   static constexpr int kColumns = (kTile - 1) * kStride + kWidth;
@@ -169,9 +168,9 @@ __global__ void forward_channels_last_kernel(
       reinterpret_cast<float*>(shared_rows) + Traits::Ring::kBytes / sizeof(float);
 
   const int block_channels = m.lanes * kVector;
-  const int block_channel = blockIdx.y * block_channels;
+  const int block_channel = blockIdx.x % m.groups * block_channels;
   const int lane = threadIdx.x % m.lanes;
-  const int index = blockIdx.x * (blockDim.x / m.lanes) + threadIdx.x / m.lanes;
+  const int index = blockIdx.x / m.groups * (blockDim.x / m.lanes) + threadIdx.x / m.lanes;
   const int channel = block_channel + lane * kVector;
   const int valid = min(kVector, m.channels - channel);
   const bool works = index < m.items && valid > 0;
@@ -454,12 +453,13 @@ void launch_channels_last(const Pass& pass, March m) {
   auto* const dst = pass.dst.mutable_data_ptr<scalar_t>();
   const auto* const src = pass.src.const_data_ptr<scalar_t>();
   const int64_t vectors = divide_up(m.channels, kVector);
-  m.lanes = lanes_for(vectors, kMostLanes);
+  m.lanes = lanes_for(vectors, kVector * sizeof(scalar_t), kThreads, false);
+  m.groups = divide_up(vectors, m.lanes);
   m.aligned = m.channels % kVector == 0 && is_aligned(dst, kVector * sizeof(scalar_t)) &&
       is_aligned(src, kVector * sizeof(scalar_t));
   plan_items(m, m.batch, Traits::kTile, vectors, Traits::kWantedThreads, Traits::kHeight);
   const int tiles = std::max(1, kThreads / m.lanes);
-  const dim3 grid(divide_up(m.items, tiles), divide_up(vectors, m.lanes));
+  const unsigned int grid = divide_up(m.items, tiles) * m.groups;
   const size_t shared = Traits::Ring::kBytes + sizeof(float) * Traits::kTaps * m.lanes * kVector;
   allow_shared(forward_channels_last_kernel<Traits>, shared);
   forward_channels_last_kernel<Traits>

@@ -18,7 +18,6 @@ namespace {
 
 constexpr int kThreads = 128;
 constexpr int64_t kWantedThreads = 132 * 2048;
-constexpr int kMostLanes = 32;
 constexpr int kStride = 2;
 
 // kParity: of (first column of a tile + padding).
@@ -95,11 +94,11 @@ __global__ void grad_input_strided_kernel(
   const int block_channels = m.lanes * kVector;
   bool finite = true;
   if constexpr (kChannelsLast) {
-    const int block_channel = blockIdx.y * block_channels;
+    const int block_channel = blockIdx.x % m.groups * block_channels;
     finite = stage_taps<kTaps>(shared_taps, weight, block_channel, block_channels, m);
     finite = !__syncthreads_or(!finite);
     lane = threadIdx.x % m.lanes;
-    index = blockIdx.x * (blockDim.x / m.lanes) + threadIdx.x / m.lanes;
+    index = blockIdx.x / m.groups * (blockDim.x / m.lanes) + threadIdx.x / m.lanes;
     channel = block_channel + lane * kVector;
     if (channel >= m.channels) {
       return;
@@ -317,12 +316,13 @@ void launch_channels_last(const Pass& pass, Strided s) {
   s.column_offset = s.m.padding_width % kStride;
   s.m.dst_width = s.width + s.column_offset;
   const int64_t vectors = divide_up(s.m.channels, kVector);
-  s.m.lanes = lanes_for(vectors, kMostLanes);
+  s.m.lanes = lanes_for(vectors, kVector * sizeof(scalar_t), kThreads, false);
+  s.m.groups = divide_up(vectors, s.m.lanes);
   s.m.aligned = s.m.channels % kVector == 0 && is_aligned(dst, kVector * sizeof(scalar_t)) &&
       is_aligned(src, kVector * sizeof(scalar_t));
   plan_items(s.m, s.m.batch, Traits::kTile, vectors, kWantedThreads, Traits::kSize);
   const int tiles = std::max(1, kThreads / s.m.lanes);
-  const dim3 grid(divide_up(s.m.items, tiles), divide_up(vectors, s.m.lanes));
+  const unsigned int grid = divide_up(s.m.items, tiles) * s.m.groups;
   const size_t shared = sizeof(float) * Traits::kTaps * s.m.lanes * kVector;
   grad_input_strided_kernel<Traits, true, true>
       <<<grid, s.m.lanes * tiles, shared, c10::cuda::getCurrentCUDAStream()>>>(

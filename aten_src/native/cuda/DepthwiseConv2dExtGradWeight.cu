@@ -28,8 +28,6 @@ namespace {
 constexpr int kThreads = 128;
 constexpr int kWarp = 32;
 constexpr int64_t kWantedThreads = 132 * 1024;
-// Lanes of a channels-last block; the others are tiles, a power of two for the tree of sums.
-constexpr int kMostLanes = 32;
 constexpr int kTotalChannels = 32;
 constexpr int kTotalWays = 8;
 
@@ -247,7 +245,7 @@ __device__ __forceinline__ uint32_t columns_inside(int first, int count, int ste
   return inside;
 }
 
-// grid: chunks x groups of channels.
+// grid: groups of channels x chunks.
 template <typename Traits>
 C10_LAUNCH_BOUNDS_2(kThreads, Traits::kBlocks)
 __global__ void grad_weight_channels_last_kernel(
@@ -267,12 +265,12 @@ __global__ void grad_weight_channels_last_kernel(
   const int lane = threadIdx.x % m.lanes;
   const int tile = threadIdx.x / m.lanes;
   const int tiles = blockDim.x / m.lanes;
-  const int channel = (blockIdx.y * m.lanes + lane) * kVector;
+  const int channel = (blockIdx.x * m.lanes + lane) * kVector;
   const int valid = min(kVector, m.channels - channel);
   float sums[kSums][kVector] = {};
 
-  for (int index = blockIdx.x * tiles + tile; index < m.items && valid > 0;
-       index += gridDim.x * tiles) {
+  for (int index = blockIdx.y * tiles + tile; index < m.items && valid > 0;
+       index += gridDim.y * tiles) {
     const Item item = item_of(m, index, Traits::kTile);
     const int left = item.column_phase - m.padding_width +
         item.first_column * Traits::kStride * m.dilation_width;
@@ -352,8 +350,8 @@ __global__ void grad_weight_channels_last_kernel(
     for (int k = 0; k < kSums * kVector; ++k) {
       const int v = k % kVector;
       float sum = 0.0f;
-      for (int index = blockIdx.x * tiles + tile; index < m.items && v < valid;
-           index += gridDim.x * tiles) {
+      for (int index = blockIdx.y * tiles + tile; index < m.items && v < valid;
+           index += gridDim.y * tiles) {
         const Item item = item_of(m, index, Traits::kTile);
         sum += careful_item<Traits>(
             grad_output,
@@ -371,7 +369,7 @@ __global__ void grad_weight_channels_last_kernel(
         for (int other = 1; other < tiles; ++other) {
           sum += shared[other * m.lanes + lane];
         }
-        partial[(blockIdx.x * kSums + k / kVector) * m.channels + channel + v] = sum;
+        partial[(blockIdx.y * kSums + k / kVector) * m.channels + channel + v] = sum;
       }
       __syncthreads();
     }
@@ -407,7 +405,7 @@ __global__ void grad_weight_channels_last_kernel(
 #pragma unroll
       for (int v = 0; v < kVector; ++v) {
         if (v < valid) {
-          partial[(blockIdx.x * kSums + k) * m.channels + channel + v] = sums[k][v];
+          partial[(blockIdx.y * kSums + k) * m.channels + channel + v] = sums[k][v];
         }
       }
     }
@@ -667,7 +665,7 @@ int64_t launch_channels_last(
   const auto* const grads = grad_output.const_data_ptr<scalar_t>();
   const auto* const inputs = input.const_data_ptr<scalar_t>();
   const int64_t vectors = divide_up(m.channels, kVector);
-  m.lanes = lanes_for(vectors, kMostLanes);
+  m.lanes = lanes_for(vectors, kVector * sizeof(scalar_t), kThreads, true);
   m.aligned = m.channels % kVector == 0 && is_aligned(grads, kVector * sizeof(scalar_t)) &&
       is_aligned(inputs, kVector * sizeof(scalar_t));
   plan_items(m, m.batch, Traits::kTile, vectors, kWantedThreads, Traits::kHeight);
@@ -684,7 +682,7 @@ int64_t launch_channels_last(
   const size_t shared = std::max<size_t>(sums, Traits::Rows::kBytes + Traits::Grads::kBytes);
   allow_shared(grad_weight_channels_last_kernel<Traits>, shared);
   grad_weight_channels_last_kernel<Traits>
-      <<<dim3(chunks, groups),
+      <<<dim3(groups, chunks),
          m.lanes * tiles,
          shared,
          c10::cuda::getCurrentCUDAStream()>>>(
