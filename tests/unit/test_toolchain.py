@@ -22,6 +22,9 @@ def toolkit(home: Path, version: str) -> Path:
         f'echo "Cuda compilation tools, release {version}, V{version}.48"\n'
     )
     nvcc.chmod(0o755)
+    (home / "include").mkdir()
+    for name in toolchain.CUDA_HEADERS:
+        (home / "include" / name).touch()
     return home
 
 
@@ -138,3 +141,19 @@ def test_a_named_toolkit_that_is_missing_is_not_replaced_by_another(
         toolchain.find_cuda(cuda_base, {"CUDA_HOME": str(tmp_path / "gone")})
     assert caught.value.where == str(tmp_path / "gone" / "bin" / "nvcc")
     assert caught.value.exit_code == 16 and "USE_CUDA=0" in caught.value.next
+
+
+@pytest.mark.parametrize("name", toolchain.CUDA_HEADERS)
+def test_a_partial_toolkit_is_refused_by_the_header_that_it_lacks(
+    cuda_base: Base, tmp_path: Path, name: str
+) -> None:
+    """The packages beside torch may have it instead."""
+    home = toolkit(tmp_path / "cuda", "13.0")
+    (home / "include" / name).unlink()
+    with pytest.raises(ToolMissingError, match=name) as caught:
+        toolchain.find_cuda(cuda_base, {"CUDA_HOME": str(home)})
+    assert "USE_CUDA=0" in caught.value.next
+    packaged = cuda_base.root / "nvidia" / "some" / "include"
+    packaged.mkdir(parents=True)
+    (packaged / name).touch()
+    assert toolchain.find_cuda(cuda_base, {"CUDA_HOME": str(home)})[0]

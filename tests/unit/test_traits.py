@@ -36,7 +36,7 @@ KEY = "__pybind11_internals_v4_gcc_libstdcpp_cxxabi1011__"
 def library(path: Path, *flags: str | Path, text: str = "") -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     source = path.with_suffix(".c")
-    source.write_text(f'const char* text_of_{path.name.partition(".")[0]} = "{text}";\n')
+    source.write_text(f'const char* text = "{text}";\n')
     process.run(["gcc", "-shared", "-fPIC", source, "-o", path, *flags])
     source.unlink()
     return path
@@ -47,7 +47,9 @@ def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Small libraries in the places where traits are read."""
     lib = tmp_path_factory.mktemp("libraries") / "torch" / "lib"
     omp = library(lib / "libgomp-a34b3233.so.1", "-Wl,-soname,libgomp-a34b3233.so.1")
-    cpu = library(lib / "libtorch_cpu.so", "-Wl,--no-as-needed", omp)
+    cpu = library(
+        lib / "libtorch_cpu.so", "-Wl,--no-as-needed", omp, "-Wl,-soname,libtorch_cpu.so"
+    )
     library(
         lib / "libtorch.so", "-Wl,--no-as-needed", cpu, "-Wl,-soname,libtorch.so",
         "-Wl,--enable-new-dtags,-rpath,$ORIGIN",

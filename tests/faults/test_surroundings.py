@@ -1,0 +1,251 @@
+"""Faults of the machine around a build: each with its exit code, its words, nothing half-written.
+
+The command line runs as a user's would, on the official wheel (see conftest.py).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from command import PROJECT, SMALL, Command
+
+pytestmark = pytest.mark.wheel
+FAULTY = "- func: wt_a(Tensor self) -> Tensor\n"
+
+
+@pytest.fixture
+def path_without_compilers(tmp_path: Path) -> str:
+    """A PATH with what a plain system has, but no compiler."""
+    programs = tmp_path / "plain bin"
+    programs.mkdir()
+    for name in ("sh", "env", "cat", "ls", "nm", "c++filt"):
+        found = shutil.which(name)
+        assert found, name
+        (programs / name).symlink_to(found)
+    return str(programs)
+
+
+def test_no_compiler_is_told_with_what_to_install(
+    command: Command, path_without_compilers: str
+) -> None:
+    answer = command.run(PATH=path_without_compilers)
+    answer.assert_error(16, "no C++ compiler", "apt-get install g++")
+    assert not command.out.exists()
+
+
+def test_checking_needs_no_compiler(command: Command, path_without_compilers: str) -> None:
+    answer = command.run("check", PATH=path_without_compilers)
+    assert answer.code == 0, answer.err
+
+
+@pytest.mark.parametrize(
+    ("python", "says"),
+    [
+        ("/nowhere/python3", "there is no Python interpreter '/nowhere/python3'"),
+        ("/bin/cat", "not a working Python 3 interpreter"),
+    ],
+)
+def test_a_python_that_is_none_is_told(command: Command, python: str, says: str) -> None:
+    command.run("build", "--python", python).assert_error(16, says, "--python")
+
+
+def test_another_python_than_the_wheels_is_told_with_both_versions(
+    tmp_path: Path, base_option: tuple[str, ...]
+) -> None:
+    if not base_option:
+        pytest.skip("a wheel by version is chosen for the interpreter: no mismatch can be")
+    shim = tmp_path / "python3.10"
+    shim.write_text(
+        "#!/bin/sh\n"
+        'echo \'{"executable": "\'"$0"\'", "version": "3.10.1", "info": [3, 10],'
+        ' "implementation": "cpython", "suffix": ".so", "include": "/", "purelib": "/",'
+        ' "free_threaded": false}\'\n'
+    )
+    shim.chmod(0o755)
+    answer = Command(tmp_path, base_option).run("check", "--python", shim)
+    answer.assert_error(23, "the interpreter is Python 3.10.1", "--python")
+
+
+def test_an_unknown_release_lists_those_that_are_pinned(tmp_path: Path) -> None:
+    answer = Command(tmp_path, ("--torch", "9.9.9")).run()
+    answer.assert_error(20, "9.9.9", "2.13.0")
+
+
+def test_a_wheel_file_that_is_not_there_is_told(tmp_path: Path) -> None:
+    answer = Command(tmp_path, ("--base", str(tmp_path / "torch-x.whl"))).run()
+    assert answer.code in {2, 23} and "Traceback" not in answer.err and answer.part("next")
+
+
+def test_a_truncated_wheel_is_told(tmp_path: Path, base_option: tuple[str, ...]) -> None:
+    """The wheel's own name is pinned, so that its hash tells first; under another, its form."""
+    part = tmp_path / "torch-2.13.0+cpu.part-cp311-cp311-linux_x86_64.whl"
+    part.write_bytes(b"PK\x03\x04" + bytes(5000))
+    answer = Command(tmp_path, ("--base", str(part))).run(TORCHFORK_CACHE=str(tmp_path / "cache"))
+    answer.assert_error(23, "not downloaded whole")
+    assert not list((tmp_path / "cache").glob("unpacked/*"))
+
+
+# -- disks -----------------------------------------------------------------------------------------
+
+
+def small_disk(place: Path, megabytes: int) -> tuple[str, ...]:
+    """What a command is started with so that `place` is a disk of its own, of this size."""
+    place.mkdir()
+    mount = f'mount -t tmpfs -o size={megabytes}m,mode=777 tmpfs "$0" && exec "$@"'
+    prefix = ("unshare", "--mount", "--map-root-user", "sh", "-c", mount, str(place))
+    if subprocess.run([*prefix, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("this machine lets nobody mount a small disk (unshare --map-root-user)")
+    return prefix
+
+
+@pytest.mark.parametrize("megabytes", [1, 12, 40])
+def test_a_full_disk_is_told_at_whatever_stage_it_is_full(command: Command, megabytes: int) -> None:
+    """The generator's copy takes 5 MB and what it generates some 60: copying, generating fail."""
+    prefix = small_disk(command.work, megabytes)
+    answer = command.run(prefix=prefix)
+    answer.assert_error(30, "the disk is full", "nothing was left half-written")
+    assert not list(command.out.glob("*"))
+
+
+def test_a_disk_that_the_wheel_does_not_fit_on_is_told_and_gets_no_half_wheel(
+    finished: Command, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    prefix = small_disk(out, 20)
+    script = 'test -z "$(ls -A "$0")" || echo LEFT "$(ls -A "$0")"'
+    whole = ("sh", "-c", f'"$@"; code=$?; sh -c \'{script}\' "$0"; exit $code', str(out))
+    answer = finished.run("build", "--out", out, prefix=(*prefix, *whole))
+    answer.assert_error(30, "the disk is full", str(out))
+    assert "LEFT" not in answer.out
+
+
+def test_an_output_that_cannot_be_written_is_told(finished: Command, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no directory")
+    answer = finished.run("build", "--out", tmp_path / "file")
+    answer.assert_error(30, "cannot write here", "--out")
+
+
+def test_a_work_directory_that_cannot_be_written_is_told(command: Command) -> None:
+    command.work.write_text("no directory")
+    answer = command.run("check")
+    answer.assert_error(30, str(command.work))
+
+
+# -- other runs ------------------------------------------------------------------------------------
+
+
+def test_an_interrupted_build_ends_quietly_and_the_next_one_goes_on(command: Command) -> None:
+    running = command.start()
+    deadline = time.monotonic() + 300
+    while not any(command.root.glob("work/*/build/build.ninja")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    time.sleep(0.5)
+    os.killpg(running.pid, signal.SIGINT)
+    _, err = running.communicate()
+    assert running.returncode == 130 and "interrupted" in err and "Traceback" not in err
+    assert not list(command.out.glob("*"))
+    assert command.run().wheel.is_file()
+
+
+def test_of_two_runs_at_once_the_second_waits_and_names_the_first(finished: Command) -> None:
+    """A lock that a living process holds, as a build does."""
+    guard = finished.layout().with_name(finished.layout().name + ".lock")
+    hold = (
+        "import sys, time\nfrom pathlib import Path\nfrom torchfork import files\n"
+        "with files.lock(Path(sys.argv[1]), 'building', print, 1):\n"
+        "    print('held', flush=True)\n    time.sleep(4)\n"
+    )
+    holder = subprocess.Popen(
+        [sys.executable, "-c", hold, str(guard)], env=finished.env(), stdout=subprocess.PIPE,
+        text=True,
+    )  # fmt: skip
+    assert holder.stdout is not None and holder.stdout.readline() == "held\n"
+    started = time.monotonic()
+    answer = finished.run()
+    holder.communicate()
+    assert answer.code == 0 and time.monotonic() - started > 2
+    assert f"process {holder.pid} (building)" in answer.err and "waiting" in answer.err
+
+
+def test_two_runs_of_other_additions_do_not_wait_for_each_other(
+    finished: Command, tmp_path: Path
+) -> None:
+    """Their locks were one once: the version's dots were taken for a file name's suffix."""
+    other = Command(tmp_path, finished.base, tmp_path / "mine")
+    shutil.copytree(SMALL, other.additions)
+    assert other.run("check").code == 0
+    locks = {p.name for c in (finished, other) for p in c.work.glob("*.lock")} - {"verify.lock"}
+    assert len(locks) == 2
+    assert all((c.layout().name + ".lock") in locks for c in (finished, other))
+
+
+# -- places and users ------------------------------------------------------------------------------
+
+
+def test_paths_with_blanks_quotes_and_other_letters_serve(
+    finished: Command, tmp_path: Path
+) -> None:
+    root = tmp_path / "Größe & 'quote' $HOME 日本"
+    root.mkdir()
+    additions = root / "ad ditions"
+    shutil.copytree(SMALL, additions)
+    command = Command(root, finished.base, additions)
+    wheel = command.run().wheel
+    assert wheel.parent == command.out
+    assert wheel.read_bytes() == finished.run().wheel.read_bytes()
+
+
+def test_an_error_in_such_a_path_names_the_file_as_it_is(command: Command, tmp_path: Path) -> None:
+    root = tmp_path / "Größe $x 日本"
+    root.mkdir()
+    broken = Command(root, command.base).with_additions("- func: [\n")
+    answer = broken.run("check")
+    answer.assert_error(10)
+    assert answer.part("where").startswith(str(root / "additions"))
+
+
+def test_a_user_without_rights_builds_from_a_copy_and_is_told_where_she_may_not_write(
+    finished: Command, tmp_path: Path
+) -> None:
+    """Run by root, as nobody; any other user is such a user already."""
+    if os.getuid():
+        pytest.skip("this user has no rights to give up: all the other tests are this one")
+    if not shutil.which("setpriv"):
+        pytest.skip("needs setpriv (util-linux)")
+    home = tmp_path / "home"
+    shutil.copytree(PROJECT / "scripts", home / "scripts", ignore=shutil.ignore_patterns("__*"))
+    shutil.copytree(PROJECT / "ci", home / "ci")
+    shutil.copytree(SMALL, home / "additions")
+    for path in [home, *home.rglob("*")]:
+        os.chown(path, 65534, 65534)
+    for parent in [tmp_path, *tmp_path.parents][:3]:
+        parent.chmod(parent.stat().st_mode | 0o755)
+    prefix = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
+    environment = {
+        "HOME": str(home), "XDG_CACHE_HOME": "", "TORCHFORK_CACHE": str(home / "cache"),
+        "PYTHONPATH": str(home / "scripts" / "lib"), "CCACHE_DISABLE": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }  # fmt: skip
+    seen = [*prefix, sys.executable, "-c", "import yaml, rich"]
+    if subprocess.run(seen, check=False, capture_output=True).returncode:
+        pytest.skip("nobody may not run this test's interpreter")
+    named = finished.base[1] if finished.base else ""
+    if named and subprocess.run([*prefix, "test", "-r", named], check=False).returncode:
+        pytest.skip("nobody may not read the wheel")
+    command = Command(home, finished.base, home / "additions", environment)
+    answer = command.run("check", prefix=prefix)
+    assert answer.code == 0, answer.err
+    assert {path.stat().st_uid for path in command.work.rglob("*")} == {65534}
+    private = tmp_path / "private"
+    private.mkdir(mode=0o700)
+    refused = Command(home, finished.base, home / "additions", environment)
+    answer = refused.run("build", "--out", private / "x", "--work", private, prefix=prefix)
+    answer.assert_error(30, str(private))
+    assert not list(private.iterdir())

@@ -1,0 +1,110 @@
+"""Runs the real command line on the official wheel that the tests are about."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+PROJECT = Path(__file__).resolve().parents[2]
+SMALL = PROJECT / "tests" / "wheel" / "small_additions"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """How a run ended, and what it said."""
+
+    code: int
+    out: str
+    err: str
+
+    def part(self, label: str) -> str:
+        """The lines of one part of an error, 'where' for instance."""
+        found = re.search(rf"^{label}:\s*(.*(?:\n {{7}}.*)*)", self.err, re.MULTILINE)
+        return re.sub(r"\n {7}", "\n", found[1]) if found else ""
+
+    @property
+    def wheel(self) -> Path:
+        """The wheel that a build made or found."""
+        assert self.code == 0, self.err
+        return Path(self.out.strip().splitlines()[-1])
+
+    def assert_error(self, code: int, *says: str) -> None:
+        """An error of this class whose message has all its parts and no traceback."""
+        assert self.code == code, f"{self.code}\n{self.out}{self.err}"
+        assert "Traceback" not in self.err, self.err
+        assert self.part("error") and self.part("next"), self.err
+        assert [text for text in says if text not in self.err] == [], self.err
+
+
+@dataclass(frozen=True)
+class Command:
+    """torchfork with an official wheel, additions and directories of its own.
+
+    base: what names the wheel on the command line.
+    """
+
+    root: Path
+    base: tuple[str, ...]
+    additions: Path = SMALL
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def work(self) -> Path:
+        return self.root / "work"
+
+    @property
+    def out(self) -> Path:
+        return self.root / "out"
+
+    def argv(self, action: str = "build", *more: str | Path) -> list[str]:
+        """The command line."""
+        places = ["--additions", self.additions, "--work", self.work]
+        if action == "build":
+            places += ["--no-verify", "--out", self.out]
+        words = [sys.executable, "-m", "torchfork", action, *self.base, *places, *more]
+        return [str(word) for word in words]
+
+    def env(self, extra: Mapping[str, str] | None = None) -> dict[str, str]:
+        """CUDA is left out: what is tested here is the same with it, and takes less time without."""
+        lib = {"PYTHONPATH": str(PROJECT / "scripts" / "lib"), "USE_CUDA": "0"}
+        target = {"TORCHFORK_TARGET_PYTHON": sys.executable}
+        return {**os.environ, **lib, **target, **self.environment, **(extra or {})}
+
+    def run(
+        self, action: str = "build", *more: str | Path, prefix: tuple[str, ...] = (), **extra: str
+    ) -> Answer:
+        """Run it to its end."""
+        done = subprocess.run(
+            [*prefix, *self.argv(action, *more)], env=self.env(extra), cwd=self.root,
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        return Answer(done.returncode, done.stdout, done.stderr)
+
+    def start(self, *more: str | Path) -> subprocess.Popen[str]:
+        """Start a build in a process group of its own."""
+        return subprocess.Popen(
+            self.argv("build", *more), env=self.env(), cwd=self.root, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+        )  # fmt: skip
+
+    def layout(self) -> Path:
+        """The build directory of its one pair of base and additions."""
+        (found,) = (path for path in self.work.iterdir() if path.is_dir())
+        return found
+
+    def with_additions(self, native: str, **sources: str) -> Command:
+        """The same with other additions; keyword X_cpp is aten_src/native/X.cpp."""
+        additions = self.root / "additions"
+        shutil.rmtree(additions, ignore_errors=True)
+        (additions / "aten_src" / "native").mkdir(parents=True)
+        (additions / "native_functions_additions.yaml").write_text(native, encoding="utf-8")
+        for name, text in sources.items():
+            stem, _, suffix = name.rpartition("_")
+            (additions / "aten_src" / "native" / f"{stem}.{suffix}").write_text(text)
+        return Command(self.root, self.base, additions, self.environment)

@@ -1,0 +1,50 @@
+"""Gives the tests the official wheel, and one finished build that nothing disturbed.
+
+TORCHFORK_TEST_WHEEL names the official wheel to test on; without it the default release is used, as
+in any other run.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from command import Command
+
+from torchfork import cache, releases
+from torchfork.bases import interpreter, wheel
+from torchfork.bases.base import Base
+from torchfork.stages import fetch
+
+
+@pytest.fixture(scope="session")
+def base_option() -> tuple[str, ...]:
+    """How the command line names the official wheel."""
+    named = os.environ.get("TORCHFORK_TEST_WHEEL")
+    return ("--base", str(Path(named).absolute())) if named else ()
+
+
+@pytest.fixture(scope="session")
+def base(base_option: tuple[str, ...]) -> Base:
+    """The official wheel, unpacked in the user's cache."""
+    target, pins = interpreter.probe(headers=False), releases.load()
+    store = cache.directory()
+    path = (
+        Path(base_option[1]) if base_option else fetch.fetch_wheel(pins.get(), target, pins, store)
+    )
+    return wheel.open_wheel(path, target, pins, store)
+
+
+@pytest.fixture
+def command(tmp_path: Path, base_option: tuple[str, ...]) -> Command:
+    """torchfork with directories of this test's own."""
+    return Command(tmp_path, base_option)
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory, base_option: tuple[str, ...]) -> Command:
+    """A build that ran to its end; tests that change its directory copy it."""
+    made = Command(tmp_path_factory.mktemp("finished"), base_option)
+    assert made.run().code == 0
+    return made

@@ -1,0 +1,93 @@
+"""Invariant 2: a base whose YAML does not regenerate its headers is refused, the file named."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from torchfork.bases.base import Base
+from torchfork.errors import BaseRefusedError
+from torchfork.stages import codegen, gate
+
+pytestmark = pytest.mark.wheel
+
+RELU = "torch/include/ATen/ops/relu.h"
+NATIVE = "torchgen/packaged/ATen/native/native_functions.yaml"
+
+
+@pytest.fixture(scope="module")
+def generated(base: Base, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the untouched base's generator makes."""
+    return regenerated(base, tmp_path_factory.mktemp("generated"))
+
+
+def regenerated(base: Base, scratch: Path) -> Path:
+    home = scratch / "home"
+    home.mkdir()
+    (home / "torchgen").symlink_to(base.root / "torchgen")
+    codegen.regenerate_base(home, scratch / "out", scratch)
+    return scratch / "out"
+
+
+@pytest.fixture
+def copy(base: Base, tmp_path: Path) -> Base:
+    """The base with headers and a generator that may be edited; hard links save the copying."""
+    root = tmp_path / "base"
+    for part in ("torch/include", "torchgen"):
+        shutil.copytree(base.root / part, root / part, copy_function=link)
+    return replace(base, root=root)
+
+
+def link(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # another disk
+        shutil.copy2(source, target)
+
+
+def edit(path: Path, change: Callable[[str], str]) -> None:
+    """Replace a file, so that what it is linked to stays as it was."""
+    text = change(path.read_text(encoding="utf-8"))
+    path.unlink()
+    path.write_text(text, encoding="utf-8")
+
+
+def test_2_an_untouched_base_passes(base: Base, generated: Path) -> None:
+    assert gate.check(base, generated).compared > 5000
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda text: text.replace("relu", "rely", 1),
+        lambda text: text + "#define MORE\n",
+        lambda text: "#define MORE\n" + text,
+    ],
+    ids=["changed", "appended to", "put before"],
+)
+def test_2_a_base_with_an_edited_header_is_refused_and_the_header_named(
+    copy: Base, generated: Path, change: Callable[[str], str]
+) -> None:
+    edit(copy.root / RELU, change)
+    with pytest.raises(BaseRefusedError) as caught:
+        gate.check(copy, generated)
+    assert RELU in caught.value.what and caught.value.where == str(copy.root / RELU)
+
+
+def test_2_a_base_with_an_edited_yaml_is_refused_and_a_header_named(
+    copy: Base, tmp_path: Path
+) -> None:
+    """An operator more in the YAML than was compiled in."""
+    edit(copy.root / NATIVE, lambda t: t.replace("- func: relu(Tensor self) -> Tensor",
+                                                "- func: relu(Tensor self, int n=0) -> Tensor"))  # fmt: skip
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    with pytest.raises(BaseRefusedError) as caught:
+        gate.check(copy, regenerated(copy, scratch))
+    assert "torch/include/ATen/" in caught.value.what
+    assert caught.value.exit_code == 23

@@ -1,0 +1,136 @@
+"""Invariant 3: merging is insertion; a killed run leaves old or new, and the next one finishes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from command import SMALL, Command
+
+from torchfork.bases.base import Base
+from torchfork.files import sha256_file
+from torchfork.markers import strip_blocks
+from torchfork.merged import MERGED_FILES
+
+pytestmark = pytest.mark.wheel
+
+
+def texts_of_merged_tree(command: Command, base: Base) -> list[tuple[str, str, str]]:
+    """Files of the generator's copy that differ from the base's: name, upstream's text, merged."""
+    tree = command.layout() / "tree"
+    found = []
+    for path in sorted((tree / "torchgen").rglob("*")):
+        relative = path.relative_to(tree).as_posix()
+        if path.is_file() and "__pycache__" not in path.parts:
+            upstream = (base.root / relative).read_bytes()
+            if path.read_bytes() != upstream:
+                found.append((relative, upstream.decode(), path.read_text(encoding="utf-8")))
+    return found
+
+
+def test_3_the_merged_tree_is_upstreams_with_blocks_inserted(finished: Command, base: Base) -> None:
+    changed = texts_of_merged_tree(finished, base)
+    names = {name for name, _, _ in changed}
+    assert MERGED_FILES["native"] in names
+    for name, upstream, merged in changed:
+        assert strip_blocks(merged, name) == upstream, name
+
+
+def wait_for(running: subprocess.Popen[str], condition: object, seconds: float = 60) -> None:
+    assert callable(condition)
+    deadline = time.monotonic() + seconds
+    while not condition() and running.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.005)
+
+
+# What is there when a stage has begun; the run is killed a little later.
+MOMENTS = {
+    "while the tree is copied": ("work/*/tree/.torchgen.*", 0.02),
+    "when the YAML is merged": ("work/*/describe.request.json", 0.0),
+    "while it is generated": ("work/*/.generated.*/all/ATen", 0.0),
+    "when it was generated": ("work/*/sources/ATen", 0.0),
+    "while headers are assembled": ("work/*/overlay/torch/include/ATen/ops", 0.0),
+    "while it is compiled": ("work/*/build/support/*.o", 0.1),
+    "while the wheel is packed": ("out/.torch-*", 0.01),
+}
+
+
+def test_3_a_build_killed_at_any_stage_is_finished_by_the_next_run(
+    finished: Command, tmp_path: Path
+) -> None:
+    """One build, killed at each stage in turn and run again; the wheel is the undisturbed one."""
+    command = Command(tmp_path, finished.base, finished.additions, finished.environment)
+    hit = []
+    for moment, (pattern, later) in MOMENTS.items():
+        running = command.start()
+        wait_for(running, lambda pattern=pattern: any(tmp_path.glob(pattern)))
+        time.sleep(later)
+        if running.poll() is None:
+            hit.append(moment)
+        os.kill(running.pid, signal.SIGKILL)
+        running.communicate()
+        # never a wheel that looks whole and is not
+        assert not list(command.out.glob("torch-*.whl")), moment
+    # On a busy machine a stage may be over before it is seen.
+    assert len(hit) >= len(MOMENTS) - 2, hit
+    wheel = command.run().wheel
+    assert sha256_file(wheel) == sha256_file(finished.run().wheel)
+    leavings = [p for p in command.layout().iterdir() if p.name.startswith(".")]
+    assert not leavings and not list(command.out.glob(".*"))
+
+
+def test_3_the_result_depends_on_the_additions_and_not_on_their_history(
+    finished: Command, tmp_path: Path
+) -> None:
+    """Another operator, a view that hooks list, is added and taken out again."""
+    command = Command(tmp_path, finished.base, tmp_path / "additions", finished.environment)
+    shutil.copytree(SMALL, command.additions)
+    native = command.additions / "native_functions_additions.yaml"
+    before = native.read_text(encoding="utf-8")
+    assert command.run("check").code == 0
+    first = tree_of(command)
+    native.write_text(before + "\n- func: wheel_test_shout(Tensor self) -> ()\n")
+    assert command.run("check").code == 0
+    assert tree_of(command) != first
+    native.write_text(before)
+    assert command.run("check").code == 0
+    assert tree_of(command) == first
+
+
+def tree_of(command: Command) -> dict[str, bytes]:
+    tree = command.layout() / "tree"
+    return {
+        path.relative_to(tree).as_posix(): path.read_bytes()
+        for path in tree.rglob("*")
+        if path.is_file()
+    }
+
+
+def test_3_a_second_run_does_nothing_and_says_so(finished: Command) -> None:
+    def state() -> dict[Path, int]:
+        roots = (finished.layout(), finished.out)
+        return {p: p.stat().st_mtime_ns for root in roots for p in root.rglob("*") if p.is_file()}
+
+    before = state()
+    again = finished.run()
+    assert again.code == 0 and "nothing to do" in again.err
+    assert state() == before
+
+
+def test_3_an_edit_during_a_build_counts_as_a_change(finished: Command, tmp_path: Path) -> None:
+    """The next run must not take the wheel for one that has the edit."""
+    command = Command(tmp_path, finished.base, tmp_path / "additions", finished.environment)
+    shutil.copytree(SMALL, command.additions)
+    (source,) = (command.additions / "aten_src" / "native").glob("*.cpp")
+    running = command.start()
+    wait_for(running, lambda: any(tmp_path.glob("out/.torch-*")), 400)
+    source.write_text(source.read_text() + "// edited\n")
+    running.communicate()
+    assert running.returncode == 0
+    again = command.run()
+    assert again.code == 0 and "nothing to do" not in again.err

@@ -1,0 +1,78 @@
+"""Invariants 4 and 5: the codegen's checks come before any compiler, the kernels' before the link."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from command import Command
+
+pytestmark = pytest.mark.wheel
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> tuple[Path, str]:
+    """A compiler that writes down that it was called; and where."""
+    log, script = tmp_path / "calls", tmp_path / "c++ compiler"
+    script.write_text(f'#!/bin/sh\necho "$@" >> "{log}"\nexit 1\n')
+    script.chmod(0o755)
+    link = tmp_path / "cxx"
+    link.symlink_to(script)
+    return log, str(link)
+
+
+REFUSED = {
+    "unknown type": ("- func: wt_a(Tensr self) -> Tensor\n", 10),
+    "no such return": ("- func: wt_a(Tensor self) -> Nothing\n", 10),
+    "structured without out": (
+        "- func: wt_a(Tensor self) -> Tensor\n  structured_delegate: wt_a.out\n", 10,
+    ),
+    "unknown tag": ("- func: wt_a(Tensor self) -> Tensor\n  tags: brand_new\n", 12),
+    "collision": ("- func: relu(Tensor self) -> Tensor\n", 11),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", REFUSED)
+def test_4_what_the_codegen_refuses_never_reaches_the_compiler(
+    command: Command, recorded: tuple[Path, str], fault: str
+) -> None:
+    native, code = REFUSED[fault]
+    log, compiler = recorded
+    answer = command.with_additions(native).run("build", CXX=compiler)
+    answer.assert_error(code)
+    assert "native_functions_additions.yaml:1" in answer.part("where") or fault == "unknown tag"
+    assert not log.exists() and not command.out.exists()
+
+
+def test_4_the_recording_compiler_is_called_for_additions_that_are_fine(
+    command: Command, recorded: tuple[Path, str]
+) -> None:
+    """Else the tests above would pass with a compiler that nobody ever calls."""
+    log, compiler = recorded
+    native = "- func: wt_a(Tensor self) -> Tensor\n"
+    answer = command.with_additions(native).run(
+        "build", CXX=compiler, CMAKE_CXX_COMPILER_LAUNCHER=""
+    )
+    answer.assert_error(15)
+    assert log.exists() and not list(command.out.glob("*"))
+
+
+def test_5_a_missing_kernel_is_told_before_the_linker_runs(
+    finished: Command, tmp_path: Path
+) -> None:
+    """The compiler works, but notes every link; the error names the line of the declaration."""
+    log, script = tmp_path / "links", tmp_path / "cxx"
+    # A compiler cache knows g++, but no script that differs in each run.
+    compiler = f"{shutil.which('ccache') or ''} g++"
+    script.write_text(
+        f'#!/bin/sh\ncase " $* " in *" -shared "*) echo "$@" >> "{log}";; esac\n'
+        f'exec {compiler} "$@"\n'
+    )
+    script.chmod(0o755)
+    native = "- func: wt_a(Tensor self) -> Tensor\n  dispatch:\n    CPU: wt_lost\n"
+    command = Command(tmp_path, finished.base).with_additions(native)
+    answer = command.run("build", CXX=str(script), CMAKE_CXX_COMPILER_LAUNCHER="")
+    answer.assert_error(14, "'wt_lost' is declared and defined nowhere")
+    assert answer.part("where").endswith("native_functions_additions.yaml:2")
+    assert not log.exists() and not list(command.out.glob("*"))
