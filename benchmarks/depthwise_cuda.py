@@ -194,7 +194,9 @@ def measure_row(
 def best(result: dict[str, Any], who: str) -> float:
     """The least time of ours or of the opponent."""
     times = result["times"].items()
-    return min((t for name, t in times if name.startswith("ours") == (who == "ours")), default=math.nan)
+    return min(
+        (t for name, t in times if name.startswith("ours") == (who == "ours")), default=math.nan
+    )
 
 
 def geometric_mean(values: Iterable[float]) -> float:
@@ -229,14 +231,18 @@ def summary(results: list[dict[str, Any]], options: argparse.Namespace) -> str:
             + "; ".join(f"{r:.2f} {name}" for r, name in worst)
         )
         for layout in LAYOUTS:
-            strict = geometric_mean(best(r, "opponent") / r["times"][f"ours {layout}"] for r in mine)
+            strict = geometric_mean(
+                best(r, "opponent") / r["times"][f"ours {layout}"] for r in mine
+            )
             lines.append(f"{'':8} ours in {layout} against the opponent's best layout {strict:.2f}")
     return "\n".join(lines)
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--library", help="a library that defines dw::fwd and dw::bwd")
     parser.add_argument("--json", type=Path, help="write every time here, after every row")
     parser.add_argument("--dtypes", nargs="+", default=list(DTYPES), choices=DTYPES)
