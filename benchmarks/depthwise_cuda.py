@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Time depthwise_conv2d_ext on CUDA against conv2d(groups=C) at its best and against the copy floor.
+"""Time depthwise_conv2d_ext on CUDA against conv2d(groups=C) at its best and the copy floor.
 
 Every figure of a run is taken on one device in one run: median of CUDA-event times, L2 flushed
 before each repeat, cuDNN warmed up with benchmark=True and TF32 off. The opponent of a row is the
@@ -100,7 +100,7 @@ class Clock:
         call()
         end.record()
         end.synchronize()
-        return begin.elapsed_time(end)
+        return float(begin.elapsed_time(end))
 
     def median_us(self, call: Callable[[], Any]) -> float:
         """The median over as many repeats as the budget allows, between 3 and 15."""
@@ -168,7 +168,7 @@ def bytes_moved(t: Tensors, which: str) -> int:
     """What a pass must at least read and write, the weight left out."""
     x = t.input.numel() * t.input.element_size()
     y = t.grad_output.numel() * t.grad_output.element_size()
-    return 2 * x + y if which == "backward" else x + y
+    return int(2 * x + y if which == "backward" else x + y)
 
 
 def measure_row(
