@@ -71,7 +71,7 @@ class Command:
         return [str(word) for word in words]
 
     def env(self, extra: Mapping[str, str] | None = None) -> dict[str, str]:
-        """CUDA is left out: what is tested here is the same with it, and takes less time without."""
+        """The environment of a run, without CUDA: what is tested is the same, and quicker."""
         lib = {"PYTHONPATH": str(PROJECT / "scripts" / "lib"), "USE_CUDA": "0"}
         target = {"TORCHFORK_TARGET_PYTHON": sys.executable}
         return {**os.environ, **lib, **target, **self.environment, **(extra or {})}

@@ -83,8 +83,8 @@ def test_2_a_base_with_an_edited_yaml_is_refused_and_a_header_named(
     copy: Base, tmp_path: Path
 ) -> None:
     """An operator more in the YAML than was compiled in."""
-    edit(copy.root / NATIVE, lambda t: t.replace("- func: relu(Tensor self) -> Tensor",
-                                                "- func: relu(Tensor self, int n=0) -> Tensor"))  # fmt: skip
+    more = "\n- func: wt_more(Tensor self) -> Tensor\n"
+    edit(copy.root / NATIVE, lambda text: text + more)
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     with pytest.raises(BaseRefusedError) as caught:

@@ -1,4 +1,4 @@
-"""Invariants 4 and 5: the codegen's checks come before any compiler, the kernels' before the link."""
+"""Invariants 4 and 5: checks of the YAML precede any compiler, checks of kernels the link."""
 
 from __future__ import annotations
 

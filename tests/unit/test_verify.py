@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 import sample_wheel as sample
 
+from torchfork import cleanenv
 from torchfork.bases.base import Base
 from torchfork.bases.interpreter import probe
 from torchfork.bases.wheel import open_wheel
@@ -75,8 +77,22 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Bench:
     return Bench(root, base)
 
 
+@pytest.fixture(scope="module")
+def template(kept: Bench) -> Path:
+    """An environment as venv makes it; making one takes seconds, copying this one none."""
+    root, neutral = kept.root / "template", kept.root / "neutral"
+    neutral.mkdir()
+    cleanenv._make_environment(root, kept.base.interpreter, neutral, lambda text: None)
+    return root
+
+
 @pytest.fixture
-def bench(kept: Bench, monkeypatch: pytest.MonkeyPatch) -> Bench:
+def bench(kept: Bench, template: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    def make(root: Path, *arguments: object) -> None:
+        shutil.rmtree(root, ignore_errors=True)
+        shutil.copytree(template, root, symlinks=True)
+
+    monkeypatch.setattr(cleanenv, "_make_environment", make)
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", "")
     return kept
