@@ -41,6 +41,18 @@ def test_a_tree_that_does_not_fit_is_a_full_disk_too() -> None:
     assert "disk is full" in files.output_error(Path("t"), complaints).what
 
 
+def test_what_a_killed_run_left_of_a_file_goes_and_what_a_living_one_writes_stays(
+    tmp_path: Path,
+) -> None:
+    target = tmp_path / "torch-1+x [y].whl"
+    (tmp_path / f".{target.name}.abandoned").write_text("half")
+    with files.atomic_open(target) as stream:
+        stream.write(b"whole")
+        files.remove_abandoned(target)
+        assert len(names(tmp_path)) == 1
+    assert names(tmp_path) == [target.name] and target.read_bytes() == b"whole"
+
+
 def test_a_directory_is_replaced_whole(tmp_path: Path) -> None:
     target = tmp_path / "made"
     for text in ("first", "second"):

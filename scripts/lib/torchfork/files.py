@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
+import glob
 import hashlib
 import json
 import os
@@ -55,6 +57,9 @@ def atomic_open(path: Path, mode: int = 0o644, *, durable: bool = True) -> Itera
     temporary = Path(name)
     try:
         with os.fdopen(handle, "wb") as stream:
+            # Tells remove_abandoned that somebody is writing it; goes when its process goes.
+            with contextlib.suppress(OSError):
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
             yield stream
             stream.flush()
             if durable:
@@ -65,6 +70,14 @@ def atomic_open(path: Path, mode: int = 0o644, *, durable: bool = True) -> Itera
         raise output_error(path, error) from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def remove_abandoned(path: Path) -> None:
+    """Delete what killed runs left of writing `path`; what a living one writes is locked."""
+    for temporary in path.parent.glob(f".{glob.escape(path.name[:80])}.*"):
+        with contextlib.suppress(OSError), temporary.open("rb") as stream:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            temporary.unlink()
 
 
 def write_bytes(path: Path, data: bytes, mode: int = 0o644, *, durable: bool = True) -> None:

@@ -63,6 +63,7 @@ def pack(base: Base, overlay: Path, version: str, out: Path, epoch: int) -> Path
     target = out / wheel_name(base, version)
     with _opened(base) as source:
         plan = _plan(base, overlay, version, source)
+        files.remove_abandoned(target)
         with files.atomic_open(target) as stream:
             _write(stream, plan, source, epoch)
     return target
