@@ -200,7 +200,8 @@ def locked(layout: Layout, ui: Ui) -> Iterator[None]:
     lock = layout.root.with_name(f"{layout.root.name}.lock")
     with files.lock(lock, f"building in {layout.root.name}", waiting, LOCK_SECONDS):
         layout.root.mkdir(parents=True, exist_ok=True)
-        files.remove_leavings(layout.root)
+        for directory in (layout.root, layout.tree):
+            files.remove_leavings(directory)
         yield
 
 
