@@ -22,7 +22,9 @@ Tensor gdh_copy_decomposition(const Tensor& input) {
 
 } // namespace
 
-TORCH_LIBRARY_IMPL(aten, FuncTorchBatchedDecomposition, m) {
+// Under the runtime key: torch 2.6 does not look at the alias key that upstream uses
+// (FuncTorchBatchedDecomposition) for an operator that is declared after libtorch is loaded.
+TORCH_LIBRARY_IMPL(aten, FuncTorchBatched, m) {
   m.impl("gdh", TORCH_FN(at::native::gdh));
   m.impl("gdh_copy", TORCH_FN(gdh_copy_decomposition));
 }
