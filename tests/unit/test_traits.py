@@ -47,9 +47,7 @@ def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Small libraries in the places where traits are read."""
     lib = tmp_path_factory.mktemp("libraries") / "torch" / "lib"
     omp = library(lib / "libgomp-a34b3233.so.1", "-Wl,-soname,libgomp-a34b3233.so.1")
-    cpu = library(
-        lib / "libtorch_cpu.so", "-Wl,--no-as-needed", omp, "-Wl,-soname,libtorch_cpu.so"
-    )
+    cpu = library(lib / "libtorch_cpu.so", "-Wl,--no-as-needed", omp, "-Wl,-soname,libtorch_cpu.so")
     library(
         lib / "libtorch.so", "-Wl,--no-as-needed", cpu, "-Wl,-soname,libtorch.so",
         "-Wl,--enable-new-dtags,-rpath,$ORIGIN",

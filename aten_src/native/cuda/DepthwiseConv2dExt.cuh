@@ -249,8 +249,10 @@ __device__ __forceinline__ void store_vector(scalar_t* to, const float (&values)
 }
 
 template <typename scalar_t, int kSize>
-__device__ __forceinline__ void
-store_elements(scalar_t* to, const float (&values)[kSize], int count) {
+__device__ __forceinline__ void store_elements(
+    scalar_t* to,
+    const float (&values)[kSize],
+    int count) {
 #pragma unroll
   for (int i = 0; i < kSize; ++i) {
     if (i < count) {
@@ -273,8 +275,7 @@ __device__ __forceinline__ Item item_of(const March& m, int32_t index, int tile_
   item.first_column = tile % m.tiles_per_phase * tile_width;
   item.row_phase = chunk / m.chunks_per_phase;
   item.first_row = chunk % m.chunks_per_phase * m.rows_per_chunk;
-  const int32_t rows =
-      (m.dst_height - item.row_phase + m.dilation_height - 1) / m.dilation_height;
+  const int32_t rows = (m.dst_height - item.row_phase + m.dilation_height - 1) / m.dilation_height;
   item.last_row = min(rows, item.first_row + m.rows_per_chunk);
   return item;
 }
@@ -336,8 +337,8 @@ struct RowRing {
     } else if (exists) {
 #pragma unroll
       for (int c = 0; c < kColumns; ++c) {
-        to[c * kThreads] = load_elements<scalar_t, kVector>(
-            from + c * step, inside >> c & 1 ? valid : 0);
+        to[c * kThreads] =
+            load_elements<scalar_t, kVector>(from + c * step, inside >> c & 1 ? valid : 0);
       }
     }
   }
@@ -381,9 +382,8 @@ struct RowRing {
                  : "memory");
 #else
     constexpr int kElements = kSize / sizeof(scalar_t);
-    *static_cast<Packed<scalar_t, kElements>*>(to) = inside
-        ? load_vector<scalar_t, kElements>(from)
-        : packed_zero<scalar_t, kElements>();
+    *static_cast<Packed<scalar_t, kElements>*>(to) =
+        inside ? load_vector<scalar_t, kElements>(from) : packed_zero<scalar_t, kElements>();
 #endif
   }
 };
@@ -391,8 +391,12 @@ struct RowRing {
 // Taps of a block's channels into shared memory as [tap][channel], several loads in flight;
 // whether all of them are finite.
 template <int kTaps, typename scalar_t>
-__device__ __forceinline__ bool
-stage_taps(float* to, const scalar_t* weight, int block_channel, int block_channels, const March& m) {
+__device__ __forceinline__ bool stage_taps(
+    float* to,
+    const scalar_t* weight,
+    int block_channel,
+    int block_channels,
+    const March& m) {
   constexpr int kAtOnce = 8;
   const int have = min(block_channels, m.channels - block_channel) * kTaps;
   bool finite = true;
@@ -614,8 +618,8 @@ inline void plan_items(
   m.tiles_per_phase = divide_up(phase_columns, tile_width);
   m.column_tiles = m.tiles_per_phase * std::min(m.dilation_width, m.dst_width);
   const int64_t phases = std::min(m.dilation_height, m.dst_height);
-  const int64_t threads_per_chunk = std::max<int64_t>(
-      1, images * m.column_tiles * lanes_per_item * phases);
+  const int64_t threads_per_chunk =
+      std::max<int64_t>(1, images * m.column_tiles * lanes_per_item * phases);
   int64_t chunks = divide_up(wanted_threads, threads_per_chunk);
   chunks = std::max<int64_t>(1, std::min(chunks, phase_rows / row_floor));
   m.rows_per_chunk = divide_up(phase_rows, chunks);

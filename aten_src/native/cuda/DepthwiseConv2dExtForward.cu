@@ -16,9 +16,9 @@
 // which is the same only for finite taps: a thread that has others takes its sums tap by tap.
 #define TORCH_ASSERT_ONLY_METHOD_OPERATORS
 #include <ATen/core/Tensor.h>
-#include <ATen/native/cuda/DepthwiseConv2dExt.cuh>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAStream.h>
+#include <ATen/native/cuda/DepthwiseConv2dExt.cuh>
 
 namespace at::native::depthwise_conv2d_ext_cuda {
 
@@ -41,8 +41,10 @@ struct ChannelsLastTraits {
   static constexpr bool kTapsInRegisters = kTaps <= 9;
   static constexpr int kVector = kTapsInRegisters && sizeof(scalar_t) == 2 ? 4 : 2;
   static constexpr int kTile = kTapsInRegisters || kStride > 1 ? 4 : 7;
-  static constexpr int kBlocks =
-      kTaps > 25 ? 2 : kTaps > 9 || kVector > 2 ? 3 : kStride > 1 ? 4 : 5;
+  static constexpr int kBlocks = kTaps > 25 ? 2
+      : kTaps > 9 || kVector > 2            ? 3
+      : kStride > 1                         ? 4
+                                            : 5;
   static constexpr int kSlots = (kHeight + kStride - 1) / kStride;
   static constexpr int kColumns = (kTile - 1) * kStride + kWidth;
   static constexpr int kStages = kTaps > 9 || sizeof(scalar_t) == 4 ? 3 : 4;
@@ -82,7 +84,8 @@ __device__ __noinline__ float careful_sum(
   const int from = channel / m.multiplier;
 #pragma unroll 1
   for (int tap = 0; tap < Traits::kTaps; ++tap) {
-    const int h = row * Traits::kStride - m.padding_height + tap / Traits::kWidth * m.dilation_height;
+    const int h =
+        row * Traits::kStride - m.padding_height + tap / Traits::kWidth * m.dilation_height;
     const int w =
         column * Traits::kStride - m.padding_width + tap % Traits::kWidth * m.dilation_width;
     if (h < 0 || h >= m.src_height || w < 0 || w >= m.src_width) {
@@ -122,8 +125,8 @@ __device__ __noinline__ void careful_tile(
         const auto* const taps = weight + channel * Traits::kTaps;
         if (channels_last) {
           dst[((item.image * m.dst_height + row) * m.dst_width + column) * m.channels + channel] =
-              static_cast<typename Traits::scalar_t>(careful_sum<Traits, true>(
-                  src, taps, begin, m, item.image, channel, row, column));
+              static_cast<typename Traits::scalar_t>(
+                  careful_sum<Traits, true>(src, taps, begin, m, item.image, channel, row, column));
         } else {
           dst[((item.image * m.channels + channel) * m.dst_height + row) * m.dst_width + column] =
               static_cast<typename Traits::scalar_t>(careful_sum<Traits, false>(
@@ -194,8 +197,7 @@ __global__ void forward_channels_last_kernel(
   const auto fill_row = [&](int r) {
     const int h = top + r * m.dilation_height;
     const bool exists = r <= last_row && h >= 0 && h < m.src_height;
-    ring.fill(
-        corner + h * m.src_width * m.channels, exists, inside, column_step, m.aligned, valid);
+    ring.fill(corner + h * m.src_width * m.channels, exists, inside, column_step, m.aligned, valid);
     Ring::commit();
   };
   // The first rows are on their way while the taps are fetched.
@@ -259,8 +261,8 @@ __global__ void forward_channels_last_kernel(
       for (int s = Traits::kSlots - 1; s >= 0; --s) {
         const int kh = s * kStride + i;
         // Rows of the neighbouring chunks are not worth their products once there are many taps.
-        const bool wanted = Traits::kTapsInRegisters ||
-            (step - s >= item.first_row && step - s < item.last_row);
+        const bool wanted =
+            Traits::kTapsInRegisters || (step - s >= item.first_row && step - s < item.last_row);
         if (kh < Traits::kHeight && wanted) {
 #pragma unroll
           for (int kw = 0; kw < Traits::kWidth; ++kw) {
@@ -282,8 +284,7 @@ __global__ void forward_channels_last_kernel(
             for (int t = 0; t < kTile; ++t) {
 #pragma unroll
               for (int v = 0; v < kVector; ++v) {
-                slots[s][t][v] =
-                    fmaf(values[t * kStride + kw][v], factor[v], slots[s][t][v]);
+                slots[s][t][v] = fmaf(values[t * kStride + kw][v], factor[v], slots[s][t][v]);
               }
             }
           }
@@ -396,8 +397,8 @@ __global__ void forward_planes_kernel(
 #pragma unroll
       for (int s = Traits::kSlots - 1; s >= 0; --s) {
         const int kh = s * kStride + i;
-        const bool wanted = Traits::kTaps <= 9 ||
-            (step - s >= item.first_row && step - s < item.last_row);
+        const bool wanted =
+            Traits::kTaps <= 9 || (step - s >= item.first_row && step - s < item.last_row);
         if (kh < Traits::kHeight && wanted) {
 #pragma unroll
           for (int kw = 0; kw < Traits::kWidth; ++kw) {
@@ -405,9 +406,7 @@ __global__ void forward_planes_kernel(
 #pragma unroll
             for (int t = 0; t < kTile; ++t) {
               slots[s][t][0] = fmaf(
-                  columns[t * kStride + kw],
-                  taps[tap < Traits::kTaps ? tap : 0],
-                  slots[s][t][0]);
+                  columns[t * kStride + kw], taps[tap < Traits::kTaps ? tap : 0], slots[s][t][0]);
             }
           }
         }
@@ -464,7 +463,11 @@ void launch_channels_last(const Pass& pass, March m) {
   allow_shared(forward_channels_last_kernel<Traits>, shared);
   forward_channels_last_kernel<Traits>
       <<<grid, m.lanes * tiles, shared, c10::cuda::getCurrentCUDAStream()>>>(
-          dst, src, pass.weight.const_data_ptr<scalar_t>(), pointer_or_null<scalar_t>(pass.bias), m);
+          dst,
+          src,
+          pass.weight.const_data_ptr<scalar_t>(),
+          pointer_or_null<scalar_t>(pass.bias),
+          m);
   C10_CUDA_KERNEL_LAUNCH_CHECK();
 }
 
@@ -495,7 +498,8 @@ bool planes_are_aligned(const Pass& pass, const March& m) {
   constexpr size_t kBytes = 4 * sizeof(typename Traits::scalar_t);
   return Traits::kHeight > 1 && m.padding_width == Traits::kLeft && m.dilation_width == 1 &&
       m.dst_width % 4 == 0 && m.src_width == m.dst_width * Traits::kStride &&
-      is_aligned(pass.dst.const_data_ptr(), kBytes) && is_aligned(pass.src.const_data_ptr(), kBytes);
+      is_aligned(pass.dst.const_data_ptr(), kBytes) &&
+      is_aligned(pass.src.const_data_ptr(), kBytes);
 }
 
 template <typename scalar_t, typename Window>

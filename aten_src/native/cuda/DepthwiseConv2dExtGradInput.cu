@@ -8,9 +8,9 @@
 // divided and nothing multiplied by zero, where a gather over all taps would waste three in four.
 #define TORCH_ASSERT_ONLY_METHOD_OPERATORS
 #include <ATen/core/Tensor.h>
-#include <ATen/native/cuda/DepthwiseConv2dExt.cuh>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAStream.h>
+#include <ATen/native/cuda/DepthwiseConv2dExt.cuh>
 
 namespace at::native::depthwise_conv2d_ext_cuda {
 
@@ -128,7 +128,8 @@ __global__ void grad_input_strided_kernel(
 
   // Elements from one column to the next, and where the image (of the plane) begins.
   const int step = kChannelsLast ? m.channels : 1;
-  const int src_base = item.image * m.src_height * m.src_width * step + (kChannelsLast ? channel : 0);
+  const int src_base =
+      item.image * m.src_height * m.src_width * step + (kChannelsLast ? channel : 0);
   const int dst_base = item.image * s.height * s.width * step + (kChannelsLast ? channel : 0);
   const int valid = kChannelsLast ? min(kVector, m.channels - channel) : 1;
   const int first_column = item.first_column - s.column_offset;
@@ -144,8 +145,8 @@ __global__ void grad_input_strided_kernel(
       for (int w = max(0, first_column); w < min(s.width, first_column + kTile); ++w) {
 #pragma unroll 1
         for (int v = 0; v < valid; ++v) {
-          dst[dst_base + (h * s.width + w) * step + v] = static_cast<scalar_t>(careful_sum<kSize>(
-              src, weight + (channel + v) * kTaps, s, src_base + v, step, h, w));
+          dst[dst_base + (h * s.width + w) * step + v] = static_cast<scalar_t>(
+              careful_sum<kSize>(src, weight + (channel + v) * kTaps, s, src_base + v, step, h, w));
         }
       }
     }

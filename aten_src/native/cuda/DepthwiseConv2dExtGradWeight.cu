@@ -11,9 +11,9 @@
 // its work again tap by tap, of positions inside the image only.
 #define TORCH_ASSERT_ONLY_METHOD_OPERATORS
 #include <ATen/core/Tensor.h>
-#include <ATen/native/cuda/DepthwiseConv2dExt.cuh>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAStream.h>
+#include <ATen/native/cuda/DepthwiseConv2dExt.cuh>
 
 #ifndef AT_PER_OPERATOR_HEADERS
 #include <ATen/Functions.h>
@@ -156,8 +156,8 @@ __device__ __forceinline__ void march_item(
 #pragma unroll
       for (int s = 0; s < Traits::kSlots; ++s) {
         const int kh = s * kStride + i;
-        const bool wanted = Traits::kTaps <= 9 ||
-            (step - s >= item.first_row && step - s < item.last_row);
+        const bool wanted =
+            Traits::kTaps <= 9 || (step - s >= item.first_row && step - s < item.last_row);
         if (kh < Traits::kHeight && wanted) {
 #pragma unroll
           for (int kw = 0; kw < Traits::kWidth; ++kw) {
@@ -215,8 +215,12 @@ struct Columns {
       at[c] = packed_zero<scalar_t, kVector>();
     }
   }
-  __device__ __forceinline__ void
-  load(const scalar_t* from, uint32_t inside, int step, bool aligned, int valid) {
+  __device__ __forceinline__ void load(
+      const scalar_t* from,
+      uint32_t inside,
+      int step,
+      bool aligned,
+      int valid) {
     if (kVector == 1 || aligned) {
       clear();
 #pragma unroll
@@ -259,8 +263,7 @@ __global__ void grad_weight_channels_last_kernel(
   extern __shared__ float4 shared_rows[];
   float* const shared = reinterpret_cast<float*>(shared_rows); // once the rows are done
   typename Traits::Rows rows(shared_rows);
-  typename Traits::Grads grads(
-      reinterpret_cast<char*>(shared_rows) + Traits::Rows::kBytes);
+  typename Traits::Grads grads(reinterpret_cast<char*>(shared_rows) + Traits::Rows::kBytes);
 
   const int lane = threadIdx.x % m.lanes;
   const int tile = threadIdx.x / m.lanes;
@@ -506,9 +509,7 @@ __global__ void grad_weight_planes_kernel(
             const int h = top + r * m.dilation_height;
             if (h >= 0 && h < m.src_height) {
               row.load(
-                  corner + Traits::kLeft + h * m.src_width,
-                  own > 0,
-                  own + Row::kOwn < m.src_width);
+                  corner + Traits::kLeft + h * m.src_width, own > 0, own + Row::kOwn < m.src_width);
             }
           },
           [&](Grad& grad, int o) {
@@ -597,7 +598,7 @@ __global__ void grad_weight_planes_kernel(
 
 // A block adds one tap of kTotalChannels channels, kTotalWays chunks at a time.
 template <typename scalar_t>
-C10_LAUNCH_BOUNDS_1(kTotalChannels * kTotalWays)
+C10_LAUNCH_BOUNDS_1(kTotalChannels* kTotalWays)
 __global__ void add_partials_kernel(
     scalar_t* __restrict__ grad_weight,
     scalar_t* __restrict__ grad_bias,
@@ -677,15 +678,12 @@ int64_t launch_channels_last(
   const int64_t chunks = chunks_for(m.items, tiles, groups);
   partial = empty_partial(input, chunks, p);
   constexpr int kSums = Traits::kTaps + 1;
-  const size_t sums = sizeof(float) *
-      std::max(m.lanes * tiles, std::max(1, tiles / 2) * m.lanes * kSums * kVector);
+  const size_t sums =
+      sizeof(float) * std::max(m.lanes * tiles, std::max(1, tiles / 2) * m.lanes * kSums * kVector);
   const size_t shared = std::max<size_t>(sums, Traits::Rows::kBytes + Traits::Grads::kBytes);
   allow_shared(grad_weight_channels_last_kernel<Traits>, shared);
   grad_weight_channels_last_kernel<Traits>
-      <<<dim3(groups, chunks),
-         m.lanes * tiles,
-         shared,
-         c10::cuda::getCurrentCUDAStream()>>>(
+      <<<dim3(groups, chunks), m.lanes * tiles, shared, c10::cuda::getCurrentCUDAStream()>>>(
           partial.mutable_data_ptr<float>(), grads, inputs, m);
   C10_CUDA_KERNEL_LAUNCH_CHECK();
   return chunks;

@@ -14,9 +14,9 @@
 // the other factor is not finite, and leaves NaN: a result that is NaN is taken again, tap by tap.
 #define TORCH_ASSERT_ONLY_METHOD_OPERATORS
 #include <ATen/core/Tensor.h>
-#include <ATen/native/cuda/DepthwiseConv2dExt.cuh>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAStream.h>
+#include <ATen/native/cuda/DepthwiseConv2dExt.cuh>
 
 #ifndef AT_PER_OPERATOR_HEADERS
 #include <ATen/Functions.h>
@@ -94,8 +94,7 @@ __device__ __noinline__ float careful_output(
       if (w >= 0 && w < p.src_width) {
         const int tap = kh * p.kernel_width + kw;
         sum += static_cast<float>(plane[h * p.src_width + w]) *
-            static_cast<float>(
-                taps[p.flip ? p.kernel_height * p.kernel_width - 1 - tap : tap]);
+            static_cast<float>(taps[p.flip ? p.kernel_height * p.kernel_width - 1 - tap : tap]);
       }
     }
   }
@@ -138,9 +137,9 @@ __global__ void large_forward_kernel(
   }
   // The rows of src that this tile needs and that exist.
   const int top = max(0, first_row - p.padding_height);
-  const int bottom = min(
-      p.src_height,
-      min(p.dst_height, first_row + p.tile_rows) - p.padding_height + p.kernel_height - 1);
+  const int bottom =
+      min(p.src_height,
+          min(p.dst_height, first_row + p.tile_rows) - p.padding_height + p.kernel_height - 1);
   const int rows = max(0, bottom - top);
   const int left = first_column - p.padding_width;
   for (int i = threadIdx.x; i < images * rows * p.source_pitch; i += blockDim.x) {
@@ -170,8 +169,7 @@ __global__ void large_forward_kernel(
     if (kh < 0 || kh > p.kernel_height) {
       continue;
     }
-    const float* from =
-        source + (image * p.source_rows + h) * p.source_pitch + group * kVector;
+    const float* from = source + (image * p.source_rows + h) * p.source_pitch + group * kVector;
     const float* factors = taps + (kh + 1) * p.taps_pitch;
     float window[2 * kVector];
     read_eight(window + kVector, from);
@@ -278,8 +276,9 @@ __global__ void large_grad_weight_kernel(
 
   for (int first = blockIdx.x; first < p.batch; first += gridDim.x * p.images) {
     __syncthreads();
-    const int images = min(
-        p.images, (p.batch - first + static_cast<int>(gridDim.x) - 1) / static_cast<int>(gridDim.x));
+    const int images =
+        min(p.images,
+            (p.batch - first + static_cast<int>(gridDim.x) - 1) / static_cast<int>(gridDim.x));
     for (int i = threadIdx.x; i < images * p.src_height * p.source_pitch; i += blockDim.x) {
       const int w = i % p.source_pitch - p.padding_width;
       const int h = i / p.source_pitch % p.src_height;
@@ -492,8 +491,7 @@ bool plan_grad_weight(Large& l, int& threads, int64_t& shared) {
   constexpr int kWidthOfVector = 4;
   l.grad_pitch = round_up(l.dst_width, kVector);
   // Threads of neighbouring rows of taps read neighbouring rows: four banks apart.
-  l.source_pitch =
-      round_up(l.grad_pitch + l.taps_width - kWidthOfVector, kBanks) + kWidthOfVector;
+  l.source_pitch = round_up(l.grad_pitch + l.taps_width - kWidthOfVector, kBanks) + kWidthOfVector;
   const int units = l.taps_width / kVector * ((l.kernel_height + 1) / 2);
   if (units > kMostThreads) {
     return false;
@@ -505,10 +503,8 @@ bool plan_grad_weight(Large& l, int& threads, int64_t& shared) {
     return false;
   }
   l.images = std::min<int64_t>(l.batch, kMostShared / image_bytes);
-  l.ways = std::min<int64_t>(
-      kMostThreads / units, static_cast<int64_t>(l.images) * l.dst_height);
-  const int64_t sums_bytes =
-      static_cast<int64_t>(sizeof(float)) * l.ways * units * kRows * kVector;
+  l.ways = std::min<int64_t>(kMostThreads / units, static_cast<int64_t>(l.images) * l.dst_height);
+  const int64_t sums_bytes = static_cast<int64_t>(sizeof(float)) * l.ways * units * kRows * kVector;
   threads = units * l.ways;
   shared = std::max<int64_t>(
       {l.images * image_bytes, sums_bytes, threads * static_cast<int64_t>(sizeof(float))});

@@ -71,14 +71,15 @@ Tensor zoo_center(const Tensor& self, int64_t dim) {
 }
 
 Tensor zoo_scale_shift(
-    const Tensor& self, const std::optional<Tensor>& scale, const std::optional<Tensor>& shift) {
+    const Tensor& self,
+    const std::optional<Tensor>& scale,
+    const std::optional<Tensor>& shift) {
   auto result = scale.has_value() && scale->defined() ? self * *scale : self.clone();
   return shift.has_value() && shift->defined() ? result + *shift : result;
 }
 
 Tensor zoo_with_last(const Tensor& self, const Tensor& row) {
-  TORCH_CHECK(
-      self.dim() > 0 && self.size(0) > 0, "zoo_with_last: self must have at least one row");
+  TORCH_CHECK(self.dim() > 0 && self.size(0) > 0, "zoo_with_last: self must have at least one row");
   auto result = self.clone();
   result.select(0, -1).copy_(row);
   return result;
@@ -128,7 +129,11 @@ std::tuple<Tensor, Tensor> zoo_moments(const Tensor& self, int64_t dim, bool kee
 }
 
 std::tuple<Tensor&, Tensor&> zoo_moments_out(
-    const Tensor& self, int64_t dim, bool keepdim, Tensor& mean, Tensor& second) {
+    const Tensor& self,
+    int64_t dim,
+    bool keepdim,
+    Tensor& mean,
+    Tensor& second) {
   at::mean_out(mean, self, {dim}, keepdim);
   at::mean_out(second, self * self, {dim}, keepdim);
   return {mean, second};
@@ -141,7 +146,10 @@ std::tuple<Tensor, Tensor> zoo_peak(const Tensor& self, int64_t dim) {
 Tensor zoo_gram(const Tensor& self, const Tensor& other) {
   TORCH_CHECK(
       self.dim() == 2 && other.dim() == 2,
-      "zoo_gram: self and other must be matrices, got ", self.dim(), " and ", other.dim(),
+      "zoo_gram: self and other must be matrices, got ",
+      self.dim(),
+      " and ",
+      other.dim(),
       " dimensions");
   return at::matmul(self, other.mH());
 }
@@ -165,8 +173,7 @@ Tensor zoo_pool(const Tensor& self, c10::string_view mode) {
   if (mode == "sum") {
     return self.sum();
   }
-  TORCH_CHECK(
-      mode == "norm", "zoo_pool: mode must be 'mean', 'sum' or 'norm', got '", mode, "'");
+  TORCH_CHECK(mode == "norm", "zoo_pool: mode must be 'mean', 'sum' or 'norm', got '", mode, "'");
   return self.norm();
 }
 
@@ -199,7 +206,10 @@ Tensor zoo_adjust(
     const std::optional<Scalar>& limit) {
   TORCH_CHECK(
       !shifts.has_value() || shifts->size() == scales.size(),
-      "zoo_adjust: expected ", scales.size(), " shifts, got ", shifts.has_value() ? shifts->size() : 0);
+      "zoo_adjust: expected ",
+      scales.size(),
+      " shifts, got ",
+      shifts.has_value() ? shifts->size() : 0);
   auto result = self.clone();
   for (int64_t round = 0; round < repeat.value_or(1); ++round) {
     for (size_t i = 0; i < scales.size(); ++i) {
@@ -222,7 +232,8 @@ int64_t zoo_count_above(const Tensor& self, const Scalar& threshold) {
 }
 
 bool zoo_is_sorted(const Tensor& self) {
-  TORCH_CHECK(self.dim() == 1, "zoo_is_sorted: self must be a vector, got ", self.dim(), " dimensions");
+  TORCH_CHECK(
+      self.dim() == 1, "zoo_is_sorted: self must be a vector, got ", self.dim(), " dimensions");
   return self.numel() < 2 || at::all(self.slice(0, 1).ge(self.slice(0, 0, -1))).item<bool>();
 }
 
@@ -246,7 +257,12 @@ ScalarType zoo_common_type(TensorList tensors) {
 
 void zoo_require_rank(const Tensor& self, int64_t rank, c10::string_view name) {
   TORCH_CHECK(
-      self.dim() == rank, "zoo_require_rank: ", name, " must have ", rank, " dimensions, got ",
+      self.dim() == rank,
+      "zoo_require_rank: ",
+      name,
+      " must have ",
+      rank,
+      " dimensions, got ",
       self.dim());
 }
 
@@ -264,7 +280,10 @@ Tensor zoo_nn_gate(const Tensor& self, int64_t dim) {
   const auto halves = self.chunk(2, dim);
   TORCH_CHECK(
       halves.size() == 2 && halves[0].sizes() == halves[1].sizes(),
-      "zoo_nn_gate: the size of dimension ", dim, " must be even, got ", self.size(dim));
+      "zoo_nn_gate: the size of dimension ",
+      dim,
+      " must be even, got ",
+      self.size(dim));
   return halves[0] * halves[1].sigmoid();
 }
 
@@ -297,7 +316,9 @@ Tensor hypot_zoo(const Tensor& self, const Tensor& other, const Scalar& scale) {
 
 Tensor zoo_phase(const Tensor& self) {
   TORCH_CHECK(
-      self.is_floating_point(), "zoo_phase: self must be real and floating, got ", self.scalar_type());
+      self.is_floating_point(),
+      "zoo_phase: self must be real and floating, got ",
+      self.scalar_type());
   return at::complex(self.cos(), self.sin());
 }
 

@@ -55,8 +55,8 @@ Tensor zoo_dither_cpu(const Tensor& self, double amount, std::optional<Generator
   TORCH_CHECK(amount >= 0, "zoo_dither: amount must not be negative, got ", amount);
   const auto input = self.contiguous();
   auto result = at::empty_like(input);
-  auto* gen = get_generator_or_default<CPUGeneratorImpl>(
-      generator, at::detail::getDefaultCPUGenerator());
+  auto* gen =
+      get_generator_or_default<CPUGeneratorImpl>(generator, at::detail::getDefaultCPUGenerator());
   // One draw an element, in order, while nobody else draws: the same seed gives the same numbers.
   std::lock_guard<std::mutex> lock(gen->mutex_);
   AT_DISPATCH_FLOATING_TYPES_AND2(kHalf, kBFloat16, input.scalar_type(), "zoo_dither_cpu", [&] {

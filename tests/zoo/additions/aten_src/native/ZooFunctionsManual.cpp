@@ -40,7 +40,10 @@ Tensor zoo_times_i(const Tensor& self) {
 }
 
 Tensor zoo_blend_backward(
-    const Tensor& grad, const Tensor& other, const Scalar& alpha, ScalarType type) {
+    const Tensor& grad,
+    const Tensor& other,
+    const Scalar& alpha,
+    ScalarType type) {
   return zoo_match_type(grad * (other * alpha).conj(), type);
 }
 
@@ -61,7 +64,10 @@ Tensor zoo_scale_shift_jvp(
 }
 
 Tensor zoo_halves_backward(
-    TensorList grads, c10::SymIntArrayRef sizes, int64_t dim, const at::TensorOptions& options) {
+    TensorList grads,
+    c10::SymIntArrayRef sizes,
+    int64_t dim,
+    const at::TensorOptions& options) {
   const auto wrapped = dim < 0 ? dim + static_cast<int64_t>(sizes.size()) : dim;
   const auto half = (sizes[wrapped] + 1) / 2;
   std::vector<Tensor> parts;
@@ -158,7 +164,10 @@ std::tuple<Tensor, Tensor, Tensor> zoo_gram_double_backward(
 }
 
 Tensor zoo_pool_backward(
-    const Tensor& grad, const Tensor& self, const Tensor& result, c10::string_view mode) {
+    const Tensor& grad,
+    const Tensor& self,
+    const Tensor& result,
+    c10::string_view mode) {
   if (mode == "norm") {
     return grad * (self / result);
   }
@@ -167,7 +176,10 @@ Tensor zoo_pool_backward(
 }
 
 Tensor zoo_pool_jvp(
-    const Tensor& self_p, const Tensor& self_t, const Tensor& result, c10::string_view mode) {
+    const Tensor& self_p,
+    const Tensor& self_t,
+    const Tensor& result,
+    c10::string_view mode) {
   if (mode == "norm") {
     return at::real(self_p.conj() * self_t).sum() / result;
   }

@@ -17,7 +17,10 @@ at::Tensor zoo_times_i(const at::Tensor& self);
 
 /// Gradient of alpha * self * other for self, which has the given type.
 at::Tensor zoo_blend_backward(
-    const at::Tensor& grad, const at::Tensor& other, const at::Scalar& alpha, at::ScalarType type);
+    const at::Tensor& grad,
+    const at::Tensor& other,
+    const at::Scalar& alpha,
+    at::ScalarType type);
 
 at::Tensor zoo_scale_shift_jvp(
     const at::Tensor& self_p,
@@ -27,19 +30,27 @@ at::Tensor zoo_scale_shift_jvp(
     const at::Tensor& shift_t);
 
 at::Tensor zoo_halves_backward(
-    at::TensorList grads, c10::SymIntArrayRef sizes, int64_t dim, const at::TensorOptions& options);
+    at::TensorList grads,
+    c10::SymIntArrayRef sizes,
+    int64_t dim,
+    const at::TensorOptions& options);
 
 std::vector<at::Tensor> zoo_stack_mean_backward(
-    const at::Tensor& grad, at::ArrayRef<at::ScalarType> types);
+    const at::Tensor& grad,
+    at::ArrayRef<at::ScalarType> types);
 at::Tensor zoo_stack_mean_jvp(at::TensorList tensors);
 
 at::Tensor zoo_powers_backward(at::TensorList grads, const at::Tensor& self);
 std::vector<at::Tensor> zoo_powers_jvp(
-    const at::Tensor& self_p, const at::Tensor& self_t, int64_t count);
+    const at::Tensor& self_p,
+    const at::Tensor& self_t,
+    int64_t count);
 
 /// grad_sum + sign * grad_diff, either of them possibly undefined.
 at::Tensor zoo_sum_diff_backward(
-    const at::Tensor& grad_sum, const at::Tensor& grad_diff, int64_t sign);
+    const at::Tensor& grad_sum,
+    const at::Tensor& grad_diff,
+    int64_t sign);
 
 at::Tensor zoo_moments_backward(
     const at::Tensor& grad_mean,
@@ -57,7 +68,10 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> zoo_gram_double_backward(
     std::array<bool, 3> mask);
 
 at::Tensor zoo_pool_backward(
-    const at::Tensor& grad, const at::Tensor& self, const at::Tensor& result, c10::string_view mode);
+    const at::Tensor& grad,
+    const at::Tensor& self,
+    const at::Tensor& result,
+    c10::string_view mode);
 at::Tensor zoo_pool_jvp(
     const at::Tensor& self_p,
     const at::Tensor& self_t,

@@ -32,10 +32,12 @@ TORCH_META_FUNC(zoo_blend)(const Tensor& self, const Tensor& other, const Scalar
   build_borrowing_binary_op(maybe_get_output(), self, other);
   TORCH_CHECK(
       isFloatingType(dtype()) || isComplexType(dtype()) || alpha.isIntegral(/*includeBool=*/true),
-      "zoo_blend: alpha must be an integer for integer tensors, got ", alpha);
+      "zoo_blend: alpha must be an integer for integer tensors, got ",
+      alpha);
   TORCH_CHECK(
       isComplexType(dtype()) || !alpha.isComplex(),
-      "zoo_blend: alpha must be real for tensors of type ", dtype());
+      "zoo_blend: alpha must be real for tensors of type ",
+      dtype());
 }
 
 } // namespace at::meta
@@ -58,7 +60,10 @@ TORCH_IMPL_FUNC(zoo_blend_out)
 namespace {
 
 TensorIterator muladd_iterator(
-    Tensor& result, const Tensor& self, const Tensor& other, const Tensor& third) {
+    Tensor& result,
+    const Tensor& self,
+    const Tensor& other,
+    const Tensor& third) {
   return TensorIteratorConfig()
       .add_output(result)
       .add_const_input(self)

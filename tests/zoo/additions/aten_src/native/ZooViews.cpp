@@ -33,7 +33,9 @@ Tensor zoo_skip(const Tensor& self, int64_t step) {
 }
 
 Tensor zoo_skip_backward_symint(
-    const Tensor& grad_output, c10::SymIntArrayRef input_sizes, int64_t step) {
+    const Tensor& grad_output,
+    c10::SymIntArrayRef input_sizes,
+    int64_t step) {
   auto grad_input = at::zeros_symint(input_sizes, grad_output.options());
   grad_input.slice_symint(-1, std::nullopt, std::nullopt, step).copy_(grad_output);
   return grad_input;
@@ -84,9 +86,8 @@ Tensor FunctionalInverses::zoo_halves_inverse(
     return base_of(base, mutated_view);
   }
   const auto half = (base.sym_size(dim) + 1) / 2;
-  return out_index == 0
-      ? at::slice_scatter_symint(base, mutated_view, dim, 0, half)
-      : at::slice_scatter_symint(base, mutated_view, dim, half, std::nullopt);
+  return out_index == 0 ? at::slice_scatter_symint(base, mutated_view, dim, 0, half)
+                        : at::slice_scatter_symint(base, mutated_view, dim, half, std::nullopt);
 }
 
 } // namespace at::functionalization

@@ -25,7 +25,10 @@ TORCH_PRECOMPUTE_META_FUNC(zoo_window_sum)(const Tensor& self, int64_t size, int
   const auto windows = self.size(wrapped) - size + 1;
   TORCH_CHECK(
       size >= 1 && windows >= 1,
-      "zoo_window_sum: size must be between 1 and ", self.size(wrapped), ", got ", size);
+      "zoo_window_sum: size must be between 1 and ",
+      self.size(wrapped),
+      ", got ",
+      size);
   auto sizes = self.sizes().vec();
   sizes[wrapped] = windows;
   set_output_raw_strided(0, sizes, {}, self.options());
@@ -67,7 +70,10 @@ TORCH_IMPL_FUNC(zoo_window_sum_out_cpu)
 
 // A window sum over the gradient, padded with zeros on both sides.
 Tensor zoo_window_sum_backward_symint(
-    const Tensor& grad_output, c10::SymIntArrayRef input_sizes, int64_t size, int64_t dim) {
+    const Tensor& grad_output,
+    c10::SymIntArrayRef input_sizes,
+    int64_t size,
+    int64_t dim) {
   const auto wrapped = maybe_wrap_dim(dim, static_cast<int64_t>(input_sizes.size()));
   auto sizes = input_sizes.vec();
   sizes[wrapped] = sizes[wrapped] + (size - 1);

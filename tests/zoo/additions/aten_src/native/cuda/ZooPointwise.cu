@@ -24,7 +24,10 @@ constexpr int64_t kMaxBlocks = 65535;
 
 template <typename scalar_t, typename function_t, typename... inputs_t>
 __global__ void pointwise_kernel(
-    function_t function, int64_t total, scalar_t* out, const inputs_t*... in) {
+    function_t function,
+    int64_t total,
+    scalar_t* out,
+    const inputs_t*... in) {
   const int64_t first = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   const int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
   for (int64_t at = first; at < total; at += step) {
@@ -35,10 +38,7 @@ __global__ void pointwise_kernel(
 // An input with the common type, in the result's shape and in C order.
 Tensor prepared(const TensorIteratorBase& iter, int input) {
   const auto& out = iter.output();
-  return iter.input(input)
-      .to(out.device(), iter.common_dtype())
-      .expand(out.sizes())
-      .contiguous();
+  return iter.input(input).to(out.device(), iter.common_dtype()).expand(out.sizes()).contiguous();
 }
 
 template <typename scalar_t, typename function_t, typename... tensors_t>

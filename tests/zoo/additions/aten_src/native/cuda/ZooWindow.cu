@@ -24,7 +24,12 @@ constexpr int64_t kMaxBlocks = 65535;
 
 template <typename scalar_t>
 __global__ void window_sum_kernel(
-    const scalar_t* in, scalar_t* out, int64_t total, int64_t length, int64_t windows, int64_t size) {
+    const scalar_t* in,
+    scalar_t* out,
+    int64_t total,
+    int64_t length,
+    int64_t windows,
+    int64_t size) {
   using opmath_t = at::opmath_type<scalar_t>;
   const int64_t first = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   const int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
