@@ -6,7 +6,7 @@
 #   ops     the operators on the built wheel (built first when it is missing)
 #   wheel   the wheel as others use it: C++, CMake, type checkers, pip
 #   zoo     one operator of every kind, built from additions of their own
-#   faults  bad input: each error with its code, its line and its cure
+#   faults  bad input: each error with its code, its line and its cure; and what must always hold
 #
 # Name one or more to run these alone; what follows -- goes to pytest:
 #   scripts/run_tests.sh unit ops -- -k views
@@ -117,6 +117,7 @@ suite_faults() {
   local tools
   tools=$(tools_python)
   PYTHONPATH=$project/scripts/lib run_pytest "$tools" faults
+  PYTHONPATH=$project/scripts/lib run_pytest "$tools" invariants
 }
 
 for suite in "${wanted[@]}"; do

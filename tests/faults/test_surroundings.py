@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import sysconfig
 import time
 from pathlib import Path
 
@@ -47,6 +48,14 @@ def test_checking_needs_no_compiler(command: Command, path_without_compilers: st
     assert answer.code == 0, answer.err
 
 
+def official_wheel(base_option: tuple[str, ...]) -> Path:
+    """The wheel file that a finished build was made from."""
+    if base_option:
+        return Path(base_option[1])
+    found = sorted((cache.directory() / "wheels").glob("*/*.whl"), key=lambda p: p.stat().st_atime)
+    return found[-1]
+
+
 @pytest.mark.parametrize(
     ("python", "says"),
     [
@@ -61,9 +70,6 @@ def test_a_python_that_is_none_is_told(command: Command, python: str, says: str)
 def test_another_python_than_the_wheels_is_told_with_both_versions(
     finished: Command, tmp_path: Path, base_option: tuple[str, ...]
 ) -> None:
-    # A wheel by version would be chosen for the interpreter; a file is what it is.
-    kept = sorted((cache.directory() / "wheels").glob("*/*.whl"))
-    wheel = base_option[1] if base_option else str(kept[0])
     shim = tmp_path / "python3.10"
     shim.write_text(
         "#!/bin/sh\n"  # an older Python than any wheel of the tests' own
@@ -72,7 +78,9 @@ def test_another_python_than_the_wheels_is_told_with_both_versions(
         ' "free_threaded": false}\'\n'
     )
     shim.chmod(0o755)
-    answer = Command(tmp_path, ("--base", wheel)).run("check", "--python", shim)
+    answer = Command(tmp_path, ("--base", str(official_wheel(base_option)))).run(
+        "check", "--python", shim
+    )
     answer.assert_error(23, "the interpreter is Python 3.10.1", "--python")
 
 
@@ -214,8 +222,31 @@ def test_an_error_in_such_a_path_names_the_file_as_it_is(command: Command, tmp_p
     assert answer.part("where").startswith(str(root / "additions"))
 
 
+def python_for(prefix: tuple[str, ...], home: Path) -> str:
+    """An environment of another user's with the modules of this one.
+
+    Its interpreter must be one that others may run: one in somebody's home often is not.
+    """
+    for candidate in (sys.executable, f"/usr/bin/python3.{sys.version_info[1]}"):
+        make = [*prefix, candidate, "-m", "venv", "--without-pip", home / "tools"]
+        python = home / "tools" / "bin" / "python"
+        tried = [*prefix, python, "-c", "import subprocess, sys; subprocess.run(sys.executable)"]
+        done = [
+            subprocess.run(
+                argv, cwd="/", capture_output=True, check=False, stdin=subprocess.DEVNULL
+            )
+            for argv in (make, tried)
+        ]
+        if not any(run.returncode for run in done):
+            site = next((home / "tools").glob("lib/*/site-packages"))
+            (site / "modules.pth").write_text(sysconfig.get_path("purelib") + "\n")
+            return str(python)
+        shutil.rmtree(home / "tools", ignore_errors=True)
+    pytest.skip("no other user may run an interpreter of this version here")
+
+
 def test_a_user_without_rights_builds_from_a_copy_and_is_told_where_she_may_not_write(
-    finished: Command, tmp_path: Path
+    finished: Command, tmp_path: Path, base_option: tuple[str, ...]
 ) -> None:
     """Run by root, as nobody; any other user is such a user already."""
     if os.getuid():
@@ -223,9 +254,13 @@ def test_a_user_without_rights_builds_from_a_copy_and_is_told_where_she_may_not_
     if not shutil.which("setpriv"):
         pytest.skip("needs setpriv (util-linux)")
     home = tmp_path / "home"
-    shutil.copytree(PROJECT / "scripts", home / "scripts", ignore=shutil.ignore_patterns("__*"))
+    shutil.copytree(
+        PROJECT / "scripts", home / "scripts", ignore=shutil.ignore_patterns("__pycache__")
+    )
     shutil.copytree(PROJECT / "ci", home / "ci")
     shutil.copytree(SMALL, home / "additions")
+    official = official_wheel(base_option)
+    wheel = Path(shutil.copy(official, home / official.name))
     for path in [home, *home.rglob("*")]:
         os.chown(path, 65534, 65534)
     for parent in [tmp_path, *tmp_path.parents][:3]:
@@ -233,22 +268,15 @@ def test_a_user_without_rights_builds_from_a_copy_and_is_told_where_she_may_not_
     prefix = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
     environment = {
         "HOME": str(home), "XDG_CACHE_HOME": "", "TORCHFORK_CACHE": str(home / "cache"),
-        "PYTHONPATH": str(home / "scripts" / "lib"), "CCACHE_DISABLE": "1",
-        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONPATH": str(home / "scripts" / "lib"), "PYTHONDONTWRITEBYTECODE": "1",
     }  # fmt: skip
-    seen = [*prefix, sys.executable, "-c", "import yaml, rich"]
-    if subprocess.run(seen, check=False, capture_output=True).returncode:
-        pytest.skip("nobody may not run this test's interpreter")
-    named = finished.base[1] if finished.base else ""
-    if named and subprocess.run([*prefix, "test", "-r", named], check=False).returncode:
-        pytest.skip("nobody may not read the wheel")
-    command = Command(home, finished.base, home / "additions", environment)
+    python = python_for(prefix, home)
+    command = Command(home, ("--base", str(wheel)), home / "additions", environment, python)
     answer = command.run("check", prefix=prefix)
     assert answer.code == 0, answer.err
     assert {path.stat().st_uid for path in command.work.rglob("*")} == {65534}
     private = tmp_path / "private"
     private.mkdir(mode=0o700)
-    refused = Command(home, finished.base, home / "additions", environment)
-    answer = refused.run("build", "--out", private / "x", "--work", private, prefix=prefix)
+    answer = command.run("build", "--work", private, prefix=prefix)
     answer.assert_error(30, str(private))
     assert not list(private.iterdir())

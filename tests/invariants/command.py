@@ -53,6 +53,7 @@ class Command:
     base: tuple[str, ...]
     additions: Path = SMALL
     environment: Mapping[str, str] = field(default_factory=dict)
+    python: str = sys.executable
 
     @property
     def work(self) -> Path:
@@ -67,13 +68,13 @@ class Command:
         places = ["--additions", self.additions, "--work", self.work]
         if action == "build":
             places += ["--no-verify", "--out", self.out]
-        words = [sys.executable, "-m", "torchfork", action, *self.base, *places, *more]
+        words = [self.python, "-m", "torchfork", action, *self.base, *places, *more]
         return [str(word) for word in words]
 
     def env(self, extra: Mapping[str, str] | None = None) -> dict[str, str]:
         """The environment of a run, without CUDA: what is tested is the same, and quicker."""
         lib = {"PYTHONPATH": str(PROJECT / "scripts" / "lib"), "USE_CUDA": "0"}
-        target = {"TORCHFORK_TARGET_PYTHON": sys.executable}
+        target = {"TORCHFORK_TARGET_PYTHON": self.python}
         return {**os.environ, **lib, **target, **self.environment, **(extra or {})}
 
     def run(
