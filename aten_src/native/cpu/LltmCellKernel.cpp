@@ -81,7 +81,7 @@ struct Rows {
   }
 };
 
-// As SigmoidExt: exp never overflows.
+// exp(-|x|) never overflows.
 template <typename Vec>
 Vec sigmoid(const Vec& x) {
   const Vec one(1);

@@ -1,9 +1,8 @@
 // CPU kernels of sigmoid_ext; compiled once for each CPU capability.
 //
-// 1 / (1 + exp(-x)) overflows in exp for large negative x, where the result is still a normal or
-// subnormal number. With e = exp(-|x|), which is never above 1, the function is 1 / (1 + e) for
-// x >= 0 and e / (1 + e) below: exact to the last places at both ends. 16-bit types compute in
-// float.
+// exp(-x) overflows for large negative x and makes the result 0, where it still is a small number:
+// exp(x), because 1 + exp(x) is 1 there. Lanes that came out as 0 are rare and get that; asking for
+// them is one comparison a vector. 16-bit types compute in float.
 #define TORCH_ASSERT_NO_OPERATORS
 #include <ATen/native/SigmoidExt.h>
 
@@ -18,8 +17,11 @@ struct Sigmoid {
   vec::Vectorized<T> operator()(const vec::Vectorized<T>& x) const {
     using Vec = vec::Vectorized<T>;
     const Vec one(T(1));
-    const auto e = exp_of(x.abs().neg());
-    return Vec::blendv(e, one, x >= Vec(T(0))) / (one + e);
+    const auto y = one / (one + exp_of(x.neg()));
+    if (C10_LIKELY(y.zero_mask() == 0)) {
+      return y;
+    }
+    return Vec::blendv(y, exp_of(x), y == Vec(T(0)));
   }
 };
 

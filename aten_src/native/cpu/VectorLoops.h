@@ -117,8 +117,15 @@ inline void vector_run(
   int64_t i = 0;
   if (strides[0] == sizeof(scalar_t) && (... && (strides[Indices + 1] == sizeof(scalar_t)))) {
     auto* out = reinterpret_cast<scalar_t*>(data[0]);
-    for (; i + kLanes <= n; i += kLanes) {
-      f(Vec::loadu(reinterpret_cast<const scalar_t*>(data[Indices + 1]) + i)...).store(out + i);
+    const auto value = [&](int64_t first) {
+      return f(Vec::loadu(reinterpret_cast<const scalar_t*>(data[Indices + 1]) + first)...);
+    };
+    // Two at a time: their arithmetic overlaps.
+    for (; i + 2 * kLanes <= n; i += 2 * kLanes) {
+      const auto low = value(i);
+      const auto high = value(i + kLanes);
+      low.store(out + i);
+      high.store(out + i + kLanes);
     }
   }
   if (i < n) {

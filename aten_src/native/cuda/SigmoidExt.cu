@@ -1,4 +1,5 @@
-// CUDA kernels of sigmoid_ext; cpu/SigmoidExtKernel.cpp explains the formula.
+// CUDA kernels of sigmoid_ext. With e = exp(-|x|), which never overflows, the function is 1 / (1 + e)
+// for x >= 0 and e / (1 + e) below: exact to the last places at both ends.
 //
 // gpu_kernel brings 16-byte accesses where all operands are contiguous, an offset calculator where
 // they are not, conversion of integer operands at the load, and 64-bit sizes in 32-bit pieces.
