@@ -120,7 +120,7 @@ def test_no_compiler_runs_on_when_the_run_is_ended(tmp_path: Path, number: int) 
         pytest.skip("only Linux tells a child that its parent was killed")
     here = str(Path(__file__).parent)
     running = subprocess.Popen(
-        [sys.executable, "-c", RUN, here, str(tmp_path), build_file(3)],
+        [sys.executable, "-c", RUN, here, str(tmp_path), build_file(1.5)],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         stderr=subprocess.DEVNULL, start_new_session=True,
     )  # fmt: skip
@@ -129,6 +129,6 @@ def test_no_compiler_runs_on_when_the_run_is_ended(tmp_path: Path, number: int) 
         time.sleep(0.02)
     running.send_signal(number)
     assert running.wait(20) != 0
-    time.sleep(3.5)
+    time.sleep(2)
     assert (tmp_path / "build" / "a.o.started").exists()
     assert not (tmp_path / "build" / "a.o").exists()
