@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -13,6 +14,11 @@ from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parents[2]
 SMALL = PROJECT / "tests" / "wheel" / "small_additions"
+
+
+def heed_interrupts() -> None:
+    """A test run in the background has SIGINT ignored, and children inherit that."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @dataclass(frozen=True)
@@ -92,6 +98,7 @@ class Command:
         return subprocess.Popen(
             self.argv("build", *more), env=self.env(), cwd=self.root, text=True,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+            preexec_fn=heed_interrupts,
         )  # fmt: skip
 
     def layout(self) -> Path:

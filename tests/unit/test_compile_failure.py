@@ -100,8 +100,11 @@ def test_objects_are_counted_and_a_second_run_compiles_none(
 
 
 RUN = """
+import signal
 import sys
 from pathlib import Path
+# a test run in the background has SIGINT ignored, and children inherit that
+signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.path.insert(0, sys.argv[1])
 import sample_additions as sample
 from torchfork.stages import compile as stage
