@@ -59,8 +59,11 @@ bool large_grad_weight(
     const TensorBase& input,
     const Params& params);
 
-// Adds partial[chunk][tap][channel] over the chunks, always in the same order, and writes
-// grad_weight[channel][tap] and, from tap kernel_size, grad_bias[channel].
+// Adds partial[chunk][row][channel] over the chunks, in double and always in the same order, and
+// writes grad_weight[channel][row] and, from the kBiasRows rows after the taps, grad_bias[channel].
+// The bias has two rows, a sum and what rounding took from it (write_bias()): it is the longest sum
+// of all, and its error shows where that of a tap hides in the products'.
+constexpr int kBiasRows = 2;
 void add_partials(
     const TensorBase& grad_weight,
     const TensorBase& grad_bias,
@@ -263,6 +266,13 @@ __device__ __forceinline__ void store_elements(
 
 __device__ __forceinline__ bool is_finite(float value) {
   return fabsf(value) < __uint_as_float(0x7f800000u);
+}
+
+// The two bias rows of a partial, `next` apart.
+__device__ __forceinline__ void write_bias(float* to, int next, double sum) {
+  const float rounded = static_cast<float>(sum);
+  to[0] = rounded;
+  to[next] = is_finite(rounded) ? static_cast<float>(sum - rounded) : 0.0f;
 }
 
 __device__ __forceinline__ Item item_of(const March& m, int32_t index, int tile_width) {

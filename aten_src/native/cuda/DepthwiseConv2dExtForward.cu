@@ -12,6 +12,9 @@
 // thread takes four columns by vectors where rows are aligned and the padding is the usual
 // (k - 1) / 2, and else one column, so that a warp's accesses are dense either way.
 //
+// In float the taps of a kernel row are summed by themselves and then added, which takes an addition
+// more a row and leaves less rounding error; rounding to 16 bits would hide it.
+//
 // Rows outside the image are skipped. Columns outside it are zeros that are multiplied by taps,
 // which is the same only for finite taps: a thread that has others takes its sums tap by tap.
 #define TORCH_ASSERT_ONLY_METHOD_OPERATORS
@@ -29,6 +32,10 @@ constexpr int kThreads = 128;
 // shorter marches until it has as many.
 constexpr int64_t kWantedThreads = 132 * 1024;
 
+// Whether the taps of a kernel row are summed by themselves.
+template <typename scalar_t, typename Window>
+constexpr bool kSumsByRow = sizeof(scalar_t) == 4 && Window::kHeight > 1;
+
 // The tile of a thread. A wider one reads less overhang; registers bound it: the sums are
 // slots x tile x vector, and small windows hold their taps in registers as well.
 template <typename scalar_t_, typename Window>
@@ -39,6 +46,7 @@ struct ChannelsLastTraits {
   static constexpr int kStride = Window::kStride;
   static constexpr int kTaps = kHeight * kWidth;
   static constexpr bool kTapsInRegisters = kTaps <= 9;
+  static constexpr bool kByRow = kSumsByRow<scalar_t, Window>;
   static constexpr int kVector = kTapsInRegisters && sizeof(scalar_t) == 2 ? 4 : 2;
   static constexpr int kTile = kTapsInRegisters || kStride > 1 ? 4 : 7;
   static constexpr int kBlocks = kTaps > 25 ? 2
@@ -62,6 +70,7 @@ struct PlanesTraits {
   static constexpr int kWidth = Window::kWidth;
   static constexpr int kStride = Window::kStride;
   static constexpr int kTaps = kHeight * kWidth;
+  static constexpr bool kByRow = kSumsByRow<scalar_t, Window>;
   // A thread of a single row does too little with one column.
   static constexpr int kTile = kAligned || kHeight == 1 ? 4 : 1;
   static constexpr int kSlots = (kHeight + kStride - 1) / kStride;
@@ -153,6 +162,36 @@ __device__ __forceinline__ void shift_slots(
     }
   }
 }
+
+// Where the products of one kernel row are added up: the sums themselves, or, with kByRow, a row of
+// its own that finish() adds to them.
+template <bool kByRow, int kTile, int kVector>
+struct RowSums {
+  float (&sums)[kTile][kVector];
+  float row[kByRow ? kTile : 1][kByRow ? kVector : 1];
+
+  __device__ __forceinline__ explicit RowSums(float (&to)[kTile][kVector]) : sums(to) {}
+
+  __device__ __forceinline__ void add(int kw, int t, int v, float value, float factor) {
+    if constexpr (!kByRow) {
+      sums[t][v] = fmaf(value, factor, sums[t][v]);
+    } else {
+      row[t][v] = kw == 0 ? value * factor : fmaf(value, factor, row[t][v]);
+    }
+  }
+
+  __device__ __forceinline__ void finish() {
+    if constexpr (kByRow) {
+#pragma unroll
+      for (int t = 0; t < kTile; ++t) {
+#pragma unroll
+        for (int v = 0; v < kVector; ++v) {
+          sums[t][v] += row[t][v];
+        }
+      }
+    }
+  }
+};
 
 template <typename Traits>
 C10_LAUNCH_BOUNDS_2(kThreads, Traits::kBlocks)
@@ -264,6 +303,7 @@ __global__ void forward_channels_last_kernel(
         const bool wanted =
             Traits::kTapsInRegisters || (step - s >= item.first_row && step - s < item.last_row);
         if (kh < Traits::kHeight && wanted) {
+          RowSums<Traits::kByRow, kTile, kVector> sums(slots[s]);
 #pragma unroll
           for (int kw = 0; kw < Traits::kWidth; ++kw) {
             const int tap = kh * Traits::kWidth + kw;
@@ -284,10 +324,11 @@ __global__ void forward_channels_last_kernel(
             for (int t = 0; t < kTile; ++t) {
 #pragma unroll
               for (int v = 0; v < kVector; ++v) {
-                slots[s][t][v] = fmaf(values[t * kStride + kw][v], factor[v], slots[s][t][v]);
+                sums.add(kw, t, v, values[t * kStride + kw][v], factor[v]);
               }
             }
           }
+          sums.finish();
         }
       }
     }
@@ -400,15 +441,17 @@ __global__ void forward_planes_kernel(
         const bool wanted =
             Traits::kTaps <= 9 || (step - s >= item.first_row && step - s < item.last_row);
         if (kh < Traits::kHeight && wanted) {
+          RowSums<Traits::kByRow, kTile, 1> sums(slots[s]);
 #pragma unroll
           for (int kw = 0; kw < Traits::kWidth; ++kw) {
             const int tap = kh * Traits::kWidth + kw;
 #pragma unroll
             for (int t = 0; t < kTile; ++t) {
-              slots[s][t][0] = fmaf(
-                  columns[t * kStride + kw], taps[tap < Traits::kTaps ? tap : 0], slots[s][t][0]);
+              sums.add(
+                  kw, t, 0, columns[t * kStride + kw], taps[tap < Traits::kTaps ? tap : 0]);
             }
           }
+          sums.finish();
         }
       }
     }

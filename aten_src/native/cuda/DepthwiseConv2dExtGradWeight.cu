@@ -6,6 +6,10 @@
 // walks many images before its sums are added to those of its block, in a fixed order, and written
 // as one partial; add_partials() adds the blocks' in a fixed order. The bias comes free.
 //
+// A float bias is as good as correctly rounded: a thread's sum is compensated, those of a block are
+// added in double, and a partial keeps what rounding takes from it. Rounding to 16 bits would hide
+// all that, so that such a thread does not compensate.
+//
 // Columns outside the image are zeros that are multiplied by grad_output, which is right only
 // while that is finite. What it spoils it leaves as NaN: a block that ends with a NaN anywhere does
 // its work again tap by tap, of positions inside the image only.
@@ -103,11 +107,20 @@ __device__ __noinline__ float careful_item(
   return sum;
 }
 
-// The march over one item, adding to sums[tap][v]. take_row(row, r) gives input row r, the rows in
+// Adds `value` to a sum whose exact value is about sum - excess.
+__device__ __forceinline__ void add_compensated(float& sum, float& excess, float value) {
+  const float term = value - excess;
+  const float total = sum + term;
+  excess = (total - sum) - term;
+  sum = total;
+}
+
+// The march over one item, adding to sums[tap][v]; sums[kTaps] - excess is the bias. take_row(row, r) gives input row r, the rows in
 // order from item.first_row * kStride; take_grad(grad, o) gives grad_output row o, or zeros.
 template <typename Traits, typename Row, typename Grad, typename TakeRow, typename TakeGrad>
 __device__ __forceinline__ void march_item(
     float (&sums)[Traits::kTaps + 1][Traits::kVector],
+    float (&excess)[Traits::kVector],
     const March& m,
     const Item& item,
     const TakeGrad& take_grad,
@@ -131,9 +144,21 @@ __device__ __forceinline__ void march_item(
             grads[s][t][v] = grads[s > 0 ? s - 1 : 0][t][v];
           } else {
             grads[0][t][v] = grad.value(t, v);
-            sums[Traits::kTaps][v] += grads[0][t][v];
           }
         }
+      }
+    }
+#pragma unroll
+    for (int v = 0; v < kVector; ++v) {
+      static_assert(kTile == 1 || kTile == 4);
+      float row = grads[0][0][v];
+      if constexpr (kTile == 4) {
+        row = (row + grads[0][1][v]) + (grads[0][2][v] + grads[0][3][v]);
+      }
+      if constexpr (sizeof(typename Traits::scalar_t) == 4) {
+        add_compensated(sums[Traits::kTaps][v], excess[v], row);
+      } else {
+        sums[Traits::kTaps][v] += row;
       }
     }
 #pragma unroll
@@ -181,6 +206,7 @@ __device__ __forceinline__ void march_item(
 template <typename Traits, typename Row, typename Grad, typename LoadRow, typename LoadGrad>
 __device__ __forceinline__ void march_planes(
     float (&sums)[Traits::kTaps + 1][Traits::kVector],
+    float (&excess)[Traits::kVector],
     const March& m,
     const Item& item,
     const LoadRow& load_row,
@@ -191,6 +217,7 @@ __device__ __forceinline__ void march_planes(
   load_grad(next_grad, item.first_row);
   march_item<Traits, Row, Grad>(
       sums,
+      excess,
       m,
       item,
       [&](Grad& grad, int o) {
@@ -259,7 +286,9 @@ __global__ void grad_weight_channels_last_kernel(
     const March m) {
   using scalar_t = typename Traits::scalar_t;
   constexpr int kVector = Traits::kVector;
-  constexpr int kSums = Traits::kTaps + 1;
+  constexpr int kTaps = Traits::kTaps;
+  constexpr int kSums = kTaps + 1;
+  constexpr int kPartialRows = kTaps + kBiasRows;
   extern __shared__ float4 shared_rows[];
   float* const shared = reinterpret_cast<float*>(shared_rows); // once the rows are done
   typename Traits::Rows rows(shared_rows);
@@ -271,6 +300,7 @@ __global__ void grad_weight_channels_last_kernel(
   const int channel = (blockIdx.x * m.lanes + lane) * kVector;
   const int valid = min(kVector, m.channels - channel);
   float sums[kSums][kVector] = {};
+  float excess[kVector] = {};
 
   for (int index = blockIdx.y * tiles + tile; index < m.items && valid > 0;
        index += gridDim.y * tiles) {
@@ -321,6 +351,7 @@ __global__ void grad_weight_channels_last_kernel(
     }
     march_item<Traits, Row, Grad>(
         sums,
+        excess,
         m,
         item,
         [&](Grad& grad, int o) {
@@ -348,6 +379,13 @@ __global__ void grad_weight_channels_last_kernel(
       spoilt = spoilt || isnan(sums[k][v]);
     }
   }
+  double bias[kVector];
+#pragma unroll
+  for (int v = 0; v < kVector; ++v) {
+    bias[v] = static_cast<double>(sums[kTaps][v]) - excess[v];
+    spoilt = spoilt || isnan(bias[v]);
+  }
+  float* const to = partial + blockIdx.y * kPartialRows * m.channels + channel;
   if (__syncthreads_or(spoilt)) {
 #pragma unroll 1
     for (int k = 0; k < kSums * kVector; ++k) {
@@ -372,7 +410,10 @@ __global__ void grad_weight_channels_last_kernel(
         for (int other = 1; other < tiles; ++other) {
           sum += shared[other * m.lanes + lane];
         }
-        partial[(blockIdx.y * kSums + k / kVector) * m.channels + channel + v] = sum;
+        to[k / kVector * m.channels + v] = sum;
+        if (k / kVector == kTaps) {
+          to[(kTaps + 1) * m.channels + v] = 0.0f;
+        }
       }
       __syncthreads();
     }
@@ -383,7 +424,7 @@ __global__ void grad_weight_channels_last_kernel(
     const int width = half * m.lanes;
     if (tile >= half && tile < 2 * half) {
 #pragma unroll
-      for (int k = 0; k < kSums; ++k) {
+      for (int k = 0; k < kTaps; ++k) {
 #pragma unroll
         for (int v = 0; v < kVector; ++v) {
           shared[(k * kVector + v) * width + threadIdx.x - width] = sums[k][v];
@@ -393,7 +434,7 @@ __global__ void grad_weight_channels_last_kernel(
     __syncthreads();
     if (tile < half) {
 #pragma unroll
-      for (int k = 0; k < kSums; ++k) {
+      for (int k = 0; k < kTaps; ++k) {
 #pragma unroll
         for (int v = 0; v < kVector; ++v) {
           sums[k][v] += shared[(k * kVector + v) * width + threadIdx.x];
@@ -402,16 +443,28 @@ __global__ void grad_weight_channels_last_kernel(
     }
     __syncthreads();
   }
-  if (tile == 0) {
+  double* const shared_bias = reinterpret_cast<double*>(shared_rows);
 #pragma unroll
-    for (int k = 0; k < kSums; ++k) {
+  for (int v = 0; v < kVector; ++v) {
+    shared_bias[v * blockDim.x + threadIdx.x] = bias[v];
+  }
+  __syncthreads();
+  if (tile != 0) {
+    return;
+  }
 #pragma unroll
-      for (int v = 0; v < kVector; ++v) {
-        if (v < valid) {
-          partial[(blockIdx.y * kSums + k) * m.channels + channel + v] = sums[k][v];
-        }
-      }
+  for (int v = 0; v < kVector; ++v) {
+    if (v >= valid) {
+      continue;
     }
+#pragma unroll
+    for (int k = 0; k < kTaps; ++k) {
+      to[k * m.channels + v] = sums[k][v];
+    }
+    for (int other = 1; other < tiles; ++other) {
+      bias[v] += shared_bias[v * blockDim.x + other * m.lanes + lane];
+    }
+    write_bias(to + kTaps * m.channels + v, m.channels, bias[v]);
   }
 }
 
@@ -464,16 +517,18 @@ __global__ void grad_weight_planes_kernel(
     const typename Traits::scalar_t* __restrict__ input,
     const March m) {
   using scalar_t = typename Traits::scalar_t;
-  constexpr int kSums = Traits::kTaps + 1;
+  constexpr int kTaps = Traits::kTaps;
   constexpr int kWarps = kThreads / kWarp;
-  __shared__ float shared[kWarps][kSums];
+  __shared__ float shared[kWarps][kTaps];
+  __shared__ double shared_bias[kWarps];
   const int lane = threadIdx.x % kWarp;
   const int warp = threadIdx.x / kWarp;
   const int chunk = blockIdx.x;
   const int channel = blockIdx.y;
   const int channels = m.channels / m.multiplier;
   const int stride = gridDim.x * kThreads;
-  float sums[kSums][1] = {};
+  float sums[kTaps + 1][1] = {};
+  float excess[1] = {};
 
   for (int index = chunk * kThreads + threadIdx.x; index < m.items; index += stride) {
     const Item item = item_of(m, index, Traits::kTile);
@@ -503,6 +558,7 @@ __global__ void grad_weight_planes_kernel(
       const int own = left + Traits::kLeft;
       march_planes<Traits, Row, Grad>(
           sums,
+          excess,
           m,
           item,
           [&](Row& row, int r) {
@@ -526,6 +582,7 @@ __global__ void grad_weight_planes_kernel(
           columns_inside<Traits>(left, Traits::kColumns, m.dilation_width, m.src_width);
       march_planes<Traits, Row, Grad>(
           sums,
+          excess,
           m,
           item,
           [&](Row& row, int r) {
@@ -544,16 +601,17 @@ __global__ void grad_weight_planes_kernel(
     }
   }
 
-  float values[kSums];
-  bool spoilt = false;
+  float values[kTaps];
+  double bias = static_cast<double>(sums[kTaps][0]) - excess[0];
+  bool spoilt = isnan(bias);
 #pragma unroll
-  for (int k = 0; k < kSums; ++k) {
+  for (int k = 0; k < kTaps; ++k) {
     values[k] = sums[k][0];
     spoilt = spoilt || isnan(values[k]);
   }
   if (__syncthreads_or(spoilt)) {
 #pragma unroll 1
-    for (int k = 0; k < kSums; ++k) {
+    for (int k = 0; k <= kTaps; ++k) {
       float sum = 0.0f;
       for (int index = chunk * kThreads + threadIdx.x; index < m.items; index += stride) {
         const Item item = item_of(m, index, Traits::kTile);
@@ -571,12 +629,21 @@ __global__ void grad_weight_planes_kernel(
       for (int offset = kWarp / 2; offset > 0; offset /= 2) {
         sum += __shfl_xor_sync(0xffffffffu, sum, offset);
       }
-      if (lane == 0) {
+      if (lane == 0 && k < kTaps) {
         shared[warp][k] = sum;
+      } else if (lane == 0) {
+        shared_bias[warp] = sum;
       }
     }
   } else {
-    using Fold = WarpFold<kSums, kWarp / 2>;
+#pragma unroll
+    for (int offset = kWarp / 2; offset > 0; offset /= 2) {
+      bias += __shfl_xor_sync(0xffffffffu, bias, offset);
+    }
+    if (lane == 0) {
+      shared_bias[warp] = bias;
+    }
+    using Fold = WarpFold<kTaps, kWarp / 2>;
     Fold::fold(values, lane);
 #pragma unroll
     for (int i = 0; i < Fold::kKept; ++i) {
@@ -587,16 +654,25 @@ __global__ void grad_weight_planes_kernel(
     }
   }
   __syncthreads();
-  for (int k = threadIdx.x; k < kSums; k += kThreads) {
+  float* const to = partial + chunk * (kTaps + kBiasRows) * m.channels + channel;
+  for (int k = threadIdx.x; k < kTaps; k += kThreads) {
     float sum = shared[0][k];
     for (int other = 1; other < kWarps; ++other) {
       sum += shared[other][k];
     }
-    partial[(chunk * kSums + k) * m.channels + channel] = sum;
+    to[k * m.channels] = sum;
+  }
+  if (threadIdx.x == kThreads - 1) {
+    bias = shared_bias[0];
+    for (int other = 1; other < kWarps; ++other) {
+      bias += shared_bias[other];
+    }
+    write_bias(to + kTaps * m.channels, m.channels, bias);
   }
 }
 
-// A block adds one tap of kTotalChannels channels, kTotalWays chunks at a time.
+// A block adds one tap, or the bias, of kTotalChannels channels, kTotalWays chunks at a time. In
+// double: the last few of these additions would make most of the whole error.
 template <typename scalar_t>
 C10_LAUNCH_BOUNDS_1(kTotalChannels* kTotalWays)
 __global__ void add_partials_kernel(
@@ -606,17 +682,24 @@ __global__ void add_partials_kernel(
     int chunks,
     int channels,
     int kernel_size) {
-  __shared__ float shared[kTotalWays][kTotalChannels];
+  __shared__ double shared[kTotalWays][kTotalChannels];
   const int lane = threadIdx.x % kTotalChannels;
   const int way = threadIdx.x / kTotalChannels;
   const int channel = blockIdx.x * kTotalChannels + lane;
   const int tap = blockIdx.y;
-  const int64_t step = static_cast<int64_t>(kernel_size + 1) * channels;
-  float sum = 0.0f;
+  const int64_t step = static_cast<int64_t>(kernel_size + kBiasRows) * channels;
+  double sum = 0.0;
   if (channel < channels) {
+    const float* const from = partial + static_cast<int64_t>(tap) * channels + channel;
 #pragma unroll 4
     for (int chunk = way; chunk < chunks; chunk += kTotalWays) {
-      sum += partial[chunk * step + static_cast<int64_t>(tap) * channels + channel];
+      sum += from[chunk * step];
+    }
+    if (tap == kernel_size) {
+#pragma unroll 4
+      for (int chunk = way; chunk < chunks; chunk += kTotalWays) {
+        sum += from[chunk * step + channels];
+      }
     }
   }
   shared[way][lane] = sum;
@@ -650,7 +733,7 @@ int64_t chunks_for(int64_t items, int64_t items_per_block, int64_t groups) {
 
 TensorBase empty_partial(const TensorBase& like, int64_t chunks, const Params& p) {
   return at::empty(
-      {chunks, p.kernel_size() + 1, p.output_channels()},
+      {chunks, p.kernel_size() + kBiasRows, p.output_channels()},
       like.options().dtype(kFloat).memory_format(MemoryFormat::Contiguous));
 }
 
@@ -677,10 +760,11 @@ int64_t launch_channels_last(
   const int64_t groups = divide_up(vectors, m.lanes);
   const int64_t chunks = chunks_for(m.items, tiles, groups);
   partial = empty_partial(input, chunks, p);
-  constexpr int kSums = Traits::kTaps + 1;
   const size_t sums =
-      sizeof(float) * std::max(m.lanes * tiles, std::max(1, tiles / 2) * m.lanes * kSums * kVector);
-  const size_t shared = std::max<size_t>(sums, Traits::Rows::kBytes + Traits::Grads::kBytes);
+      sizeof(float) * std::max(1, tiles / 2) * m.lanes * Traits::kTaps * kVector;
+  const size_t biases = sizeof(double) * tiles * m.lanes * kVector;
+  const size_t shared =
+      std::max<size_t>({sums, biases, Traits::Rows::kBytes + Traits::Grads::kBytes});
   allow_shared(grad_weight_channels_last_kernel<Traits>, shared);
   grad_weight_channels_last_kernel<Traits>
       <<<dim3(groups, chunks), m.lanes * tiles, shared, c10::cuda::getCurrentCUDAStream()>>>(

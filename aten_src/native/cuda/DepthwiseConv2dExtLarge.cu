@@ -356,7 +356,7 @@ __global__ void large_grad_weight_kernel(
     }
   }
   __syncthreads();
-  const int begin = blockIdx.x * (kernel_size + 1) * p.channels + channel;
+  const int begin = blockIdx.x * (kernel_size + kBiasRows) * p.channels + channel;
   for (int tap = threadIdx.x; tap < kernel_size; tap += blockDim.x) {
     const int at = tap / p.kernel_width * p.taps_width + tap % p.kernel_width;
     float sum = 0.0f;
@@ -372,10 +372,11 @@ __global__ void large_grad_weight_kernel(
   source[threadIdx.x] = bias;
   __syncthreads();
   if (threadIdx.x == 0) {
+    double sum = bias;
     for (int other = 1; other < static_cast<int>(blockDim.x); ++other) {
-      bias += source[other];
+      sum += source[other];
     }
-    partial[begin + kernel_size * p.channels] = bias;
+    write_bias(partial + begin + kernel_size * p.channels, p.channels, sum);
   }
 }
 
@@ -561,11 +562,11 @@ bool large_grad_weight(
   const int64_t wanted = divide_up(kWantedThreads, static_cast<int64_t>(threads) * l.channels);
   const int64_t chunks =
       std::max<int64_t>(1, std::min<int64_t>(wanted, divide_up(l.batch, l.images)));
-  if (chunks * (p.kernel_size() + 1) * l.channels > std::numeric_limits<int32_t>::max()) {
+  if (chunks * (p.kernel_size() + kBiasRows) * l.channels > std::numeric_limits<int32_t>::max()) {
     return false;
   }
   const TensorBase partial = at::empty(
-      {chunks, p.kernel_size() + 1, static_cast<int64_t>(l.channels)},
+      {chunks, p.kernel_size() + kBiasRows, static_cast<int64_t>(l.channels)},
       input.options().dtype(kFloat).memory_format(MemoryFormat::Contiguous));
   const bool launched = with_scalar_type(input.scalar_type(), [&](auto scalar) {
     using scalar_t = decltype(scalar);
