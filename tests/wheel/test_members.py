@@ -24,7 +24,7 @@ CHANGED = {
         r"|RedispatchFunctions|RegistrationDeclarations|VmapGeneratedPlumbing|\w+Functions_inl)\.h"
         r"|torch/include/ATen/core/TensorBody\.h"
         r"|torch/include/torch/csrc/autograd/generated/(Functions|VariableType|ViewFuncs"
-        r"|variable_factories)\.h"
+        r"|variable_factories|python_return_types)\.h"
     ),
     "the header that a FunctionsManual of one's own hooks into": (
         r"torch/include/torch/csrc/autograd/FunctionsManual\.h"
