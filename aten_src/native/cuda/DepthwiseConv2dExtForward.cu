@@ -12,8 +12,9 @@
 // thread takes four columns by vectors where rows are aligned and the padding is the usual
 // (k - 1) / 2, and else one column, so that a warp's accesses are dense either way.
 //
-// In float the taps of a kernel row are summed by themselves and then added, which takes an addition
-// more a row and leaves less rounding error; rounding to 16 bits would hide it.
+// In float the taps of each later kernel row are summed by themselves and then added, which takes an
+// addition more a row and leaves about half the rounding error at k = 7. The first rows are added
+// tap by tap, since their sums are still small; rounding to 16 bits would hide the difference.
 //
 // Rows outside the image are skipped. Columns outside it are zeros that are multiplied by taps,
 // which is the same only for finite taps: a thread that has others takes its sums tap by tap.
@@ -32,9 +33,9 @@ constexpr int kThreads = 128;
 // shorter marches until it has as many.
 constexpr int64_t kWantedThreads = 132 * 1024;
 
-// Whether the taps of a kernel row are summed by themselves.
+// The first kernel row whose taps are summed by themselves; kHeight: none.
 template <typename scalar_t, typename Window>
-constexpr bool kSumsByRow = sizeof(scalar_t) == 4 && Window::kHeight > 1;
+constexpr int kFirstOwnRow = sizeof(scalar_t) == 4 ? (Window::kHeight + 2) / 2 : Window::kHeight;
 
 // The tile of a thread. A wider one reads less overhang; registers bound it: the sums are
 // slots x tile x vector, and small windows hold their taps in registers as well.
@@ -46,7 +47,7 @@ struct ChannelsLastTraits {
   static constexpr int kStride = Window::kStride;
   static constexpr int kTaps = kHeight * kWidth;
   static constexpr bool kTapsInRegisters = kTaps <= 9;
-  static constexpr bool kByRow = kSumsByRow<scalar_t, Window>;
+  static constexpr int kOwnRow = kFirstOwnRow<scalar_t, Window>;
   static constexpr int kVector = kTapsInRegisters && sizeof(scalar_t) == 2 ? 4 : 2;
   static constexpr int kTile = kTapsInRegisters || kStride > 1 ? 4 : 7;
   static constexpr int kBlocks = kTaps > 25 ? 2
@@ -70,7 +71,7 @@ struct PlanesTraits {
   static constexpr int kWidth = Window::kWidth;
   static constexpr int kStride = Window::kStride;
   static constexpr int kTaps = kHeight * kWidth;
-  static constexpr bool kByRow = kSumsByRow<scalar_t, Window>;
+  static constexpr int kOwnRow = kFirstOwnRow<scalar_t, Window>;
   // A thread of a single row does too little with one column.
   static constexpr int kTile = kAligned || kHeight == 1 ? 4 : 1;
   static constexpr int kSlots = (kHeight + kStride - 1) / kStride;
@@ -163,17 +164,19 @@ __device__ __forceinline__ void shift_slots(
   }
 }
 
-// Where the products of one kernel row are added up: the sums themselves, or, with kByRow, a row of
-// its own that finish() adds to them.
-template <bool kByRow, int kTile, int kVector>
+// Where the products of one kernel row are added up: the sums themselves or, if `own`, a row of
+// their own that finish() adds to them. `own` is known when the loop around it is unrolled.
+template <int kTile, int kVector>
 struct RowSums {
   float (&sums)[kTile][kVector];
-  float row[kByRow ? kTile : 1][kByRow ? kVector : 1];
+  const bool own;
+  float row[kTile][kVector];
 
-  __device__ __forceinline__ explicit RowSums(float (&to)[kTile][kVector]) : sums(to) {}
+  __device__ __forceinline__ RowSums(float (&to)[kTile][kVector], bool by_itself)
+      : sums(to), own(by_itself) {}
 
   __device__ __forceinline__ void add(int kw, int t, int v, float value, float factor) {
-    if constexpr (!kByRow) {
+    if (!own) {
       sums[t][v] = fmaf(value, factor, sums[t][v]);
     } else {
       row[t][v] = kw == 0 ? value * factor : fmaf(value, factor, row[t][v]);
@@ -181,7 +184,7 @@ struct RowSums {
   }
 
   __device__ __forceinline__ void finish() {
-    if constexpr (kByRow) {
+    if (own) {
 #pragma unroll
       for (int t = 0; t < kTile; ++t) {
 #pragma unroll
@@ -303,7 +306,7 @@ __global__ void forward_channels_last_kernel(
         const bool wanted =
             Traits::kTapsInRegisters || (step - s >= item.first_row && step - s < item.last_row);
         if (kh < Traits::kHeight && wanted) {
-          RowSums<Traits::kByRow, kTile, kVector> sums(slots[s]);
+          RowSums<kTile, kVector> sums(slots[s], kh >= Traits::kOwnRow);
 #pragma unroll
           for (int kw = 0; kw < Traits::kWidth; ++kw) {
             const int tap = kh * Traits::kWidth + kw;
@@ -441,14 +444,13 @@ __global__ void forward_planes_kernel(
         const bool wanted =
             Traits::kTaps <= 9 || (step - s >= item.first_row && step - s < item.last_row);
         if (kh < Traits::kHeight && wanted) {
-          RowSums<Traits::kByRow, kTile, 1> sums(slots[s]);
+          RowSums<kTile, 1> sums(slots[s], kh >= Traits::kOwnRow);
 #pragma unroll
           for (int kw = 0; kw < Traits::kWidth; ++kw) {
             const int tap = kh * Traits::kWidth + kw;
 #pragma unroll
             for (int t = 0; t < kTile; ++t) {
-              sums.add(
-                  kw, t, 0, columns[t * kStride + kw], taps[tap < Traits::kTaps ? tap : 0]);
+              sums.add(kw, t, 0, columns[t * kStride + kw], taps[tap < Traits::kTaps ? tap : 0]);
             }
           }
           sums.finish();
