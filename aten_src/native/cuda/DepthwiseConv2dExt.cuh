@@ -59,10 +59,10 @@ bool large_grad_weight(
     const TensorBase& input,
     const Params& params);
 
-// Adds partial[chunk][row][channel] over the chunks, in double and always in the same order, and
-// writes grad_weight[channel][row] and, from the kBiasRows rows after the taps, grad_bias[channel].
-// The bias has two rows, a sum and what rounding took from it (write_bias()): it is the longest sum
-// of all, and its error shows where that of a tap hides in the products'.
+// Adds partial[chunk][row][channel] over the chunks, always in the same order, and writes
+// grad_weight[channel][row] and, from the kBiasRows rows after the taps, grad_bias[channel]. The
+// bias has two rows, a sum and, in float, what rounding took from it (write_bias()): it is the
+// longest sum of all, and has no products whose rounding would hide its error.
 constexpr int kBiasRows = 2;
 void add_partials(
     const TensorBase& grad_weight,

@@ -8,7 +8,7 @@
 //
 // A float bias is as good as correctly rounded: a thread's sum is compensated, those of a block are
 // added in double, and a partial keeps what rounding takes from it. Rounding to 16 bits would hide
-// all that, so that such a thread does not compensate.
+// all that, so that there the bias is summed like a tap.
 //
 // Columns outside the image are zeros that are multiplied by grad_output, which is right only
 // while that is finite. What it spoils it leaves as NaN: a block that ends with a NaN anywhere does
@@ -34,6 +34,9 @@ constexpr int kWarp = 32;
 constexpr int64_t kWantedThreads = 132 * 1024;
 constexpr int kTotalChannels = 32;
 constexpr int kTotalWays = 8;
+
+template <typename scalar_t>
+constexpr bool kExactBias = sizeof(scalar_t) == sizeof(float);
 
 template <typename scalar_t_, typename Window>
 struct ChannelsLastTraits {
@@ -155,7 +158,7 @@ __device__ __forceinline__ void march_item(
       if constexpr (kTile == 4) {
         row = (row + grads[0][1][v]) + (grads[0][2][v] + grads[0][3][v]);
       }
-      if constexpr (sizeof(typename Traits::scalar_t) == 4) {
+      if constexpr (kExactBias<typename Traits::scalar_t>) {
         add_compensated(sums[Traits::kTaps][v], excess[v], row);
       } else {
         sums[Traits::kTaps][v] += row;
@@ -288,6 +291,8 @@ __global__ void grad_weight_channels_last_kernel(
   constexpr int kVector = Traits::kVector;
   constexpr int kTaps = Traits::kTaps;
   constexpr int kSums = kTaps + 1;
+  constexpr bool kExact = kExactBias<scalar_t>;
+  constexpr int kAlike = kExact ? kTaps : kSums; // sums that are added as taps are
   constexpr int kPartialRows = kTaps + kBiasRows;
   extern __shared__ float4 shared_rows[];
   float* const shared = reinterpret_cast<float*>(shared_rows); // once the rows are done
@@ -424,7 +429,7 @@ __global__ void grad_weight_channels_last_kernel(
     const int width = half * m.lanes;
     if (tile >= half && tile < 2 * half) {
 #pragma unroll
-      for (int k = 0; k < kTaps; ++k) {
+      for (int k = 0; k < kAlike; ++k) {
 #pragma unroll
         for (int v = 0; v < kVector; ++v) {
           shared[(k * kVector + v) * width + threadIdx.x - width] = sums[k][v];
@@ -434,7 +439,7 @@ __global__ void grad_weight_channels_last_kernel(
     __syncthreads();
     if (tile < half) {
 #pragma unroll
-      for (int k = 0; k < kTaps; ++k) {
+      for (int k = 0; k < kAlike; ++k) {
 #pragma unroll
         for (int v = 0; v < kVector; ++v) {
           sums[k][v] += shared[(k * kVector + v) * width + threadIdx.x];
@@ -444,11 +449,13 @@ __global__ void grad_weight_channels_last_kernel(
     __syncthreads();
   }
   double* const shared_bias = reinterpret_cast<double*>(shared_rows);
+  if constexpr (kExact) {
 #pragma unroll
-  for (int v = 0; v < kVector; ++v) {
-    shared_bias[v * blockDim.x + threadIdx.x] = bias[v];
+    for (int v = 0; v < kVector; ++v) {
+      shared_bias[v * blockDim.x + threadIdx.x] = bias[v];
+    }
+    __syncthreads();
   }
-  __syncthreads();
   if (tile != 0) {
     return;
   }
@@ -458,13 +465,15 @@ __global__ void grad_weight_channels_last_kernel(
       continue;
     }
 #pragma unroll
-    for (int k = 0; k < kTaps; ++k) {
+    for (int k = 0; k < kAlike; ++k) {
       to[k * m.channels + v] = sums[k][v];
     }
-    for (int other = 1; other < tiles; ++other) {
-      bias[v] += shared_bias[v * blockDim.x + other * m.lanes + lane];
+    if constexpr (kExact) {
+      for (int other = 1; other < tiles; ++other) {
+        bias[v] += shared_bias[v * blockDim.x + other * m.lanes + lane];
+      }
+      write_bias(to + kTaps * m.channels + v, m.channels, bias[v]);
     }
-    write_bias(to + kTaps * m.channels + v, m.channels, bias[v]);
   }
 }
 
@@ -519,8 +528,10 @@ __global__ void grad_weight_planes_kernel(
   using scalar_t = typename Traits::scalar_t;
   constexpr int kTaps = Traits::kTaps;
   constexpr int kWarps = kThreads / kWarp;
-  __shared__ float shared[kWarps][kTaps];
-  __shared__ double shared_bias[kWarps];
+  constexpr bool kExact = kExactBias<scalar_t>;
+  constexpr int kAlike = kExact ? kTaps : kTaps + 1; // sums that are added as taps are
+  __shared__ float shared[kWarps][kTaps + 1];
+  __shared__ double shared_bias[kExact ? kThreads : 1];
   const int lane = threadIdx.x % kWarp;
   const int warp = threadIdx.x / kWarp;
   const int chunk = blockIdx.x;
@@ -601,11 +612,11 @@ __global__ void grad_weight_planes_kernel(
     }
   }
 
-  float values[kTaps];
+  float values[kAlike];
   double bias = static_cast<double>(sums[kTaps][0]) - excess[0];
   bool spoilt = isnan(bias);
 #pragma unroll
-  for (int k = 0; k < kTaps; ++k) {
+  for (int k = 0; k < kAlike; ++k) {
     values[k] = sums[k][0];
     spoilt = spoilt || isnan(values[k]);
   }
@@ -625,25 +636,22 @@ __global__ void grad_weight_planes_kernel(
             1,
             k);
       }
+      if (kExact && k == kTaps) {
+        shared_bias[threadIdx.x] = sum;
+      }
 #pragma unroll
       for (int offset = kWarp / 2; offset > 0; offset /= 2) {
         sum += __shfl_xor_sync(0xffffffffu, sum, offset);
       }
-      if (lane == 0 && k < kTaps) {
+      if (lane == 0) {
         shared[warp][k] = sum;
-      } else if (lane == 0) {
-        shared_bias[warp] = sum;
       }
     }
   } else {
-#pragma unroll
-    for (int offset = kWarp / 2; offset > 0; offset /= 2) {
-      bias += __shfl_xor_sync(0xffffffffu, bias, offset);
+    if constexpr (kExact) {
+      shared_bias[threadIdx.x] = bias;
     }
-    if (lane == 0) {
-      shared_bias[warp] = bias;
-    }
-    using Fold = WarpFold<kTaps, kWarp / 2>;
+    using Fold = WarpFold<kAlike, kWarp / 2>;
     Fold::fold(values, lane);
 #pragma unroll
     for (int i = 0; i < Fold::kKept; ++i) {
@@ -655,24 +663,32 @@ __global__ void grad_weight_planes_kernel(
   }
   __syncthreads();
   float* const to = partial + chunk * (kTaps + kBiasRows) * m.channels + channel;
-  for (int k = threadIdx.x; k < kTaps; k += kThreads) {
+  for (int k = threadIdx.x; k < kAlike; k += kThreads) {
     float sum = shared[0][k];
     for (int other = 1; other < kWarps; ++other) {
       sum += shared[other][k];
     }
     to[k * m.channels] = sum;
   }
-  if (threadIdx.x == kThreads - 1) {
-    bias = shared_bias[0];
+  if (kExact && warp == kWarps - 1) {
+    bias = shared_bias[lane];
+#pragma unroll
     for (int other = 1; other < kWarps; ++other) {
-      bias += shared_bias[other];
+      bias += shared_bias[kExact ? other * kWarp + lane : 0];
     }
-    write_bias(to + kTaps * m.channels, m.channels, bias);
+#pragma unroll
+    for (int offset = kWarp / 2; offset > 0; offset /= 2) {
+      bias += __shfl_xor_sync(0xffffffffu, bias, offset);
+    }
+    if (lane == 0) {
+      write_bias(to + kTaps * m.channels, m.channels, bias);
+    }
   }
 }
 
-// A block adds one tap, or the bias, of kTotalChannels channels, kTotalWays chunks at a time. In
-// double: the last few of these additions would make most of the whole error.
+// A block adds one tap, or the bias, of kTotalChannels channels, kTotalWays chunks at a time. A
+// float result is added in double: the last few of these additions would make most of its whole
+// error. Rounding to 16 bits would hide that.
 template <typename scalar_t>
 C10_LAUNCH_BOUNDS_1(kTotalChannels* kTotalWays)
 __global__ void add_partials_kernel(
@@ -682,23 +698,26 @@ __global__ void add_partials_kernel(
     int chunks,
     int channels,
     int kernel_size) {
-  __shared__ double shared[kTotalWays][kTotalChannels];
+  using sum_t = std::conditional_t<kExactBias<scalar_t>, double, float>;
+  __shared__ sum_t shared[kTotalWays][kTotalChannels];
   const int lane = threadIdx.x % kTotalChannels;
   const int way = threadIdx.x / kTotalChannels;
   const int channel = blockIdx.x * kTotalChannels + lane;
   const int tap = blockIdx.y;
   const int64_t step = static_cast<int64_t>(kernel_size + kBiasRows) * channels;
-  double sum = 0.0;
+  sum_t sum = 0;
   if (channel < channels) {
     const float* const from = partial + static_cast<int64_t>(tap) * channels + channel;
-#pragma unroll 4
-    for (int chunk = way; chunk < chunks; chunk += kTotalWays) {
-      sum += from[chunk * step];
-    }
-    if (tap == kernel_size) {
+    if (kExactBias<scalar_t> && tap == kernel_size) {
+      // Both rows at once: these loads, and not the additions, are what takes the time.
 #pragma unroll 4
       for (int chunk = way; chunk < chunks; chunk += kTotalWays) {
-        sum += from[chunk * step + channels];
+        sum += static_cast<sum_t>(from[chunk * step]) + from[chunk * step + channels];
+      }
+    } else {
+#pragma unroll 4
+      for (int chunk = way; chunk < chunks; chunk += kTotalWays) {
+        sum += from[chunk * step];
       }
     }
   }
@@ -761,7 +780,7 @@ int64_t launch_channels_last(
   const int64_t chunks = chunks_for(m.items, tiles, groups);
   partial = empty_partial(input, chunks, p);
   const size_t sums =
-      sizeof(float) * std::max(1, tiles / 2) * m.lanes * Traits::kTaps * kVector;
+      sizeof(float) * std::max(1, tiles / 2) * m.lanes * (Traits::kTaps + 1) * kVector;
   const size_t biases = sizeof(double) * tiles * m.lanes * kVector;
   const size_t shared =
       std::max<size_t>({sums, biases, Traits::Rows::kBytes + Traits::Grads::kBytes});
