@@ -70,7 +70,9 @@ struct PlanesTraits {
   static constexpr int kSlots = (kHeight + kStride - 1) / kStride;
   static constexpr int kColumns = (kTile - 1) * kStride + kWidth;
   static constexpr int kLeft = (kWidth - 1) / 2;
-  static constexpr int kBlocks = kTaps > 25 ? 3 : kTaps > 9 ? 4 : 6;
+  // Float keeps the bias's compensation too; without a bound that costs the small kernel a block.
+  static constexpr int kSmall = !kAligned && sizeof(scalar_t) == sizeof(float) ? 9 : 6;
+  static constexpr int kBlocks = kTaps > 25 ? 3 : kTaps > 9 ? 4 : kSmall;
 };
 
 // The products of one tap (kTaps: the bias) over one item, inside the image only.
