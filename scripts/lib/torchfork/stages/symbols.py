@@ -130,8 +130,8 @@ def _missing(
         f"the kernel '{plain}' is declared and defined nowhere",
         where=where,
         why=f"expected: {signature}\nlooked in: {additions.source_root}",
-        next="define it in aten_src/native (namespace at::native), or correct the name under "
-        "'dispatch:'",
+        next="define it in aten_src/native, in the namespace that is expected, or correct the name "
+        "under 'dispatch:'",
     )
 
 
@@ -142,7 +142,7 @@ def _rank(signature: str) -> tuple[bool, str]:
 
 def _declaration(plain: str, additions: Additions) -> str:
     """The line of the YAML file that a kernel's name stands on."""
-    base_name = plain.removeprefix("structured_").removesuffix("_symint")
+    base_name = plain.removeprefix("structured_").removesuffix("_symint").removesuffix("_inverse")
     for entry in additions.native.entries:
         dispatch = entry.fields.get("dispatch") or {}
         kernels = set(map(str, dispatch.values())) if isinstance(dispatch, dict) else set()
