@@ -142,7 +142,10 @@ def _rank(signature: str) -> tuple[bool, str]:
 
 def _declaration(plain: str, additions: Additions) -> str:
     """The line of the YAML file that a kernel's name stands on."""
-    base_name = plain.removeprefix("structured_").removesuffix("_symint").removesuffix("_inverse")
+    base_name = plain.removeprefix("structured_").removesuffix("_symint")
+    if base_name.endswith("_inverse"):  # of a view, which names no kernel for it
+        view = additions.native_entry(base_name.removesuffix("_inverse"))
+        return view.where() if view else ""
     for entry in additions.native.entries:
         dispatch = entry.fields.get("dispatch") or {}
         kernels = set(map(str, dispatch.values())) if isinstance(dispatch, dict) else set()
