@@ -63,8 +63,8 @@ def steps(log: str) -> dict[str, float]:
 class PeakMemory:
     """The largest sum of the resident sizes of all descendants while it is entered, in GB.
 
-    Sampled five times a second. Pages that processes share are counted once for each of them, so the
-    figure is an upper bound.
+    Sampled five times a second. Pages that processes share are counted once for each of them, so
+    the figure is an upper bound.
     """
 
     def __enter__(self) -> PeakMemory:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from . import cache
-from .commands import build, check, clean, pin
+from .commands import build, check, clean, pin, tree
 from .commands.options import PROJECT, BaseOptions
 from .errors import ForkError, InternalError, NeedsSourceLaneError, OutputError
 from .files import output_error
@@ -84,6 +84,7 @@ def make_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _add_build(commands)
     _add_check(commands)
+    _add_tree(commands)
     _add_pin(commands)
     _add_clean(commands)
     return parser
@@ -115,6 +116,10 @@ def _base_options(parser: argparse.ArgumentParser) -> None:
         "--unpinned", action="store_true",
         help="accept a base whose commit or hash ci/releases.toml does not know",
     )  # fmt: skip
+    _additions_options(parser)
+
+
+def _additions_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--additions", type=Path, default=PROJECT, metavar="DIR",
         help="the additions directory (default: this repository)",
@@ -184,6 +189,35 @@ def _add_check(commands: Commands) -> None:
             _chosen_base(options), options.additions, options.work.absolute(), ui
         )
     )
+
+
+def _add_tree(commands: Commands) -> None:
+    parser = _command(commands, "apply", "Put the additions into a tree of PyTorch's sources.")
+    _tree_option(parser)
+    _additions_options(parser)
+    parser.add_argument(
+        "--unpinned", action="store_true",
+        help="accept a tree at another commit than the pinned one, or with edits in it",
+    )  # fmt: skip
+    parser.set_defaults(
+        run=lambda options, ui: tree.run_apply(
+            options.tree, options.additions, options.work.absolute(),
+            unpinned=options.unpinned, ui=ui,
+        )
+    )  # fmt: skip
+    parser = _command(commands, "unapply", "Take the additions out of a tree again, bit for bit.")
+    _tree_option(parser)
+    parser.set_defaults(run=lambda options, ui: tree.run_unapply(options.tree, ui))
+    parser = _command(commands, "status", "Say what is applied to a tree, and who edited what.")
+    _tree_option(parser)
+    parser.set_defaults(run=lambda options, ui: tree.run_status(options.tree, ui))
+
+
+def _tree_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "tree", type=Path, nargs="?", default=Path(), metavar="TREE",
+        help="the tree (default: the current directory)",
+    )  # fmt: skip
 
 
 def _add_pin(commands: Commands) -> None:

@@ -198,14 +198,21 @@ def gate(request: dict[str, Any]) -> dict[str, Any]:
         (out / "schemas.json").write_text(json.dumps(schemas), encoding="utf-8")
 
     _fork_all([lambda: generator.aten(out / "ATen", "headers"), autograd])
+    schemas = json.loads((out / "schemas.json").read_text(encoding="utf-8"))
+    return _names(generator, schemas)
+
+
+def survey(request: dict[str, Any]) -> dict[str, Any]:
+    """Say what a tree has; nothing is generated."""
+    generator = Generator.over(Path(request["packaged"]))
+    return _names(generator, [_schema_of(f) for f in generator.functions()])
+
+
+def _names(generator: Generator, schemas: list[str]) -> dict[str, Any]:
+    """What a tree has, as upstream.Upstream holds it."""
     keys = importlib.import_module("torchgen.model").DispatchKey.__members__
-    return {
-        "schemas": json.loads((out / "schemas.json").read_text(encoding="utf-8")),
-        "dispatch_keys": sorted(keys),
-        "tags": sorted(
-            importlib.import_module("torchgen.gen").parse_tags_yaml(generator.tags_yaml)
-        ),
-    }
+    tags = importlib.import_module("torchgen.gen").parse_tags_yaml(generator.tags_yaml)
+    return {"schemas": schemas, "dispatch_keys": sorted(keys), "tags": sorted(tags)}
 
 
 def added_functions(generator: Generator, base_schemas: Collection[str]) -> list[Any]:
@@ -330,7 +337,7 @@ def _report(error: BaseException) -> Any:
     }  # fmt: skip
 
 
-TASKS = {"gate": gate, "describe": describe, "additions": additions}
+TASKS = {"gate": gate, "survey": survey, "describe": describe, "additions": additions}
 
 
 def main() -> None:

@@ -69,8 +69,17 @@ def _disk_is_full(reply: dict[str, Any]) -> bool:
 
 def regenerate_base(torchgen_home: Path, out: Path, scratch: Path) -> Upstream:
     """Generate all headers of an unmodified base into `out`; say what the base has."""
+    return _upstream(torchgen_home, {"task": "gate", "out": str(out)}, scratch)
+
+
+def survey(torchgen_home: Path, scratch: Path) -> Upstream:
+    """What an unmodified tree has, without generating anything: seconds."""
+    return _upstream(torchgen_home, {"task": "survey"}, scratch)
+
+
+def _upstream(torchgen_home: Path, request: dict[str, Any], scratch: Path) -> Upstream:
     packaged = torchgen_home / "torchgen" / "packaged"
-    request = {"task": "gate", "packaged": str(packaged), "out": str(out)}
+    request = {**request, "packaged": str(packaged)}
     try:
         reply = run_driver(torchgen_home, request, scratch)
     except CodegenRefusal as refusal:

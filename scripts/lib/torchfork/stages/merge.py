@@ -5,11 +5,19 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Protocol
 
 from ..additions import Additions, YamlFile
-from ..bases.base import Base
 from ..files import build_directory, write_if_changed
 from ..merged import MERGED_FILES, MergedTree, merge_text
+
+
+class Rooted(Protocol):
+    """Anything whose root is laid out as site-packages is, with a torchgen/ in it."""
+
+    @property
+    def root(self) -> Path:
+        """Holds torchgen/."""
 
 
 def yaml_files(additions: Additions) -> dict[str, YamlFile]:
@@ -21,7 +29,7 @@ def yaml_files(additions: Additions) -> dict[str, YamlFile]:
     }
 
 
-def prepare(base: Base, additions: Additions, tree: Path) -> MergedTree:
+def prepare(base: Rooted, additions: Additions, tree: Path) -> MergedTree:
     """Make, or bring up to date, the merged copy of the base's torchgen below `tree`."""
     source = base.root / "torchgen"
     if not (tree / "torchgen").is_dir():
@@ -41,7 +49,7 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def apply_edits(
-    base: Base, tree: MergedTree, edits: Mapping[str, str], hooked: Iterable[str]
+    base: Rooted, tree: MergedTree, edits: Mapping[str, str], hooked: Iterable[str]
 ) -> None:
     """Write edited generator files (the lists that hooks filled) into the merged copy.
 

@@ -1,0 +1,232 @@
+"""The source lane: additions merged into a full tree of PyTorch's sources."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from .. import files, hooks
+from ..additions import Additions
+from ..bases import applied
+from ..bases.sourcetree import ATEN, SourceTree, in_tree
+from ..errors import AdditionsError, NeedsSourceLaneError, StateError
+from ..merged import MERGED_FILES, MergedTree, merge_text
+from ..stages import apply, codegen, merge, mirror, templates, validate
+from ..ui import Ui
+from ..upstream import Upstream
+from .graft import tooling_fingerprint
+
+LOCK_SECONDS = 3600.0
+Read = Callable[[str], str | None]
+
+
+@dataclass(frozen=True)
+class Planned:
+    """What an apply puts into a tree: everything is checked, nothing is written."""
+
+    contents: Mapping[str, bytes]  # by path relative to the tree
+    added: frozenset[str]  # those that are new files
+    manifest: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the work on one tree with one set of additions is kept."""
+
+    root: Path
+
+    @property
+    def mirror(self) -> Path:
+        """The tree's code generator as a wheel has it."""
+        return self.root / "mirror"
+
+    @property
+    def merged(self) -> Path:
+        """The same with the additions in it."""
+        return self.root / "merged"
+
+
+def layout_for(tree: SourceTree, additions: Additions, work: Path) -> Layout:
+    """The directory for these additions and this tree; stable between edits."""
+    key = files.sha256_text(str(tree.root), str(additions.root))
+    return Layout(work / f"tree-{tree.version}-{key[:12]}")
+
+
+@contextmanager
+def locked(layout: Layout, ui: Ui) -> Iterator[None]:
+    """Hold a layout; a second run waits and says for whom."""
+
+    def waiting(holder: str) -> None:
+        ui.warn(f"another run works on this tree: {holder}; waiting for it")
+
+    guard = layout.root.with_name(f"{layout.root.name}.lock")
+    with files.lock(guard, f"working on {layout.root.name}", waiting, LOCK_SECONDS):
+        layout.root.mkdir(parents=True, exist_ok=True)
+        files.remove_leavings(layout.root)
+        yield
+
+
+def plan(tree: SourceTree, additions: Additions, layout: Layout, ui: Ui) -> Planned:
+    """Merge, have the tree's own code generator validate it, and say which files change how.
+
+    The caller holds the layout. Errors name the line of the additions' files.
+    """
+    read = applied.reader(tree)
+    with ui.step("read the tree") as step:
+        copy = mirror.make(tree, read, layout.mirror)
+        upstream = _survey(copy, layout)
+        step.say(f"torch {tree.version}, {len(upstream.schemas)} functions")
+    with ui.step("merge the YAML") as step:
+        _validate(additions, upstream, tree.version)
+        merged = _merge(copy, additions, layout)
+        step.say(
+            f"{len(additions.native.entries)} operators, "
+            f"{len(additions.derivatives.entries)} derivative formulas"
+        )
+    with ui.step("validate with PyTorch's generator") as step:
+        key = files.sha256_text(copy.fingerprint, tooling_fingerprint(), additions.fingerprint())
+        manifest = _checked(key, merged, additions, upstream, layout)
+        edits = hooks.text_hooks(read, manifest, "source", additions.manual_headers)
+        _generate_once(key, copy, merged, edits, additions, manifest, layout)
+        generated = sum(op["generated"] for op in manifest["operators"])
+        step.say(f"{len(manifest['operators'])} functions, {generated} of them generated variants")
+    return _planned(read, additions, edits, manifest)
+
+
+def _validate(additions: Additions, upstream: Upstream, version: str) -> None:
+    """What a wheel cannot take needs a patch here: additions themselves only ever add."""
+    try:
+        validate.check(additions, upstream, version)
+    except NeedsSourceLaneError as error:
+        raise AdditionsError(
+            error.what,
+            where=error.where,
+            why="additions are inserted beside what upstream has, in this lane too",
+            next="rename yours, or change upstream's own files by a patch in patches/",
+        ) from error
+
+
+def _survey(copy: mirror.Mirror, layout: Layout) -> Upstream:
+    """What the tree has, asked once a state of its code generator."""
+    note = layout.root / "upstream.json"
+    known = files.read_json(note)
+    key = files.sha256_text(copy.fingerprint, tooling_fingerprint())
+    if not known or known["key"] != key:
+        found = codegen.survey(copy.root, layout.root)
+        told = {name: sorted(values) for name, values in asdict(found).items()}
+        known = {"key": key, **told}
+        files.write_json(note, known)
+    return Upstream(
+        tuple(known["schemas"]), frozenset(known["tags"]), frozenset(known["dispatch_keys"])
+    )
+
+
+def _merge(copy: mirror.Mirror, additions: Additions, layout: Layout) -> MergedTree:
+    """A copy of the generator that can parse the additions."""
+    for path in files.tree_files(copy.root):
+        relative = path.relative_to(copy.root)
+        if relative.as_posix() not in MERGED_FILES.values():
+            files.write_if_changed(layout.merged / relative, path.read_bytes())
+    merged = merge.prepare(copy, additions, layout.merged)
+    schemas = [entry.key for entry in additions.native.entries]
+    edits = hooks.parse_hooks(_reading(copy.root), schemas)
+    merge.apply_edits(copy, merged, edits, hooks.hooked_files("graft", parser_only=True))
+    return merged
+
+
+def _reading(root: Path) -> Read:
+    def read(relative: str) -> str | None:
+        path = root / relative
+        return path.read_text(encoding="utf-8") if path.is_file() else None
+
+    return read
+
+
+def _checked(
+    key: str, merged: MergedTree, additions: Additions, upstream: Upstream, layout: Layout
+) -> dict[str, Any]:
+    """The generator's description of the additions, kept while nothing it depends on changes."""
+    note = layout.root / "manifest.json"
+    known = files.read_json(note)
+    if not known or known["key"] != key:
+        found = codegen.describe(merged, additions, upstream.schemas, layout.root)
+        known = {"key": key, "manifest": found}
+        files.write_json(note, known)
+    manifest: dict[str, Any] = known["manifest"]
+    return manifest
+
+
+def _generate_once(
+    key: str,
+    copy: mirror.Mirror,
+    merged: MergedTree,
+    edits: Mapping[str, str],
+    additions: Additions,
+    manifest: dict[str, Any],
+    layout: Layout,
+) -> None:
+    """Run the whole generator, so that what it refuses is told before the long build begins.
+
+    What it makes is thrown away: the tree's own build generates again.
+    """
+    note = layout.root / "generated.json"
+    if files.read_json(note) == key:
+        return
+    hooked = hooks.hooked_files("graft")
+    in_wheel = {name: edits[in_tree(name)] for name in hooked if in_tree(name) in edits}
+    merge.apply_edits(copy, merged, in_wheel, hooked)
+    with files.scratch_directory(layout.root / "generated") as out:
+        own = copy.root / "torchgen" / "packaged" / "autograd" / "templates"
+        templates.make_autograd_templates(own, out / "templates")
+        codegen.generate(merged, additions, manifest, out / "templates", out, layout.root)
+    files.write_json(note, key)
+
+
+def _planned(
+    read: Read, additions: Additions, edits: Mapping[str, str], manifest: dict[str, Any]
+) -> Planned:
+    """The contents of every file that an apply writes."""
+    contents = {name: text.encode() for name, text in edits.items()}
+    for key, ours in merge.yaml_files(additions).items():
+        name = in_tree(MERGED_FILES[key])
+        upstream = read(name)
+        if upstream is not None and ours.entries:
+            contents[name] = merge_text(upstream, ours, name).text.encode()
+    copied = {
+        f"{ATEN}/{path.relative_to(additions.source_root).as_posix()}": path.read_bytes()
+        for path in additions.sources
+    }
+    return Planned({**contents, **copied}, frozenset(copied), manifest)
+
+
+def put_in(
+    tree: SourceTree, planned: Planned, additions: Additions, locks: Path, ui: Ui
+) -> apply.Changes:
+    """Write what was planned. Raises StateError where somebody has edited a file meanwhile."""
+    with ui.step("apply to the tree") as step:
+        changes = apply.apply(
+            tree, planned.contents, additions.root, locks, added=planned.added, on_wait=ui.warn
+        )
+        step.say(
+            f"{len(changes.written)} files written, {changes.unchanged} as they were"
+            + (
+                f", {len(changes.restored) + len(changes.removed)} taken back"
+                * bool(changes.restored or changes.removed)
+            )
+        )
+    return changes
+
+
+def require_same_additions(tree: SourceTree, additions: Additions) -> None:
+    """Refuse to replace other additions silently."""
+    status = applied.status(tree)
+    if status and status.additions != str(additions.root):
+        raise StateError(
+            "other additions are applied to this tree",
+            where=str(tree.root),
+            why=f"applied: {status.additions}\nasked:   {additions.root}",
+            next="scripts/torchfork unapply first",
+        )

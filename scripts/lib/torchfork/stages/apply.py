@@ -1,0 +1,203 @@
+"""Puts files of ours into a source tree and takes them out again, bit for bit.
+
+Every change is announced in the journal before it is made, and each file changes by one rename: a
+killed run leaves files that are either the tree's or ours, the journal knows both, and the next
+apply or unapply goes on from there. What is neither was edited by somebody, and is never written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from .. import files
+from ..bases import treejournal
+from ..bases.applied import current, listed, sha256_of
+from ..bases.sourcetree import STATE, SourceTree
+from ..bases.treejournal import Entry, Journal
+from ..errors import CollisionError, StateError
+
+LOCK_SECONDS = 3600.0
+OnWait = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What an apply or an unapply did to a tree."""
+
+    written: tuple[str, ...] = ()
+    restored: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    unchanged: int = 0
+
+
+def apply(
+    tree: SourceTree,
+    wanted: Mapping[str, bytes],
+    additions: Path,
+    locks: Path,
+    *,
+    added: frozenset[str] = frozenset(),
+    on_wait: OnWait = lambda holder: None,
+) -> Changes:
+    """Have the tree hold exactly `wanted` beyond its own files.
+
+    wanted: contents by path relative to the tree. Files of an earlier apply that are not among them
+        become the tree's own again, or go.
+    locks: a directory for the lock between runs.
+    added: those that must be new files: one that the tree has itself raises CollisionError.
+    Raises StateError, with nothing changed, where somebody has edited a file since.
+    """
+    with _exclusive(tree, locks, on_wait):
+        before = current(tree) or Journal(tree.commit, str(additions))
+        entries = _entries(tree, wanted, before, added)
+        _refuse_edits(tree, entries, wanted)
+        differing = [n for n, data in wanted.items() if sha256_of(tree.root / n) != _digest(data)]
+        stale = sorted(before.entries.keys() - wanted.keys())
+        if not differing and not stale and before.settled and before.additions == str(additions):
+            return Changes(unchanged=len(wanted))
+        _announce(tree, before, entries, wanted, additions)
+        for name in differing:
+            _put(tree, name, wanted[name])
+        restored, removed = _restore(tree, before, stale)
+        settled = {n: Entry(entries[n].original, (_digest(data),)) for n, data in wanted.items()}
+        treejournal.save(tree.root, Journal(tree.commit, str(additions), entries=settled))
+        _drop_originals(tree, stale)
+    unchanged = len(wanted) - len(differing)
+    return Changes(tuple(sorted(differing)), tuple(restored), tuple(removed), unchanged)
+
+
+def unapply(tree: SourceTree, locks: Path, *, on_wait: OnWait = lambda holder: None) -> Changes:
+    """Make every file the tree's own again. Raises StateError where nothing is applied."""
+    with _exclusive(tree, locks, on_wait):
+        before = current(tree)
+        if before is None:
+            raise StateError(
+                "nothing is applied to this tree",
+                where=str(tree.root),
+                next="scripts/torchfork apply puts the additions in",
+            )
+        _refuse_edits(tree, before.entries, {})
+        treejournal.save(tree.root, replace(before, settled=False, undoing=True))
+        restored, removed = _restore(tree, before, sorted(before.entries))
+        treejournal.forget(tree.root)
+    return Changes(restored=tuple(restored), removed=tuple(removed))
+
+
+def _entries(
+    tree: SourceTree, wanted: Mapping[str, bytes], before: Journal, added: frozenset[str]
+) -> dict[str, Entry]:
+    entries: dict[str, Entry] = {}
+    for name in wanted:
+        known = before.entries.get(name)
+        own = known.original if known else sha256_of(tree.root / name)
+        if own is not None and name in added:
+            raise CollisionError(
+                f"the tree has a file {Path(name).name} of its own",
+                where=str(tree.root / name),
+                why="a file of the additions would take its place",
+                next="rename the file in the additions; a patch changes upstream's own files",
+            )
+        entries[name] = Entry(own, known.ours if known else ())
+    for name in before.entries.keys() - wanted.keys():
+        entries[name] = before.entries[name]
+    return entries
+
+
+def _refuse_edits(
+    tree: SourceTree, entries: Mapping[str, Entry], wanted: Mapping[str, bytes]
+) -> None:
+    """Never overwrite what somebody else has written."""
+    foreign = []
+    for name, entry in entries.items():
+        now = sha256_of(tree.root / name)
+        known = {entry.original, *entry.ours}
+        if name in wanted:
+            known.add(_digest(wanted[name]))
+        if now not in known and not (now is None and entry.original is None):
+            foreign.append(name)
+    if foreign:
+        raise StateError(
+            f"{len(foreign)} file{'s' * (len(foreign) > 1)} of the tree changed meanwhile; nothing "
+            "was overwritten",
+            where=str(tree.root),
+            why=listed(sorted(foreign)),
+            next="carry your edits over to the additions, or save them elsewhere, and put the "
+            f"files back; the tree's own are kept in {tree.root / STATE / 'originals'}",
+        )
+
+
+def _announce(
+    tree: SourceTree,
+    before: Journal,
+    entries: Mapping[str, Entry],
+    wanted: Mapping[str, bytes],
+    additions: Path,
+) -> None:
+    """Write down what may be found if this run is killed, and keep the originals."""
+    pending = {
+        name: Entry(entry.original, _with(entry.ours, wanted.get(name)))
+        for name, entry in entries.items()
+    }
+    # git must not offer to commit what is ours to take away again.
+    files.write_text(tree.state / ".gitignore", "*\n")
+    for name, entry in entries.items():
+        if entry.original is not None and sha256_of(tree.root / name) == entry.original:
+            treejournal.keep(tree.root, name, entry.original)
+    journal = Journal(tree.commit, str(additions), settled=False, entries=pending)
+    treejournal.save(tree.root, journal)
+
+
+def _with(ours: tuple[str, ...], data: bytes | None) -> tuple[str, ...]:
+    return ours if data is None else tuple(dict.fromkeys([*ours, _digest(data)]))
+
+
+def _put(tree: SourceTree, name: str, data: bytes) -> None:
+    target = tree.root / name
+    mode = target.stat().st_mode & 0o777 if target.is_file() else 0o644
+    treejournal.put(tree.root, name, data, mode)
+
+
+def _restore(tree: SourceTree, before: Journal, names: list[str]) -> tuple[list[str], list[str]]:
+    restored, removed = [], []
+    for name in names:
+        entry, place = before.entries[name], tree.root / name
+        if entry.original is None and place.exists():
+            place.unlink()
+            _remove_empty(tree.root, place.parent)
+            removed.append(name)
+        elif entry.original is not None and sha256_of(place) != entry.original:
+            treejournal.put_back(tree.root, name)
+            restored.append(name)
+    return restored, removed
+
+
+def _drop_originals(tree: SourceTree, names: list[str]) -> None:
+    for name in names:
+        treejournal.original(tree.root, name).unlink(missing_ok=True)
+
+
+def _remove_empty(root: Path, directory: Path) -> None:
+    """Remove directories that only our files were in."""
+    while directory != root:
+        try:
+            directory.rmdir()
+        except OSError:
+            return
+        directory = directory.parent
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+@contextlib.contextmanager
+def _exclusive(tree: SourceTree, locks: Path, on_wait: OnWait) -> Iterator[None]:
+    key = files.sha256_text(os.fspath(tree.root))[:16]
+    guard = locks / f"apply-{key}.lock"
+    with files.lock(guard, f"changing {tree.root}", on_wait, LOCK_SECONDS):
+        yield

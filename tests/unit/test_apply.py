@@ -1,0 +1,277 @@
+"""A source tree: ours goes in and comes out bit for bit, whoever is killed or edits meanwhile."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import sample_tree as sample
+
+from torchfork.bases import applied, sourcetree, treejournal
+from torchfork.bases.sourcetree import SourceTree
+from torchfork.errors import BaseRefusedError, CollisionError, StateError
+from torchfork.stages import apply
+
+KERNEL = "aten/src/ATen/native/Swing.cpp"
+DEEP = "aten/src/ATen/native/new/deep/Sway.cpp"
+OVERRIDES = "torch/overrides.py"
+FIRST = {sample.NATIVE: b"- func: relu\n- func: swing\n", KERNEL: b"// swing\n", DEEP: b"// sway\n"}
+SECOND = {sample.NATIVE: b"- func: relu\n- func: sway\n", OVERRIDES: b"x = 1\n", DEEP: b"// sway\n"}
+ADDED = frozenset({KERNEL, DEEP})
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> SourceTree:
+    made = sample.unpacked(tmp_path / "tree of ours")
+    (made.root / sample.NATIVE).chmod(0o640)
+    return made
+
+
+def put(tree: SourceTree, wanted: dict[str, bytes], additions: str = "/ours") -> apply.Changes:
+    return apply.apply(tree, wanted, Path(additions), tree.root.parent / "locks", added=ADDED)
+
+
+def take_out(tree: SourceTree) -> apply.Changes:
+    return apply.unapply(tree, tree.root.parent / "locks")
+
+
+def contents(tree: SourceTree) -> dict[str, bytes]:
+    return {
+        name: data
+        for name, (data, _) in sample.state(tree.root).items()
+        if not name.startswith(sourcetree.STATE)
+    }
+
+
+def test_unapply_restores_every_file_bit_for_bit_with_its_mode(tree: SourceTree) -> None:
+    before = sample.state(tree.root)
+    put(tree, FIRST)
+    put(tree, SECOND)
+    take_out(tree)
+    assert sample.state(tree.root) == before
+    assert not (tree.root / "aten/src/ATen/native/new").exists()
+
+
+def test_apply_writes_what_was_asked_and_nothing_else(tree: SourceTree) -> None:
+    before = contents(tree)
+    changes = put(tree, FIRST)
+    assert set(changes.written) == set(FIRST)
+    assert contents(tree) == {**before, **FIRST}
+    assert (tree.root / sample.NATIVE).stat().st_mode & 0o777 == 0o640
+
+
+def test_a_second_apply_writes_nothing_so_that_ninja_rebuilds_nothing(tree: SourceTree) -> None:
+    put(tree, FIRST)
+    for path in tree.root.rglob("*"):
+        if path.is_file():
+            os.utime(path, (1_600_000_000, 1_600_000_000))
+    changes = put(tree, FIRST)
+    assert (changes.written, changes.unchanged) == ((), len(FIRST))
+    assert {int(p.stat().st_mtime) for p in tree.root.rglob("*") if p.is_file()} == {1_600_000_000}
+
+
+def test_only_what_changed_is_written_and_what_went_is_taken_back(tree: SourceTree) -> None:
+    put(tree, FIRST)
+    changes = put(tree, SECOND)
+    assert changes.written == tuple(sorted({sample.NATIVE, OVERRIDES}))
+    assert changes.removed == (KERNEL,)
+    changes = put(tree, {DEEP: FIRST[DEEP]})
+    assert set(changes.restored) == {sample.NATIVE, OVERRIDES}
+
+
+def test_a_restored_file_is_newer_than_what_was_built_from_ours(tree: SourceTree) -> None:
+    os.utime(tree.root / sample.NATIVE, (1_600_000_000, 1_600_000_000))
+    put(tree, FIRST)
+    built = (tree.root / sample.NATIVE).stat().st_mtime_ns
+    take_out(tree)
+    assert (tree.root / sample.NATIVE).stat().st_mtime_ns >= built
+
+
+def test_upstreams_text_is_read_whatever_is_applied(tree: SourceTree) -> None:
+    own = (tree.root / sample.NATIVE).read_text()
+    put(tree, FIRST)
+    read = applied.reader(tree)
+    assert read(sample.NATIVE) == own
+    assert read(KERNEL) is None
+    assert read("version.txt") == "9.1.0a0\n"
+
+
+@pytest.mark.parametrize("finish", ["apply", "other", "unapply"])
+@pytest.mark.parametrize("after", range(5))
+def test_a_killed_apply_is_finished_or_undone_by_the_next_run(
+    tree: SourceTree, monkeypatch: pytest.MonkeyPatch, after: int, finish: str
+) -> None:
+    upstream = sample.state(tree.root)
+    put(tree, FIRST)
+    _killed_after(monkeypatch, after, lambda: put(tree, SECOND))
+    for name, data in contents(tree).items():
+        known = {upstream.get(name, (None,))[0], FIRST.get(name), SECOND.get(name)}
+        assert data in known
+    if finish == "unapply":
+        take_out(tree)
+        assert sample.state(tree.root) == upstream
+        return
+    wanted = SECOND if finish == "apply" else FIRST
+    put(tree, wanted)
+    own = {n: d for n, (d, _) in upstream.items() if not n.startswith(sourcetree.STATE)}
+    assert contents(tree) == {**own, **wanted}
+    take_out(tree)
+    assert sample.state(tree.root) == upstream
+
+
+@pytest.mark.parametrize("finish", ["apply", "unapply"])
+@pytest.mark.parametrize("after", range(4))
+def test_a_killed_unapply_is_finished_or_undone_by_the_next_run(
+    tree: SourceTree, monkeypatch: pytest.MonkeyPatch, after: int, finish: str
+) -> None:
+    upstream = sample.state(tree.root)
+    put(tree, SECOND)
+    _killed_after(monkeypatch, after, lambda: take_out(tree))
+    if finish == "apply":
+        put(tree, SECOND)
+    if treejournal.load(tree.root):
+        take_out(tree)
+    assert sample.state(tree.root) == upstream
+
+
+def _killed_after(monkeypatch: pytest.MonkeyPatch, count: int, run: object) -> None:
+    """Run, and stop as a killed process does before change number `count` of a file or journal."""
+    left = count
+
+    def counted(original: object) -> object:
+        def call(*arguments: object, **options: object) -> object:
+            nonlocal left
+            if left == 0:
+                raise KeyboardInterrupt
+            left -= 1
+            return original(*arguments, **options)  # type: ignore[operator]
+
+        return call
+
+    with monkeypatch.context() as patch:
+        for name in ("put", "save", "forget"):
+            patch.setattr(treejournal, name, counted(getattr(treejournal, name)))
+        try:
+            run()  # type: ignore[operator]
+        except KeyboardInterrupt:
+            return
+
+
+@pytest.mark.parametrize("name", [KERNEL, sample.NATIVE])
+@pytest.mark.parametrize("action", ["apply", "unapply"])
+def test_edits_of_somebody_else_are_named_and_kept(
+    tree: SourceTree, action: str, name: str
+) -> None:
+    put(tree, FIRST)
+    (tree.root / name).write_text("edited by hand")
+    before = sample.state(tree.root)
+    with pytest.raises(StateError, match="nothing was overwritten") as caught:
+        put(tree, SECOND) if action == "apply" else take_out(tree)
+    assert name in caught.value.why and sample.state(tree.root) == before
+    found = applied.status(tree)
+    assert found and found.edited == (name,)
+
+
+def test_an_added_file_that_somebody_deleted_is_made_again(tree: SourceTree) -> None:
+    put(tree, FIRST)
+    (tree.root / KERNEL).unlink()
+    assert put(tree, FIRST).written == (KERNEL,)
+
+
+def test_a_file_of_ours_never_takes_the_place_of_one_of_upstreams(tree: SourceTree) -> None:
+    before = sample.state(tree.root)
+    with pytest.raises(CollisionError, match=r"Capital\.cpp"):
+        apply.apply(
+            tree, {sample.CAPITAL: b"//\n"}, Path("/ours"), tree.root.parent / "locks",
+            added=frozenset({sample.CAPITAL}),
+        )  # fmt: skip
+    assert sample.state(tree.root) == before
+
+
+def test_unapply_without_an_apply_says_so(tree: SourceTree) -> None:
+    with pytest.raises(StateError, match="nothing is applied"):
+        take_out(tree)
+    assert applied.status(tree) is None
+
+
+def test_a_journal_that_cannot_be_read_is_named(tree: SourceTree) -> None:
+    put(tree, FIRST)
+    treejournal.path(tree.root).write_text("{}")
+    with pytest.raises(StateError, match="journal"):
+        take_out(tree)
+
+
+def git_tree(root: Path) -> SourceTree:
+    sample.repository(root)
+    return sourcetree.open_tree(root)
+
+
+def test_git_sees_no_file_of_torchforks_own_and_a_clean_tree_after_unapply(tmp_path: Path) -> None:
+    tree = git_tree(tmp_path / "clone")
+    put(tree, FIRST)
+    shown = sample.git(tree.root, "status", "--porcelain")
+    assert sourcetree.STATE not in shown and KERNEL in shown
+    take_out(tree)
+    assert sample.git(tree.root, "status", "--porcelain") == ""
+
+
+def test_a_tree_that_moved_on_to_another_commit_with_ours_in_it_is_refused(tmp_path: Path) -> None:
+    tree = git_tree(tmp_path / "clone")
+    put(tree, FIRST)
+    sample.git(tree.root, "commit", "-q", "--allow-empty", "-m", "next")
+    moved = sourcetree.open_tree(tree.root)
+    with pytest.raises(StateError, match="another commit") as caught:
+        put(moved, SECOND)
+    assert tree.commit and tree.commit in caught.value.next
+
+
+def test_a_tree_that_was_reset_and_moved_on_takes_an_apply_again(tmp_path: Path) -> None:
+    tree = git_tree(tmp_path / "clone")
+    put(tree, FIRST)
+    sample.git(tree.root, "checkout", "-q", "--", ".")
+    sample.git(tree.root, "commit", "-q", "--allow-empty", "-m", "next")
+    moved = sourcetree.open_tree(tree.root)
+    assert set(put(moved, FIRST).written) == {sample.NATIVE}
+    take_out(moved)
+    assert sample.git(tree.root, "status", "--porcelain") == ""
+
+
+def test_edits_beside_ours_are_found_with_git_and_without(tmp_path: Path, tree: SourceTree) -> None:
+    for each in (tree, git_tree(tmp_path / "clone")):
+        put(each, FIRST)
+        assert sourcetree.hand_edits(each, applied.applied_content(each)) == []
+        (each.root / OVERRIDES).write_text("edited = 1\n")
+        assert sourcetree.hand_edits(each, applied.applied_content(each)) == [OVERRIDES]
+
+
+def test_a_tree_at_another_commit_than_pinned_is_refused_unless_told_otherwise(
+    tmp_path: Path, tree: SourceTree
+) -> None:
+    assert tree.commit
+    good = sample.pins(tmp_path / "pins", tree.commit)
+    other = sample.pins(tmp_path / "pins", "0" * 40)
+    assert sourcetree.require_pinned(tree, good, unpinned=False) == good.releases[0]
+    with pytest.raises(BaseRefusedError, match="not at the commit") as caught:
+        sourcetree.require_pinned(tree, other, unpinned=False)
+    assert "0" * 40 in caught.value.why and "--unpinned" in caught.value.next
+    assert sourcetree.require_pinned(tree, other, unpinned=True) is None
+
+
+@pytest.mark.parametrize("missing", ["version.txt", "torchgen/gen.py", "tools/autograd"])
+def test_what_is_no_tree_is_refused_with_what_it_lacks(tmp_path: Path, missing: str) -> None:
+    sample.write(tmp_path)
+    (tmp_path / missing).rename(tmp_path / "elsewhere")
+    with pytest.raises(BaseRefusedError, match=missing):
+        sourcetree.open_tree(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("named", "backend"),
+    [("setuptools.build_meta:__legacy__", "setuptools"),
+     ("scikit_build_core.build", "scikit-build-core")],
+)  # fmt: skip
+def test_the_build_backend_is_read_off_the_tree(tree: SourceTree, named: str, backend: str) -> None:
+    text = f'[build-system]\nbuild-backend = "{named}"\n'
+    (tree.root / "pyproject.toml").write_text(text)
+    assert tree.backend == backend
