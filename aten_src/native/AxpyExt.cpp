@@ -5,7 +5,6 @@
 #include <ATen/TensorIterator.h>
 #include <ATen/core/Formatting.h>
 #include <ATen/core/Tensor.h>
-#include <ATen/native/SymbolicElementwise.h>
 #include <cmath>
 #include <limits>
 
@@ -101,24 +100,15 @@ void check_alpha(const Scalar& alpha, ScalarType dtype) {
 } // namespace
 
 TORCH_META_FUNC(axpy_ext)(const Tensor& self, const Tensor& other, const Scalar& alpha) {
-  const auto check = [&](ScalarType result_dtype) {
-    TORCH_CHECK(
-        has_kernel(result_dtype),
-        "axpy_ext(): expected self and other to be floating point, complex, integer or bool, but "
-        "got self of dtype ",
-        self.scalar_type(),
-        " and other of dtype ",
-        other.scalar_type());
-    check_alpha(alpha, result_dtype);
-  };
-  if (native::is_symbolic(self) || native::is_symbolic(other)) {
-    const auto result_dtype = native::elementwise_dtype({self, other}, /*integers_to_float=*/false);
-    check(result_dtype);
-    native::set_symbolic_output("axpy_ext", maybe_get_output(), {self, other}, result_dtype);
-  } else {
-    build_borrowing_binary_op(maybe_get_output(), self, other);
-    check(common_dtype());
-  }
+  build_borrowing_binary_op(maybe_get_output(), self, other);
+  TORCH_CHECK(
+      has_kernel(common_dtype()),
+      "axpy_ext(): expected self and other to be floating point, complex, integer or bool, but got "
+      "self of dtype ",
+      self.scalar_type(),
+      " and other of dtype ",
+      other.scalar_type());
+  check_alpha(alpha, common_dtype());
 }
 
 } // namespace at::meta

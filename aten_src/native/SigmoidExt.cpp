@@ -5,7 +5,6 @@
 
 #include <ATen/TensorIterator.h>
 #include <ATen/core/Tensor.h>
-#include <ATen/native/SymbolicElementwise.h>
 
 #ifndef AT_PER_OPERATOR_HEADERS
 #include <ATen/NativeFunctions.h>
@@ -43,25 +42,13 @@ TORCH_META_FUNC(sigmoid_ext)(const Tensor& self) {
       "sigmoid_ext(): expected self to be float, double, half, bfloat16, integer or bool, but got "
       "self of dtype ",
       dtype);
-  if (native::is_symbolic(self)) {
-    const auto result_dtype = native::elementwise_dtype({self}, /*integers_to_float=*/true);
-    native::set_symbolic_output("sigmoid_ext", maybe_get_output(), {self}, result_dtype);
-  } else {
-    build_borrowing_unary_float_op(maybe_get_output(), self);
-  }
+  build_borrowing_unary_float_op(maybe_get_output(), self);
 }
 
 TORCH_META_FUNC(sigmoid_ext_backward)(const Tensor& grad_output, const Tensor& output) {
   check_gradient_dtype("grad_output", grad_output);
   check_gradient_dtype("output", output);
-  if (native::is_symbolic(grad_output) || native::is_symbolic(output)) {
-    const auto result_dtype =
-        native::elementwise_dtype({grad_output, output}, /*integers_to_float=*/false);
-    native::set_symbolic_output(
-        "sigmoid_ext_backward", maybe_get_output(), {grad_output, output}, result_dtype);
-  } else {
-    build_borrowing_binary_op(maybe_get_output(), grad_output, output);
-  }
+  build_borrowing_binary_op(maybe_get_output(), grad_output, output);
 }
 
 } // namespace at::meta

@@ -163,15 +163,8 @@ def test_opcheck(case: Case) -> None:
     """Truth about aliases and mutation, autograd registration, fake tensors, AOT dispatch."""
     args = case.args(maker(requires_grad=case.differentiable))
     tests = ["test_schema", "test_autograd_registration", "test_faketensor"]
-    tests += ["test_aot_dispatch_dynamic"] if case.symbolic else ["test_aot_dispatch_static"]
+    tests += ["test_aot_dispatch_dynamic"]
     torch.library.opcheck(case.aten, args, case.kwargs, test_utils=tests)
-
-
-@pytest.mark.parametrize("case", [c for c in CASES if not c.symbolic], ids=lambda case: case.id)
-def test_symbolic_shapes_of_tensor_iterator_need_a_reference_as_upstream_says(case: Case) -> None:
-    compiled = torch.compile(lambda *a: case.call(*a), backend="aot_eager", dynamic=True)
-    with pytest.raises(Exception, match="please implement this operator in torch/_refs"):
-        compiled(*case.args(maker()))
 
 
 @by_case

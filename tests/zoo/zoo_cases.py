@@ -35,7 +35,6 @@ class Case:
     differentiable: bool = True
     forward_ad: bool = True
     complex: bool = False
-    symbolic: bool = True  # its meta function takes symbolic shapes
     note: str = ""  # tells two cases of one operator apart
 
     @property
@@ -149,7 +148,6 @@ CASES = (
         lambda x, limit: limit * torch.tanh(x / limit),
         method=True,
         out="out",
-        symbolic=False,
     ),
     Case(
         "zoo_blend",
@@ -159,7 +157,6 @@ CASES = (
         method=True,
         out="out",
         complex=True,
-        symbolic=False,
     ),
     Case(
         "zoo_window_sum",
@@ -176,7 +173,6 @@ CASES = (
         method=True,
         out="out",
         complex=True,
-        symbolic=False,
     ),
     Case(
         "zoo_center",

@@ -116,6 +116,14 @@ class Generator:
         # main removes keys from this list and some releases remove without looking
         model.dispatch_keys[:] = keys
 
+    def symbolic_meta(self, out: Path) -> None:
+        """Write what the Meta kernels of the functions in the filter need to be traced."""
+        symbolic = importlib.import_module("torchfork.codegen.symbolic")
+        gen = importlib.import_module("torchgen.gen")
+        parsed = gen.parse_native_yaml(self.native_yaml, self.tags_yaml)
+        text = symbolic.symbolic_meta_source(parsed.native_functions, parsed.backend_indices)
+        (out / symbolic.SOURCE).write_text(text, encoding="utf-8")
+
     def autograd(self, out: Path, templates: Path, python_keep: Collection[str] | None) -> None:
         """Run the autograd generator and the Python binding generator with the given templates.
 
@@ -264,6 +272,7 @@ def additions(request: dict[str, Any]) -> dict[str, Any]:
         for name, keep in runs:
             generator.gate.keep = keep
             generator.aten(out / name / "ATen", "sources")
+            generator.symbolic_meta(out / name / "ATen")
 
     def autograd() -> None:
         generator.autograd(out / "all" / "autograd", packaged / "autograd" / "templates", None)
