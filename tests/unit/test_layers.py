@@ -25,7 +25,7 @@ LAYERS = (
     ("releases", "additions", "pip"),
     ("bases",),
     ("traits", "toolchain", "upstream", "merged", "units", "ninjafile", "complaints", "cleanenv"),
-    ("stubs", "hooks", "codegen"),
+    ("stubs", "hooks", "codegen", "patches"),
     ("stages",),
     ("lanes",),
     ("commands",),

@@ -92,6 +92,18 @@ class ToolkitMismatchError(ForkError):
     exit_code = 17
 
 
+class PatchError(ForkError):
+    """A patch that is malformed, not in the series, unexplained, or touches what it may not."""
+
+    exit_code = 18
+
+
+class PatchConflictError(ForkError):
+    """A patch that does not fit a release."""
+
+    exit_code = 19
+
+
 class UnknownReleaseError(ForkError):
     """A version that ci/releases.toml does not pin."""
 

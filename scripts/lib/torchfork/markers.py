@@ -32,11 +32,35 @@ END_OF_FILE = ""
 
 
 def strip_blocks(text: str, path: str) -> str:
-    """The text without any block of ours: upstream's own bytes."""
+    """The text without any block of ours: upstream's own bytes. Named blocks stay."""
+    return _strip(text, path, MARKER)
+
+
+def strip_named(text: str, name: str, path: str) -> str:
+    """The text without the blocks of one name: those of one patch."""
+    return _strip(text, path, _marker(name))
+
+
+def named_block(text: str, name: str, comment: str) -> str:
+    """Lines between markers that say whose they are; each ends with a newline."""
+    return f"{comment} {BEGIN} {name}\n{text}{comment} {END} {name}\n"
+
+
+def named_blocks(text: str, name: str) -> list[str]:
+    """The lines of each block of one name, in their order."""
+    begin, end = (rf"^[ \t]*(?:#|//) {word} {re.escape(name)}[ \t]*\n" for word in (BEGIN, END))
+    return re.findall(rf"{begin}(.*?){end}", text, re.M | re.S)
+
+
+def _marker(name: str) -> re.Pattern[str]:
+    return re.compile(rf"^[ \t]*(?:#|//) ({BEGIN}|{END}) {re.escape(name)}[ \t]*$")
+
+
+def _strip(text: str, path: str, marker_of: re.Pattern[str]) -> str:
     kept: list[str] = []
     inside = False
     for number, line in enumerate(text.splitlines(keepends=True), 1):
-        marker = MARKER.match(line.rstrip("\r\n"))
+        marker = marker_of.match(line.rstrip("\r\n"))
         if marker is None:
             kept += [] if inside else [line]
         elif inside == (marker[1] == BEGIN):

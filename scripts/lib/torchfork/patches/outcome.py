@@ -1,0 +1,118 @@
+"""What became of each patch on a tree, and what an error says where one does not apply."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from ..errors import PatchConflictError
+from .series import Entry
+
+
+class State(str, Enum):
+    """How a patch stands to a tree."""
+
+    APPLIES = "applies"
+    APPLIED = "applied already"
+    LANDED = "landed upstream"
+    MERGED = "needs a 3-way merge"
+    CONFLICTS = "conflicts"
+    NOT_HERE = "not for this release and lane"
+
+
+@dataclass(frozen=True)
+class Conflict:
+    """The first place at which a patch does not fit.
+
+    where: 'patches/x.patch:17', the hunk or hook in our file.
+    file: upstream's file.
+    why: what is wrong there.
+    ours: what the patch wants to see and to change.
+    theirs: what the file has there now; '' where nothing comes near.
+    """
+
+    where: str
+    file: str
+    why: str
+    ours: str
+    theirs: str
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One patch on one tree.
+
+    texts: what the patch changes here (None: the file goes); empty for LANDED, CONFLICTS and
+        NOT_HERE.
+    note: one line for people: the reason of a state that is not plain.
+    upstream: upstream's commit or pull request of the same change, where the patch knows one.
+    """
+
+    entry: Entry
+    state: State
+    texts: Mapping[str, str | None] = field(default_factory=dict)
+    note: str = ""
+    upstream: str = "none"
+    why: str = ""
+    conflict: Conflict | None = None
+
+    @property
+    def name(self) -> str:
+        """The patch's name in the series."""
+        return self.entry.name
+
+    def error(self, version: str, command: str) -> PatchConflictError:
+        """The conflict as an error. command: what lets a person resolve it."""
+        found = self.conflict
+        assert found is not None
+        theirs = found.theirs or "(nothing like it)\n"
+        return PatchConflictError(
+            f"the patch '{self.name}' does not fit torch {version}: {found.why}",
+            where=f"{found.where}, upstream's {found.file}",
+            why=f"the patch exists because: {self.why}\n"
+            f"upstream has of it: {self.upstream}\n"
+            f"--- the patch:\n{found.ours.rstrip()}\n"
+            f"--- torch {version}:\n{theirs.rstrip()}",
+            next=command,
+        )
+
+
+@dataclass(frozen=True)
+class Report:
+    """All patches of a series on one tree.
+
+    texts: every file that the patches together change, by path, with its new text (None: the file
+        goes). Empty where a patch conflicts: all or nothing.
+    """
+
+    version: str
+    lane: str
+    outcomes: tuple[Outcome, ...]
+    texts: Mapping[str, str | None]
+    variants: int
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing conflicts."""
+        return not self.of(State.CONFLICTS)
+
+    def of(self, *states: State) -> list[Outcome]:
+        """The outcomes of these states."""
+        return [outcome for outcome in self.outcomes if outcome.state in states]
+
+    def attention(self) -> list[str]:
+        """A line for each patch that works here and still needs an edit of patches/."""
+        advice = {
+            State.LANDED: "upstream has it: end its range before this release, or drop it",
+            State.MERGED: f"refresh it: scripts/torchfork patch refresh --torch {self.version}",
+        }
+        return [f"{o.name}: {o.note}; {advice[o.state]}" for o in self.of(*advice)]
+
+    def require(self) -> None:
+        """Raise PatchConflictError for the first patch that conflicts."""
+        for outcome in self.of(State.CONFLICTS):
+            release = self.version.partition("+")[0]
+            raise outcome.error(
+                release, f"scripts/torchfork patch edit --torch {release} --lane {self.lane}"
+            )

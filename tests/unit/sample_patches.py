@@ -1,0 +1,74 @@
+"""Small upstream trees, and patches folders written by a test."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from torchfork.patches import Series, Tree, load, scratch
+from torchfork.patches.header import Header
+from torchfork.patches.render import render
+
+ABOUT = Header("Do a thing", "people need it", "upstream does it", "none")
+FUNCTIONS = """\
+import math
+
+
+def area(r):
+    \"\"\"Of a circle.\"\"\"
+    return math.pi * r * r
+
+
+def around(r):
+    return 2 * math.pi * r
+
+
+NAMES = [
+    "area",
+    "around",
+]
+"""
+UPSTREAM = {
+    "torch/shapes.py": FUNCTIONS,
+    "torch/other.py": "first = 1\nsecond = 2\n",
+    "torchgen/gen.py": "x = 1\n",
+}
+
+
+def tree(texts: dict[str, str] | None = None, **changed: str | None) -> Tree:
+    """A tree in memory: the sample upstream, or the given texts."""
+    found: dict[str, str] = dict(UPSTREAM if texts is None else texts)
+    return Tree(found.get, lambda: list(found))
+
+
+def diff(before: dict[str, str], after: dict[str, str | None], about: Header = ABOUT) -> str:
+    """The patch that makes `after` of `before`, as torchfork exports it."""
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as name:
+        repository = Path(name)
+        scratch.create(repository)
+        scratch.put(repository, before)
+        start = scratch.commit(repository, "before")
+        scratch.put(repository, after)
+        scratch.commit(repository, "after")
+        return render(repository, start, "HEAD", about, "A <a@b.c>", scratch.DATE)
+
+
+def write(root: Path, series: str, files: dict[str, str]) -> Series:
+    """A patches folder in `root`."""
+    for name, text in {"series": series, **files}.items():
+        path = root / "patches" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8", newline="")
+    return load(root)
+
+
+def about_toml(hooks: str = "") -> str:
+    """A patch.toml with every field."""
+    fields = f'subject = "{ABOUT.subject}"\nwhy = "{ABOUT.why}"\nuntil = "{ABOUT.until}"\n'
+    return f'{fields}upstream = "none"\n{hooks}'
+
+
+def hook(file: str, place: str, lines: str, lane: str = "both") -> str:
+    """A [[hook]] table; place: 'after = "..."'."""
+    return f"\n[[hook]]\nfile = \"{file}\"\n{place}\nlane = \"{lane}\"\nlines = '''\n{lines}'''\n"
