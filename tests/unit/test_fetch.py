@@ -205,7 +205,7 @@ def test_a_connection_that_breaks_leaves_no_wheel(
 def test_leavings_of_a_killed_fetch_are_removed(
     tmp_path: Path, interpreter: Interpreter, shelf: Path
 ) -> None:
-    stale = tmp_path / "cache" / ".fetch-killed"
+    stale = tmp_path / "cache" / ".fetch-9.1.0-killed"
     stale.mkdir(parents=True)
     pins = sample.releases(tmp_path / "releases.toml", sample.write_wheel(shelf))
     fetched(tmp_path, interpreter, pins)

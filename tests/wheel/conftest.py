@@ -13,10 +13,11 @@ import pytest
 from subject import PROJECT, Archive, Subject
 
 from torchfork import cache, releases
+from torchfork.additions import load as load_additions
 from torchfork.bases import interpreter, versions
 from torchfork.bases import wheel as wheel_base
 from torchfork.bases.base import Base
-from torchfork.lanes import gating, graft
+from torchfork.lanes import gating, graft, workdir
 from torchfork.stages import fetch
 from torchfork.ui import Ui
 
@@ -105,10 +106,10 @@ class Added:
 def added(base: Base, tmp_path_factory: pytest.TempPathFactory) -> Added:
     """The manifest of this project's additions on the base (what `torchfork check` makes)."""
     quiet, work = Ui(quiet=True), tmp_path_factory.mktemp("manifest")
-    additions = graft.load_additions(PROJECT)
+    additions = load_additions(PROJECT)
     gated = gating.pass_gate(base, cache.directory(), quiet)
-    layout = graft.layout_for(base, additions, work)
-    with graft.locked(layout, quiet):
+    layout = workdir.layout_for(base, additions, work)
+    with workdir.locked(layout, quiet):
         _, manifest = graft.merge_and_validate(base, additions, gated, layout, quiet)
     return Added(manifest)
 

@@ -17,11 +17,12 @@ import pytest
 from subject import PROJECT
 
 from torchfork import cache, releases
+from torchfork.additions import load as load_additions
 from torchfork.bases import interpreter
 from torchfork.bases import wheel as wheel_base
 from torchfork.bases.base import Base, Interpreter
 from torchfork.errors import ForkError
-from torchfork.lanes import gating, graft
+from torchfork.lanes import gating, graft, workdir
 from torchfork.stages import fetch
 from torchfork.ui import Ui
 
@@ -77,11 +78,11 @@ def test_the_additions_fit_the_official_wheels_of_other_pythons(base: Base, tmp_
     release, checked = releases.load().get(base.public_version), []
     for one in others(base):
         for path in fetch.cached_wheels(release, one, cache.directory()):
-            quiet, additions = Ui(quiet=True), graft.load_additions(PROJECT)
+            quiet, additions = Ui(quiet=True), load_additions(PROJECT)
             opened = wheel_base.open_wheel(path, one, releases.load(), cache.directory())
             gated = gating.pass_gate(opened, cache.directory(), quiet)
-            layout = graft.layout_for(opened, additions, tmp_path)
-            with graft.locked(layout, quiet):
+            layout = workdir.layout_for(opened, additions, tmp_path)
+            with workdir.locked(layout, quiet):
                 _, manifest = graft.merge_and_validate(opened, additions, gated, layout, quiet)
             assert manifest["operators"]
             checked.append(path.name)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from . import cache
-from .commands import build, check, clean, pin, tree
+from .commands import build, check, clean, pin, rebase, tree
 from .commands.options import PROJECT, BaseOptions
 from .errors import ForkError, InternalError, NeedsSourceLaneError, OutputError
 from .files import output_error
@@ -87,6 +87,9 @@ def make_parser() -> argparse.ArgumentParser:
     _add_tree(commands)
     _add_pin(commands)
     _add_clean(commands)
+    rebase.add_arguments(
+        _command(commands, "rebase", "Carry the additions to other releases and report.")
+    )
     return parser
 
 

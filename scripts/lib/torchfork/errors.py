@@ -10,13 +10,16 @@ class ForkError(Exception):
     where: 'file:line' in the user's own files, or the path concerned.
     why: the reason, where `what` does not say it already.
     next: the command or the edit that gets the user further.
+    kind: what it is for programs, where a class has several: 'landed upstream'; never printed.
     """
 
     exit_code = 1
 
-    def __init__(self, what: str, *, where: str = "", why: str = "", next: str = "") -> None:
+    def __init__(
+        self, what: str, *, where: str = "", why: str = "", next: str = "", kind: str = ""
+    ) -> None:
         super().__init__(what)
-        self.what, self.where, self.why, self.next = what, where, why, next
+        self.what, self.where, self.why, self.next, self.kind = what, where, why, next, kind
 
     def render(self) -> str:
         """The message as it is printed: one labelled line for each part that is there."""
@@ -150,6 +153,12 @@ class VerificationError(ForkError):
     """The finished wheel does not keep its promise."""
 
     exit_code = 40
+
+
+class RebaseError(ForkError):
+    """Additions that cannot be carried to some release as they are."""
+
+    exit_code = 41
 
 
 class InternalError(ForkError):

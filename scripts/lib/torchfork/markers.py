@@ -100,6 +100,7 @@ def place(text: str, anchor: Anchor, inserted: str, path: str) -> str:
             where=path,
             why=f"{len(found)} lines match /{anchor.pattern}/, one is needed",
             next="use a release of ci/releases.toml, or report the release that moved it",
+            kind="anchor doubled" if found else "anchor gone",
         )
     at = found[0] + (anchor.place == "after")
     return "".join([*lines[:at], inserted, *lines[at:]])
@@ -113,5 +114,6 @@ def _append(text: str, inserted: str, anchor: Anchor, path: str) -> str:
             where=path,
             why="the file's last line has no newline",
             next="restore the file from upstream (git checkout, or reinstall the wheel)",
+            kind="anchor gone",
         )
     return text + inserted

@@ -54,6 +54,11 @@ def available_memory() -> int:
         return BYTES_PER_JOB
 
 
+def cores() -> int:
+    """How many processors this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
 def job_count(env: Mapping[str, str]) -> int:
     """MAX_JOBS, else as many as cores and memory carry."""
     wanted = env.get("MAX_JOBS", "")
@@ -64,8 +69,7 @@ def job_count(env: Mapping[str, str]) -> int:
                 next="set it to 1 or more, or unset it",
             )
         return int(wanted)
-    cores = len(os.sched_getaffinity(0))
-    return max(1, min(cores, int(0.8 * available_memory() / BYTES_PER_JOB)))
+    return max(1, min(cores(), int(0.8 * available_memory() / BYTES_PER_JOB)))
 
 
 def find_cxx(env: Mapping[str, str]) -> str:

@@ -34,8 +34,10 @@ class Elf:
 
 
 def read_elf(path: Path) -> Elf:
-    """Read a shared library's dynamic section."""
+    """Read a shared library's dynamic section; nothing of one that is no ELF file."""
     with path.open("rb") as stream:
+        if stream.read(4) != b"\x7fELF":
+            return Elf((), "", "", "")
         section = ELFFile(stream).get_section_by_name(".dynamic")
         if not isinstance(section, DynamicSection):
             return Elf((), "", "", "")
@@ -103,20 +105,19 @@ def _pybind11_abi(library: Path) -> str:
 
 def detect(base: Base) -> Traits:
     """Read the traits of a base. Raises BaseRefusedError where a file it needs is missing."""
-    lib = base.torch / "lib"
     cmake = _text(base.torch / "share" / "cmake" / "Torch" / "TorchConfig.cmake")
     extension_builder = _text(base.torch / "utils" / "cpp_extension.py")
     functional = _text(base.include / "ATen" / "FunctionalTensorWrapper.h")
     overrides = _text(base.include / "torch" / "csrc" / "utils" / "disable_torch_function.h")
-    needed_by_cpu = read_elf(lib / "libtorch_cpu.so").needed
+    needed_by_cpu = read_elf(base.library("torch_cpu")).needed
     openmp = [name for name in needed_by_cpu if re.match(r"lib(g|i)?omp", name)]
     return Traits(
         cxx_standard=_first(r"-std=(c\+\+\d+)", extension_builder, "c++20"),
         cxx11_abi=_first(r"_GLIBCXX_USE_CXX11_ABI=(\d)", cmake, "1") == "1",
         openmp=openmp[0] if openmp else "",
-        pybind11_abi=_pybind11_abi(lib / "libtorch_python.so"),
+        pybind11_abi=_pybind11_abi(base.library("torch_python")),
         shared_view_meta="std::shared_ptr<functionalization::ViewMeta>" in functional,
         skip_next="consume_should_skip_torch_function" in overrides,
-        libtorch=read_elf(lib / "libtorch.so"),
+        libtorch=read_elf(base.library("torch")),
         extension=read_elf(base.root / base.extension),
     )

@@ -52,7 +52,7 @@ class Ui:
             TimeElapsedColumn(),
             console=self.console,
             transient=True,
-            disable=not self.console.is_terminal,
+            disable=self.console.quiet or not self.console.is_terminal,
         )
         with progress:
             step = Step(name, progress, progress.add_task(name, total=None, what=""))

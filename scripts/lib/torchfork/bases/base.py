@@ -57,6 +57,11 @@ class Base:
         """The library that holds nearly everything."""
         return self.root / "torch" / "lib" / "libtorch_cpu.so"
 
+    def library(self, name: str) -> Path:
+        """A library of the base's by its plain name: 'torch_cpu'. macOS has suffixes of its own."""
+        elf = self.torch / "lib" / f"lib{name}.so"
+        return elf if elf.exists() else elf.with_suffix(".dylib")
+
     @property
     def include(self) -> Path:
         """The wheel's headers."""

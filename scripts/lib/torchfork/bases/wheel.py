@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zipfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
@@ -52,6 +52,8 @@ def open_wheel(
         said = _version_file(archive, path)
         _check_pins(path, sha256, said, releases, unpinned)
     root = unpack.unpack_once(path, sha256, dist_info, cache, progress, on_wait)
+    if foreign:
+        interpreter = _as_named_in(root, interpreter)
     return Base(
         root=root,
         version=said.version,
@@ -62,6 +64,14 @@ def open_wheel(
         wheel=path.absolute(),
         identity=sha256,
         interpreter=interpreter,
+    )
+
+
+def _as_named_in(root: Path, interpreter: Interpreter) -> Interpreter:
+    """The interpreter, with the suffix of extension modules that a wheel for another one has."""
+    found = sorted(p.name for p in (root / "torch").glob("_C.*so"))
+    return (
+        replace(interpreter, extension_suffix=found[0].removeprefix("_C")) if found else interpreter
     )
 
 

@@ -211,7 +211,10 @@ def gate(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def survey(request: dict[str, Any]) -> dict[str, Any]:
-    """Say what a tree has; nothing is generated."""
+    """Say what a tree has, or what this driver misses in its torchgen; nothing is generated."""
+    missing = importlib.import_module("torchfork.codegen.api").missing()
+    if missing:
+        return {"missing": missing}
     generator = Generator.over(Path(request["packaged"]))
     return _names(generator, [_schema_of(f) for f in generator.functions()])
 

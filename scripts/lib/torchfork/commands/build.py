@@ -10,9 +10,10 @@ from typing import Any
 
 from .. import cache, files
 from ..additions import Additions
+from ..additions import load as load_additions
 from ..bases.base import Base
 from ..errors import UsageError
-from ..lanes import gating, graft
+from ..lanes import gating, graft, workdir
 from ..stages import develop, pack, platform, verify
 from ..ui import Ui
 from ..units import Layout
@@ -34,11 +35,11 @@ class BuildOptions:
 
 def run(options: BuildOptions, ui: Ui) -> None:
     """Build, pack and verify; or, with --develop, build and change the environment."""
-    additions = graft.load_additions(options.additions)
+    additions = load_additions(options.additions)
     base = open_base(_with_installed(options), ui)
-    layout = graft.layout_for(base, additions, options.work)
+    layout = workdir.layout_for(base, additions, options.work)
     # Held until the wheel is packed: another run would change what it is packed from.
-    with graft.locked(layout, ui):
+    with workdir.locked(layout, ui):
         # Before anything reads them: what is edited during the build must count as changed.
         inputs = _inputs(options, base, additions)
         known = None if options.develop else _up_to_date(options, layout, inputs)
@@ -151,7 +152,7 @@ def _inputs(options: BuildOptions, base: Base, additions: Additions) -> str:
     """Everything that the wheel's bytes depend on."""
     names = ("USE_CUDA", "TORCH_CUDA_ARCH_LIST", "CUDA_HOME", "CXX", "SOURCE_DATE_EPOCH")
     return files.sha256_text(
-        base.identity, additions.fingerprint(), str(additions.root), graft.tooling_fingerprint(),
+        base.identity, additions.fingerprint(), str(additions.root), workdir.tooling_fingerprint(),
         str(base.interpreter.executable), str(options.number), str(options.verify),
         *(os.environ.get(name, "") for name in names),
     )  # fmt: skip

@@ -5,18 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 
 from .. import cache
-from ..lanes import gating, graft
+from ..additions import load as load_additions
+from ..lanes import gating, graft, workdir
 from ..ui import Ui
 from .options import BaseOptions, open_base
 
 
 def run(base_options: BaseOptions, root: Path, work: Path, ui: Ui) -> None:
     """Read, merge and validate additions against a base."""
-    additions = graft.load_additions(root)
+    additions = load_additions(root)
     base = open_base(base_options, ui, headers=False)
     gated = gating.pass_gate(base, cache.directory(), ui)
-    layout = graft.layout_for(base, additions, work)
-    with graft.locked(layout, ui):
+    layout = workdir.layout_for(base, additions, work)
+    with workdir.locked(layout, ui):
         _, manifest = graft.merge_and_validate(base, additions, gated, layout, ui)
     names = sorted({op["base_name"] for op in manifest["operators"]})
     ui.note(f"\n{root} is fine for torch {base.version}: {', '.join(names) or 'nothing is added'}")

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
-from ..errors import BaseRefusedError
+from ..errors import BaseRefusedError, ForkError
 from ..markers import block, place, strip_blocks
 from .hook import Hook
 from .registry import hooks_for, parser_hooks
 
-__all__ = ["hooked_files", "parse_hooks", "text_hooks"]
+__all__ = ["hook_states", "hooked_files", "parse_hooks", "text_hooks"]
 
 Lane = Literal["graft", "source"]
 Read = Callable[[str], str | None]
@@ -46,13 +46,32 @@ def parse_hooks(read: Read, schemas: Sequence[str]) -> dict[str, str]:
     return _changes(read, parser_hooks(), {"operators": [{"schema": text} for text in schemas]})
 
 
-def _changes(read: Read, hooks: Sequence[Hook], manifest: dict[str, Any]) -> dict[str, str]:
-    """Files whose text the hooks change."""
-    changed: dict[str, str] = {}
+def hook_states(
+    read: Read, manifest: dict[str, Any], lane: Lane, extra_headers: Sequence[str]
+) -> dict[str, bool | ForkError]:
+    """For each hooked file whether text_hooks would change it, or why it cannot."""
+    states: dict[str, bool | ForkError] = {}
+    for path, of_file in _by_path(hooks_for(lane, tuple(extra_headers))).items():
+        present = read(path)
+        try:
+            text = apply_hooks(path, present, of_file, manifest)
+            states[path] = text is not None and text != present
+        except ForkError as error:
+            states[path] = error
+    return states
+
+
+def _by_path(hooks: Sequence[Hook]) -> dict[str, list[Hook]]:
     by_path: dict[str, list[Hook]] = {}
     for hook in hooks:
         by_path.setdefault(hook.path, []).append(hook)
-    for path, of_file in by_path.items():
+    return by_path
+
+
+def _changes(read: Read, hooks: Sequence[Hook], manifest: dict[str, Any]) -> dict[str, str]:
+    """Files whose text the hooks change."""
+    changed: dict[str, str] = {}
+    for path, of_file in _by_path(hooks).items():
         present = read(path)
         text = apply_hooks(path, present, of_file, manifest)
         if text is not None and text != present:
@@ -76,6 +95,7 @@ def apply_hooks(
                 where=path,
                 why="there is no such file",
                 next="use a release of ci/releases.toml, or report the release that moved it",
+                kind="anchor gone",
             )
         text = place(text, hook.anchor, block(lines, hook.comment, hook.indent), path)
     return text

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,8 @@ from ..bases.base import Base
 from ..stages import codegen, gate
 from ..ui import Ui
 from ..upstream import Upstream
+
+_DRIVER = Path(codegen.PACKAGE_PATH, "torchfork", "codegen", "driver.py")
 
 
 @dataclass(frozen=True)
@@ -24,8 +28,7 @@ class Gated:
 
 def pass_gate(base: Base, cache: Path, ui: Ui) -> Gated:
     """Regenerate and compare the base's headers, once for each base and version of the tooling."""
-    driver = Path(codegen.PACKAGE_PATH, "torchfork", "codegen", "driver.py")
-    tooling = files.sha256_text(driver.read_text("utf-8"), Path(gate.__file__).read_text("utf-8"))
+    tooling = files.sha256_text(_DRIVER.read_text("utf-8"), Path(gate.__file__).read_text("utf-8"))
     note = cache / "gate" / f"{base.identity}-{tooling[:16]}.json"
     with ui.step("regenerate the base's headers") as step:
         known = files.read_json(note)
@@ -33,26 +36,56 @@ def pass_gate(base: Base, cache: Path, ui: Ui) -> Gated:
             known = _run_gate(base, note)
         step.say(f"{known['compared']} headers of torch {base.version} equal what its YAML makes")
     return Gated(
-        Upstream(
-            tuple(known["schemas"]), frozenset(known["tags"]), frozenset(known["dispatch_keys"])
-        ),
+        _from_json(known),
         gate.Wrapper(**known["wrapper"]),
         known["compared"],
     )
 
 
-def _run_gate(base: Base, note: Path) -> dict[str, Any]:
-    scratch = note.with_suffix("")
-    with files.scratch_directory(scratch) as directory:
+def survey(base: Base, cache: Path) -> Upstream:
+    """What a base has, asked of its code generator once; nothing is generated."""
+    tooling = [_DRIVER, _DRIVER.with_name("api.py")]
+    key = files.sha256_text(*(path.read_text("utf-8") for path in tooling))
+    note = cache / "survey" / f"{base.identity}-{key[:16]}.json"
+    known = files.read_json(note)
+    if known is None:
+        with _torchgen_home(base, note) as (home, scratch):
+            found = codegen.survey(home, scratch)
+        known = _as_json(found)
+        files.write_json(note, known)
+    return _from_json(known)
+
+
+@contextlib.contextmanager
+def _torchgen_home(base: Base, note: Path) -> Iterator[tuple[Path, Path]]:
+    """A directory with the base's torchgen and nothing else of it; and a scratch one."""
+    with files.scratch_directory(note.with_suffix("")) as directory:
         home = directory / "home"
         home.mkdir()
         (home / "torchgen").symlink_to(base.root / "torchgen")
-        upstream = codegen.regenerate_base(home, directory / "out", directory)
-        report = gate.check(base, directory / "out")
-    known = {
+        yield home, directory
+
+
+def _as_json(upstream: Upstream) -> dict[str, Any]:
+    return {
         "schemas": upstream.schemas,
         "tags": sorted(upstream.tags),
         "dispatch_keys": sorted(upstream.dispatch_keys),
+    }
+
+
+def _from_json(known: dict[str, Any]) -> Upstream:
+    return Upstream(
+        tuple(known["schemas"]), frozenset(known["tags"]), frozenset(known["dispatch_keys"])
+    )
+
+
+def _run_gate(base: Base, note: Path) -> dict[str, Any]:
+    with _torchgen_home(base, note) as (home, directory):
+        upstream = codegen.regenerate_base(home, directory / "out", directory)
+        report = gate.check(base, directory / "out")
+    known = {
+        **_as_json(upstream),
         "wrapper": asdict(report.wrapper),
         "compared": report.compared,
     }

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .. import additions as additions_module
 from .. import files, hooks, ninjafile, stubs, toolchain, traits, units
 from ..additions import Additions
 from ..bases.base import Base
+from ..errors import ForkError
 from ..merged import MergedTree
 from ..stages import assemble, codegen, gate, link, merge, select, symbols, templates, validate
 from ..stages import compile as compile_stage
+from ..toolchain import Toolchain
 from ..ui import Ui
 from ..units import Layout
+from ..upstream import Upstream
 from .gating import Gated
-
-# How long a second run waits for the first one's build directory.
-LOCK_SECONDS = 3600.0
+from .workdir import tooling_fingerprint
 
 
 @dataclass(frozen=True)
@@ -38,48 +37,45 @@ class Grafted:
     cuda_note: str  # why there are no CUDA kernels; '' where there are
 
 
-def tooling_fingerprint() -> str:
-    """A hash over torchfork's own files: a change of the tooling makes everything anew."""
-    package = Path(__file__).resolve().parents[1]
-    return files.fingerprint(files.tree_files(package), package)
-
-
-def layout_for(base: Base, additions: Additions, work: Path) -> Layout:
-    """The build directory of these additions on this base; stable between edits."""
-    key = files.sha256_text(
-        base.identity, str(additions.root), str(base.interpreter.executable),
-        os.environ.get("USE_CUDA", ""), os.environ.get("TORCH_CUDA_ARCH_LIST", ""),
-        os.environ.get("CXX", ""), os.environ.get("CUDA_HOME", ""),
-    )  # fmt: skip
-    return Layout(work / f"torch-{base.version}-{base.interpreter.tag}-{key[:12]}")
-
-
 def merge_and_validate(
     base: Base, additions: Additions, gated: Gated, layout: Layout, ui: Ui
 ) -> tuple[MergedTree, dict[str, Any]]:
     """Merge the YAML, have it validated, and fill the generator's own lists."""
     with ui.step("merge the YAML") as step:
-        validate.check(additions, gated.upstream, base.version)
-        tree = merge.prepare(base, additions, layout.tree)
-        schemas = [entry.key for entry in additions.native.entries]
-        parser_edits = hooks.parse_hooks(_reader(base), schemas)
-        in_parser = hooks.hooked_files("graft", parser_only=True)
-        merge.apply_edits(base, tree, parser_edits, in_parser)
+        tree = merge_yaml(base, additions, gated.upstream, layout)
         step.say(
             f"{len(additions.native.entries)} operators, "
             f"{len(additions.derivatives.entries)} derivative formulas"
         )
     with ui.step("validate with PyTorch's parser") as step:
-        manifest = _manifest(base, additions, tree, gated, layout)
-        edits = _hook_edits(base, additions, manifest)
-        merge.apply_edits(base, tree, edits, hooks.hooked_files("graft"))
+        manifest = describe(base, additions, tree, gated.upstream, layout)
+        fill_lists(base, additions, tree, manifest)
         generated = sum(op["generated"] for op in manifest["operators"])
         step.say(f"{len(manifest['operators'])} functions, {generated} of them generated variants")
     return tree, manifest
 
 
-def _manifest(
-    base: Base, additions: Additions, tree: MergedTree, gated: Gated, layout: Layout
+def merge_yaml(base: Base, additions: Additions, upstream: Upstream, layout: Layout) -> MergedTree:
+    """The base's code generator with the additions' YAML, checked against what upstream has."""
+    validate.check(additions, upstream, base.version)
+    tree = merge.prepare(base, additions, layout.tree)
+    schemas = [entry.key for entry in additions.native.entries]
+    parser_edits = hooks.parse_hooks(_reader(base), schemas)
+    merge.apply_edits(base, tree, parser_edits, hooks.hooked_files("graft", parser_only=True))
+    return tree
+
+
+def fill_lists(
+    base: Base, additions: Additions, tree: MergedTree, manifest: dict[str, Any]
+) -> dict[str, str]:
+    """Fill the lists that upstream keeps by hand; every file that changes, with its new text."""
+    edits = _hook_edits(base, additions, manifest)
+    merge.apply_edits(base, tree, edits, hooks.hooked_files("graft"))
+    return edits
+
+
+def describe(
+    base: Base, additions: Additions, tree: MergedTree, upstream: Upstream, layout: Layout
 ) -> dict[str, Any]:
     """The generator's description of the additions, kept while YAML and tooling are the same."""
     yamls = (additions.native, additions.derivatives, additions.deprecated)
@@ -87,11 +83,18 @@ def _manifest(
     note = layout.root / "manifest.json"
     known = files.read_json(note)
     if not known or known["key"] != key:
-        found = codegen.describe(tree, additions, gated.upstream.schemas, layout.root)
+        found = codegen.describe(tree, additions, upstream.schemas, layout.root)
         known = {"key": key, "manifest": found}
         files.write_json(note, known)
     manifest: dict[str, Any] = known["manifest"]
     return manifest
+
+
+def hook_states(
+    base: Base, additions: Additions, manifest: dict[str, Any]
+) -> dict[str, bool | ForkError]:
+    """For each file with a list whether it is to be changed, or why it cannot."""
+    return hooks.hook_states(_reader(base), manifest, "graft", additions.manual_headers)
 
 
 def _hook_edits(base: Base, additions: Additions, manifest: dict[str, Any]) -> dict[str, str]:
@@ -106,18 +109,17 @@ def _reader(base: Base) -> Any:
     return read
 
 
-def _assemble(
+def assemble_texts(
     base: Base,
     additions: Additions,
-    gated: Gated,
+    wrapper: gate.Wrapper,
     tree: MergedTree,
     manifest: dict[str, Any],
     layout: Layout,
 ) -> None:
     """Bring the overlay's text files up to date; headers must be there before the compiler runs."""
     generated = gate.generated_headers(layout.generated / "all")
-    wrapper = (gated.wrapper.before, gated.wrapper.after)
-    wanted = assemble.headers(base, generated, wrapper, layout)
+    wanted = assemble.headers(base, generated, (wrapper.before, wrapper.after), layout)
     assemble.source_headers(layout.generated / "added", layout)
     wanted |= assemble.additions_headers(additions, layout)
     wanted |= assemble.packaged_yaml(base, tree, layout)
@@ -135,23 +137,16 @@ def build(base: Base, additions: Additions, gated: Gated, layout: Layout, ui: Ui
     tools = toolchain.find(base, os.environ)
     tree, manifest = merge_and_validate(base, additions, gated, layout, ui)
     with ui.step("generate") as step:
-        _generate(base, additions, tree, manifest, layout)
-        chosen = select.choose(layout.generated, layout.sources, cuda=tools.cuda is not None)
-        _assemble(base, additions, gated, tree, manifest, layout)
+        chosen = generate(base, additions, tree, manifest, layout, cuda=tools.cuda is not None)
+        assemble_texts(base, additions, gated.wrapper, tree, manifest, layout)
         step.say(f"{len(chosen)} generated files have something of the additions in them")
     objects = units.all_units(chosen, additions, tools)
     with ui.step("compile") as step:
         units_text = ninjafile.ninja_text(base, found_traits, tools, objects)
-        compile_stage.link_additions(additions, layout.additions_include)
-        compile_stage.copy_support(units.SUPPORT, layout.support)
-        compiled = compile_stage.compile_all(
-            units_text, layout.build, tools, additions, step.advance
-        )
+        compiled = compile_objects(units_text, additions, tools, layout, step.advance)
         step.say(f"{compiled} of {len(objects)} objects, {tools.jobs} at once")
     with ui.step("compare declared and defined kernels") as step:
-        found = symbols.read_objects(layout.build, objects)
-        exports = _exports(base, layout)
-        kernels = symbols.check(base, additions, found, exports)
+        kernels = compare_symbols(base, additions, objects, layout)
         step.say(f"{kernels} kernels, none missing, none without a declaration")
     with ui.step("link") as step:
         libraries = link.link(base, found_traits, tools, objects, layout.build, layout.overlay)
@@ -159,6 +154,42 @@ def build(base: Base, additions: Additions, gated: Gated, layout: Layout, ui: Ui
     return Grafted(
         base, layout.overlay, manifest, libraries, layout, kernels, compiled, tools.cuda_note
     )
+
+
+def generate(
+    base: Base,
+    additions: Additions,
+    tree: MergedTree,
+    manifest: dict[str, Any],
+    layout: Layout,
+    *,
+    cuda: bool,
+) -> list[units.Generated]:
+    """Run the generator, and choose the sources that have something of the additions in them."""
+    _generate(base, additions, tree, manifest, layout)
+    return select.choose(layout.generated, layout.sources, cuda=cuda)
+
+
+def compile_objects(
+    units_text: str,
+    additions: Additions,
+    tools: Toolchain,
+    layout: Layout,
+    progress: compile_stage.Progress,
+) -> int:
+    """Compile what a ninja file says; the number of objects that were not up to date."""
+    compile_stage.link_additions(additions, layout.additions_include)
+    compile_stage.copy_support(units.SUPPORT, layout.support)
+    return compile_stage.compile_all(units_text, layout.build, tools, additions, progress)
+
+
+def compare_symbols(
+    base: Base, additions: Additions, objects: Sequence[units.Unit], layout: Layout
+) -> int:
+    """Hold the kernels that are declared against those that are defined; how many there are."""
+    found = symbols.read_objects(layout.build, objects)
+    exports, signatures = _exports(base, layout)
+    return symbols.check(base, additions, found, exports, signatures)
 
 
 def _generate(
@@ -180,31 +211,13 @@ def _generate(
     files.build_directory(layout.generated, fill)
 
 
-def _exports(base: Base, layout: Layout) -> set[str]:
+def _exports(base: Base, layout: Layout) -> tuple[set[str], set[str]]:
     """What the base's libraries export, read once a build directory (nm takes a second)."""
     note = layout.root / "exports.json"
     known = files.read_json(note)
-    if known is None:
-        known = sorted(symbols.exported(symbols.base_libraries(base)))
+    if not isinstance(known, dict):
+        names = symbols.exported(symbols.base_libraries(base))
+        signatures = symbols.foreign_signatures(base, names)
+        known = {"names": sorted(names), "signatures": sorted(signatures)}
         files.write_json(note, known)
-    return set(known)
-
-
-@contextmanager
-def locked(layout: Layout, ui: Ui) -> Iterator[None]:
-    """Hold a build directory; a second run waits and says for whom."""
-
-    def waiting(holder: str) -> None:
-        ui.warn(f"another run holds this build directory: {holder}; waiting for it")
-
-    lock = layout.root.with_name(f"{layout.root.name}.lock")
-    with files.lock(lock, f"building in {layout.root.name}", waiting, LOCK_SECONDS):
-        layout.root.mkdir(parents=True, exist_ok=True)
-        for directory in (layout.root, layout.tree):
-            files.remove_leavings(directory)
-        yield
-
-
-def load_additions(root: Path) -> Additions:
-    """Read an additions directory."""
-    return additions_module.load(root)
+    return set(known["names"]), set(known["signatures"])

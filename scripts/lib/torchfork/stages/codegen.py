@@ -77,6 +77,11 @@ def survey(torchgen_home: Path, scratch: Path) -> Upstream:
     return _upstream(torchgen_home, {"task": "survey"}, scratch)
 
 
+def survey(torchgen_home: Path, scratch: Path) -> Upstream:
+    """What an unmodified tree has, once its generator is known to be one that we can drive."""
+    return _upstream(torchgen_home, {"task": "survey"}, scratch)
+
+
 def _upstream(torchgen_home: Path, request: dict[str, Any], scratch: Path) -> Upstream:
     packaged = torchgen_home / "torchgen" / "packaged"
     request = {**request, "packaged": str(packaged)}
@@ -88,7 +93,16 @@ def _upstream(torchgen_home: Path, request: dict[str, Any], scratch: Path) -> Up
             where=str(packaged),
             why=str(refusal),
             next="use an official wheel: scripts/build_torch.sh --torch VERSION",
+            kind="code generator fails",
         ) from refusal
+    if reply.get("missing"):
+        raise BaseRefusedError(
+            "this code generator is not the one that torchfork drives",
+            where=str(torchgen_home / "torchgen"),
+            why="\n".join(reply["missing"]),
+            next="adapt scripts/lib/torchfork/codegen/{driver,api}.py to what upstream has now",
+            kind="code generator changed",
+        )
     return Upstream(
         tuple(reply["schemas"]), frozenset(reply["tags"]), frozenset(reply["dispatch_keys"])
     )

@@ -14,7 +14,7 @@ import shutil
 import tempfile
 import threading
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from .. import files, pip, process
@@ -58,6 +58,43 @@ def fetch_wheel(
         wheel = wheel or _download(release, interpreter, releases, cache, progress)
         files.write_json(note, {"version": release.version, "sha256": wheel.parent.name})
         return wheel
+
+
+def fetch_smallest(
+    release: Release,
+    interpreter: Interpreter,
+    releases: Releases,
+    cache: Path,
+    *,
+    progress: Callable[[int], None] | None = None,
+    on_wait: Callable[[str], None] = lambda holder: None,
+) -> Path:
+    """A wheel of a release for whatever machine: one that is here, else the smallest.
+
+    Enough for checks that run nothing of it: YAML, generator, headers and the exported names are
+    those of every wheel of the release.
+    """
+    pins = sorted(release.wheels, key=lambda pin: _weight(pin, interpreter))
+    here = [path for pin in pins if (path := _place(cache, pin)).is_file()]
+    kept = next((path for path in here if hashed(path, cache) == path.parent.name), None)
+    if kept or not pins:
+        return kept or fetch_wheel(release, interpreter, releases, cache)
+    tags = ["--platform", pins[0].platform_tag, "--implementation", "cp",
+            "--python-version", pins[0].python_tag.removeprefix("cp")]  # fmt: skip
+    with files.lock(
+        cache / "locks" / f"fetch-{release.version}.lock",
+        f"fetching torch {release.version}",
+        on_wait,
+        LOCK_SECONDS,
+    ):
+        return _download(release, interpreter, releases, cache, progress, tags)
+
+
+def _weight(pin: WheelPin, interpreter: Interpreter) -> tuple[int, bool, str]:
+    """macOS wheels are a fifth of a CUDA build's size, Linux ones for ARM often half of it."""
+    platforms = ("macosx", "aarch64", "")
+    rank = next(i for i, text in enumerate(platforms) if text in pin.platform_tag)
+    return rank, pin.python_tag != interpreter.tag, pin.python_tag
 
 
 def cached_wheels(release: Release, interpreter: Interpreter, cache: Path) -> list[Path]:
@@ -115,16 +152,18 @@ def _download(
     releases: Releases,
     cache: Path,
     progress: Callable[[int], None] | None,
+    tags: Sequence[str] = (),
 ) -> Path:
     try:
         cache.mkdir(parents=True, exist_ok=True)
-        for stale in cache.glob(".fetch-*"):  # of killed runs: the lock is ours
+        prefix = f".fetch-{release.version}-"
+        for stale in cache.glob(f"{prefix}*"):  # of killed runs: this release's lock is ours
             shutil.rmtree(stale, ignore_errors=True)
-        scratch = Path(tempfile.mkdtemp(dir=cache, prefix=".fetch-"))
+        scratch = Path(tempfile.mkdtemp(dir=cache, prefix=prefix))
     except OSError as error:
         raise files.output_error(cache, error) from error
     try:
-        outcome = _watched(_command(release, interpreter, scratch), scratch, progress)
+        outcome = _watched([*_command(release, interpreter, scratch), *tags], scratch, progress)
         if outcome.returncode:
             at_hand = cached_wheels(release, interpreter, cache)
             other = f"or use the wheel that is here: --base {at_hand[0]}" if at_hand else ""

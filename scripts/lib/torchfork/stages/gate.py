@@ -104,4 +104,5 @@ def _refusal(base: Base, relative: str, what: str) -> BaseRefusedError:
         "builds, or made by another code generator",
         next="use an official wheel (scripts/build_torch.sh --torch VERSION), or build this tree "
         "from source (--from-source)",
+        kind="headers differ",
     )

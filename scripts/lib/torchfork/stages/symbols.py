@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from .. import process
 from ..additions import Additions
+from ..bases import macho
 from ..bases.base import Base
 from ..errors import KernelError
 from ..units import Unit, source_path
@@ -46,6 +47,9 @@ def exported(libraries: Iterable[Path]) -> set[str]:
     """The names that shared libraries export."""
     names: set[str] = set()
     for library in libraries:
+        if macho.is_macho(library):
+            names |= macho.exported(library)
+            continue
         text = process.run(["nm", "-P", "-D", "--defined-only", library]).stdout
         names |= {line.split("@", 1)[0].split(" ", 1)[0] for line in text.splitlines()}
     return names
@@ -62,7 +66,32 @@ def demangle(names: Iterable[str]) -> dict[str, str]:
 
 def base_libraries(base: Base) -> list[Path]:
     """The base's libraries that a graft may call into."""
-    return sorted((base.torch / "lib").glob("*.so*"))
+    return sorted(
+        path for pattern in ("*.so*", "*.dylib") for path in (base.torch / "lib").glob(pattern)
+    )
+
+
+def foreign_signatures(base: Base, exports: Iterable[str]) -> set[str]:
+    """What the exports of a base for another system say, in terms that all systems share.
+
+    Names are mangled otherwise there (64-bit integers are another type, libc++'s types lie in a
+    namespace of their own), so what is compared is what they say. Empty for a base of this system.
+    """
+    if not any(macho.is_macho(path) for path in base_libraries(base)):
+        return set()
+    ours = [
+        name for name in exports if name.startswith(("_ZN2at", "_ZNK2at", "_ZN5torch", "_ZNK5t"))
+    ]
+    return {normal_signature(text) for text in demangle(ours).values()}
+
+
+def normal_signature(text: str) -> str:
+    """A demangled name without what differs between C++ libraries and data models."""
+    return (
+        text.replace("std::__1::", "std::")
+        .replace("std::__cxx11::", "std::")
+        .replace("long long", "long")
+    )
 
 
 def check(
@@ -70,9 +99,11 @@ def check(
     additions: Additions,
     objects: dict[Unit, Symbols],
     base_exports: set[str],
+    signatures: Collection[str] = frozenset(),
 ) -> int:
     """Refuse kernels that are missing, of another signature, or declared nowhere.
 
+    signatures: what a base for another system exports, as foreign_signatures has it.
     Gives the number of kernels that generated code calls and the additions define.
     """
     defined = {name for symbols in objects.values() for name in symbols.defined}
@@ -81,7 +112,12 @@ def check(
     everybody = {name for symbols in objects.values() for name in symbols.undefined}
     missing = everybody - defined - base_exports
     names = demangle(missing | _ours(objects))
-    lost = {name: names[name] for name in missing if names[name].startswith(("at::", "torch::"))}
+    lost = {
+        name: names[name]
+        for name in missing
+        if names[name].startswith(("at::", "torch::"))
+        and normal_signature(names[name]) not in signatures
+    }
     if lost:
         raise _missing(lost, names, additions, objects)
     _refuse_undeclared(names, additions, objects, everybody)
@@ -118,6 +154,7 @@ def _missing(
             "cannot call it",
             next="call a public at:: function, define a helper of your own, or build from source "
             "(--from-source)",
+            kind="symbol hidden",
         )
     if near:
         return KernelError(

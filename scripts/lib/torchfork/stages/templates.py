@@ -88,6 +88,7 @@ def _method_table(stem: str, text: str) -> str:
             where=f"torchgen/packaged/autograd/templates/{stem}.cpp",
             why="neither its namespace nor the module that it fills was found",
             next="use a pinned release (ci/releases.toml), or --from-source",
+            kind="template changed",
         )
     return (
         text[: start.start()]

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import partial
 
 from ..additions import Additions, Entry
 from ..errors import (
     AdditionsError,
     CollisionError,
     DerivativeError,
+    ForkError,
     KernelError,
     NeedsSourceLaneError,
 )
@@ -24,16 +26,37 @@ FROM_SOURCE = "scripts/build_torch.sh --from-source"
 
 def check(additions: Additions, upstream: Upstream, version: str) -> None:
     """Raise the first objection to the additions on this base."""
+    for objection in objections(additions, upstream, version):
+        raise objection
+
+
+def objections(additions: Additions, upstream: Upstream, version: str) -> Iterator[ForkError]:
+    """The first objection to each entry, and then to the sources."""
     known = upstream.by_name()
-    for entry in additions.native.entries:
-        _refuse_existing(entry, known, version)
-        _refuse_ambiguous(entry, [*known.values(), *(e.key for e in additions.native.entries)])
-        _refuse_tags(entry, upstream, version)
-        _refuse_keys(entry, upstream, version)
-        _refuse_method_without_self(entry)
-    for entry in additions.derivatives.entries:
-        _refuse_derivative(entry, additions, known, version)
-    _refuse_registrations_of_nothing(additions, known)
+    schemas = [*known.values(), *(entry.key for entry in additions.native.entries)]
+    checks = [
+        partial(_check_entry, entry, known, schemas, upstream, version)
+        for entry in additions.native.entries
+    ]
+    checks += [
+        partial(_refuse_derivative, entry, additions, known, version)
+        for entry in additions.derivatives.entries
+    ]
+    for objected in [*checks, partial(_refuse_registrations_of_nothing, additions, known)]:
+        try:
+            objected()
+        except ForkError as objection:
+            yield objection
+
+
+def _check_entry(
+    entry: Entry, known: dict[str, str], schemas: list[str], upstream: Upstream, version: str
+) -> None:
+    _refuse_existing(entry, known, version)
+    _refuse_ambiguous(entry, schemas)
+    _refuse_tags(entry, upstream, version)
+    _refuse_keys(entry, upstream, version)
+    _refuse_method_without_self(entry)
 
 
 _REGISTRATION = re.compile(
@@ -79,6 +102,7 @@ def _refuse_existing(entry: Entry, known: dict[str, str], version: str) -> None:
             "wheel cannot take",
             next=f"delete the entry (and its kernels) if upstream's serves you; rename yours; or "
             f"build the edited operator from source: {FROM_SOURCE}",
+            kind="landed upstream",
         )
     raise NeedsSourceLaneError(
         f"'{entry.name}' would change an operator of torch {version}",
@@ -87,6 +111,7 @@ def _refuse_existing(entry: Entry, known: dict[str, str], version: str) -> None:
         "the change",
         next="rename yours, give it an overload name of its own "
         f"({entry.name.split('.')[0]}.mine), or change upstream's: {FROM_SOURCE}",
+        kind="name taken upstream",
     )
 
 
@@ -111,6 +136,7 @@ def _refuse_ambiguous(entry: Entry, schemas: list[str]) -> None:
                 why="TorchScript tells overloads apart by the types of all arguments, out= "
                 f"included, and may call the other one:\n{schema}",
                 next="change a type or the number of arguments, or choose another name",
+                kind="ambiguous overload",
             )
 
 
@@ -129,6 +155,7 @@ def _refuse_tags(entry: Entry, upstream: Upstream, version: str) -> None:
                 why="tags are an enumeration that is compiled into libtorch; it has "
                 + ", ".join(sorted(upstream.tags)),
                 next=f"use one of these, or add the tag to tags.yaml by a patch and {FROM_SOURCE}",
+                kind="tag gone",
             )
 
 
@@ -149,6 +176,7 @@ def _refuse_keys(entry: Entry, upstream: Upstream, version: str) -> None:
                 why="dispatch keys are an enumeration that is compiled into libtorch",
                 next="correct the key (CPU, CUDA, Meta, CompositeExplicitAutograd, ...); a new one "
                 f"needs a patch and {FROM_SOURCE}",
+                kind="dispatch key gone",
             )
 
 

@@ -1,0 +1,166 @@
+"""The tiers: the graft lane's own stages, each a step further, stopped where one refuses."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from .. import ninjafile, process, toolchain, traits, units
+from ..additions import Additions
+from ..bases.base import Base
+from ..errors import ForkError
+from ..lanes import gating, graft
+from ..lanes.gating import Gated
+from ..merged import MergedTree
+from ..stages import symbols, validate
+from ..ui import Ui
+from ..units import Generated, Layout
+from ..upstream import Upstream
+from . import lighter
+
+Say = Callable[[str], None]
+Row = dict[str, str]
+
+
+class Objections(ForkError):
+    """Several objections at once; what it says is what the first of them says."""
+
+    def __init__(self, all_of_them: list[ForkError]) -> None:
+        first = all_of_them[0]
+        super().__init__(
+            first.what, where=first.where, why=first.why, next=first.next, kind=first.kind
+        )
+        self.exit_code = first.exit_code
+        self.first, self.all = first, all_of_them
+
+
+@dataclass
+class Carried:
+    """One subject under way: what the tiers so far have made of it."""
+
+    base: Base
+    additions: Additions
+    layout: Layout
+    cache: Path
+    work: Path
+    say: Say
+    log: list[str] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)  # of the tier at hand
+    facts: dict[str, Any] = field(default_factory=dict)
+    upstream: Upstream = field(default_factory=lambda: Upstream((), frozenset(), frozenset()))
+    tree: MergedTree | None = None
+    manifest: dict[str, Any] = field(default_factory=dict)
+    chosen: list[Generated] = field(default_factory=list)
+    gated: Gated | None = None
+
+    def step(self, text: str) -> None:
+        """A line for the log and for whoever watches."""
+        self.log.append(text)
+        self.say(text)
+
+
+def merge(run: Carried) -> str:
+    """(a) The YAML merges, nothing collides, and torchgen is one that can be driven."""
+    run.step("ask the code generator what this torch has")
+    run.upstream = gating.survey(run.base, run.cache)
+    run.step(f"hold {len(run.additions.native.entries)} entries against it")
+    objections = list(validate.objections(run.additions, run.upstream, run.base.version))
+    if objections:
+        run.log += [objection.render() for objection in objections]
+        raise Objections(objections)
+    run.step("merge and parse the YAML")
+    run.tree = graft.merge_yaml(run.base, run.additions, run.upstream, run.layout)
+    run.manifest = graft.describe(run.base, run.additions, run.tree, run.upstream, run.layout)
+    functions = run.manifest["operators"]
+    generated = sum(op["generated"] for op in functions)
+    return f"{len(functions)} functions, {generated} of them generated variants"
+
+
+def patches(run: Carried) -> str:
+    """(b) Every list that upstream keeps by hand has its place, and the patches apply."""
+    assert run.tree is not None
+    run.step("find the places of all lists")
+    states = graft.hook_states(run.base, run.additions, run.manifest)
+    run.rows += [_hook_row(path, state) for path, state in states.items()]
+    failed = [state for state in states.values() if isinstance(state, ForkError)]
+    if failed:
+        run.log += [error.render() for error in failed]
+        raise Objections(failed)
+    edits = graft.fill_lists(run.base, run.additions, run.tree, run.manifest)
+    return f"{len(edits)} lists filled"
+
+
+def _hook_row(path: str, state: bool | ForkError) -> Row:
+    if isinstance(state, ForkError):
+        return {"name": path, "state": "failed", "text": f"{state.what}\n{state.why}"}
+    text = "filled" if state else "nothing to put in"
+    return {"name": path, "state": "passed", "text": text}
+
+
+def generate(run: Carried) -> str:
+    """(c) Everything generates: all headers of the merged tree, all sources of the additions."""
+    assert run.tree is not None
+    run.step("run the code generator")
+    run.chosen = graft.generate(
+        run.base, run.additions, run.tree, run.manifest, run.layout, cuda=False
+    )
+    run.log += [f"  {item.name}" for item in run.chosen]
+    return f"{len(run.chosen)} generated files hold something of the additions"
+
+
+def compile_all(run: Carried) -> str:
+    """(d) The base's headers regenerate; all compiles; declared kernels are defined ones."""
+    assert run.tree is not None
+    run.step("regenerate the base's own headers")
+    run.gated = gating.pass_gate(run.base, run.cache, Ui(quiet=True))
+    wrapper = run.gated.wrapper
+    run.facts["wrapper"] = {"before": wrapper.before, "after": wrapper.after}
+    run.log.append(f"{run.gated.compared} headers equal what the YAML makes")
+    graft.assemble_texts(run.base, run.additions, wrapper, run.tree, run.manifest, run.layout)
+    tools = lighter.tools(run.base, os.environ)
+    objects = lighter.units(units.all_units(run.chosen, run.additions, tools))
+    text = ninjafile.ninja_text(run.base, traits.detect(run.base), tools, objects)
+    run.step(f"compile {len(objects)} objects")
+    graft.compile_objects(
+        text, run.additions, tools, run.layout,
+        lambda done, total, name: run.say(f"compiling {done}/{total} {name}"),
+    )  # fmt: skip
+    run.step("compare declared and defined kernels")
+    kernels = graft.compare_symbols(run.base, run.additions, objects, run.layout)
+    needed = symbols.read_objects(run.layout.build, objects)
+    run.facts["needed"] = lighter.needed_signatures(needed.values())
+    note = f"; CUDA: {tools.cuda_note}" if tools.cuda is None and _has_cuda(run.additions) else ""
+    return f"{len(objects)} objects, {kernels} kernels declared and defined{note}"
+
+
+def _has_cuda(additions: Additions) -> bool:
+    return any(path.suffix == ".cu" for path in additions.sources)
+
+
+TASKS: dict[str, Callable[[Carried], str]] = {
+    "a": merge,
+    "b": patches,
+    "c": generate,
+    "d": compile_all,
+}
+
+
+def surroundings(letters: str) -> list[str]:
+    """What of the machine a result depends on: nothing until a compiler runs."""
+    if "d" not in letters:
+        return []
+    names = ("USE_CUDA", "TORCH_CUDA_ARCH_LIST", "CUDA_HOME")
+    try:
+        compiler = process.run([*toolchain.find_cxx(os.environ).split(), "--version"]).stdout
+    except ForkError as error:  # told by the tier that needs it
+        compiler = error.what
+    return [compiler, platform.machine(), *(os.environ.get(name, "") for name in names)]
+
+
+def objections_of(error: ForkError) -> Iterator[ForkError]:
+    """Every objection that an error stands for."""
+    yield from error.all if isinstance(error, Objections) else [error]

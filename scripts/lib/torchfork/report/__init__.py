@@ -1,0 +1,1 @@
+"""What a run of the matrix found, for a terminal, for programs, for people and for a browser."""
