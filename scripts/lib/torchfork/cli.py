@@ -85,7 +85,9 @@ def make_parser() -> argparse.ArgumentParser:
     _add_build(commands)
     _add_check(commands)
     _add_tree(commands)
-    _add_pin(commands)
+    pin.add_arguments(
+        _command(commands, "pin", "Add an official wheel's hash to ci/releases.toml.")
+    )
     _add_clean(commands)
     rebase.add_arguments(
         _command(commands, "rebase", "Carry the additions to other releases and report.")
@@ -221,17 +223,6 @@ def _tree_option(parser: argparse.ArgumentParser) -> None:
         "tree", type=Path, nargs="?", default=Path(), metavar="TREE",
         help="the tree (default: the current directory)",
     )  # fmt: skip
-
-
-def _add_pin(commands: Commands) -> None:
-    parser = _command(commands, "pin", "Add an official wheel's hash to ci/releases.toml.")
-    parser.add_argument("wheel", type=Path)
-    parser.add_argument(
-        "--new-release", action="store_true", help="also accept a release that is not there yet"
-    )
-    parser.set_defaults(
-        run=lambda options, ui: pin.run(options.wheel, new_release=options.new_release, ui=ui)
-    )
 
 
 def _add_clean(commands: Commands) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from .. import cache, releases
+from ..additions import load as load_additions
 from ..bases import applied, sourcetree
 from ..bases.sourcetree import SourceTree
 from ..errors import StateError
 from ..lanes import source
-from ..lanes.graft import load_additions
 from ..stages import apply
 from ..ui import Ui
 

@@ -17,7 +17,7 @@ from ..merged import MERGED_FILES, MergedTree, merge_text
 from ..stages import apply, codegen, merge, mirror, templates, validate
 from ..ui import Ui
 from ..upstream import Upstream
-from .graft import tooling_fingerprint
+from .workdir import tooling_fingerprint
 
 LOCK_SECONDS = 3600.0
 Read = Callable[[str], str | None]

@@ -11,46 +11,34 @@ import shutil
 from pathlib import Path
 
 from .. import files, process
+from ..bases import sourcetree as trees
 from ..bases.base import Base, Interpreter
-from ..errors import BaseRefusedError, DownloadError
+from ..bases.sourcetree import PACKAGED
+from ..errors import DownloadError
 
-# Where a wheel has what a source tree has elsewhere.
-_PACKAGED = "torchgen/packaged"
-_NATIVE = "ATen/native"
+# Where a wheel has the rest of what the hooks read; PACKAGED has the generator's part.
+HEADERS = ("torch/csrc/autograd/FunctionsManual.h", "torch/headeronly")
 MOVED = {
-    f"aten/src/{_NATIVE}/native_functions.yaml": f"{_PACKAGED}/{_NATIVE}/native_functions.yaml",
-    f"aten/src/{_NATIVE}/tags.yaml": f"{_PACKAGED}/{_NATIVE}/tags.yaml",
-    "aten/src/ATen/templates": f"{_PACKAGED}/ATen/templates",
-    "tools/autograd": f"{_PACKAGED}/autograd",
-    "torch/csrc/autograd/FunctionsManual.h": "torch/include/torch/csrc/autograd/FunctionsManual.h",
-    "torch/headeronly": "torch/include/torch/headeronly",
+    **{own: packaged for packaged, own in PACKAGED.items()},
+    **{name: f"torch/include/{name}" for name in HEADERS},
 }
-# Where both have the same; torch/ is needed for the lists that upstream keeps by hand.
-SAME = ("torchgen", "torch", "version.txt")
-_KEPT = re.compile(r"\.(py|pyi|in|yaml|h|cpp|cu|txt|bzl|bazel|ini)$")
+# At the same place in both; torch/ is needed for the lists that upstream keeps by hand.
+SAME = ("torchgen", "torch", "version.txt", "setup.py", "pyproject.toml")
+_KEPT = re.compile(r"\.(py|pyi|in|yaml|h|cpp|cu|txt|bzl|bazel|toml)$")
 
 
 def open_tree(tree: Path, interpreter: Interpreter, cache: Path) -> Base:
     """A directory with upstream's sources as a base for tiers (a) to (c)."""
-    missing = [name for name in [*MOVED, *SAME] if not (tree / name).exists()]
-    missing = [name for name in missing if name != "torch/headeronly"]  # 2.9 on
-    if missing:
-        raise BaseRefusedError(
-            "this is not a source tree of PyTorch",
-            where=str(tree),
-            why="it lacks " + ", ".join(missing),
-            next="give the top directory of a checkout, or a wheel file",
-        )
+    opened = trees.open_tree(tree)
     sources = _sources(tree)
     identity = files.fingerprint(sources, tree)
     root = cache / "trees" / identity
     if not root.is_dir():
         files.build_directory(root, lambda target: _lay_out(tree, sources, target))
-    version = (tree / "version.txt").read_text(encoding="utf-8").strip()
     return Base(
         root=root,
-        version=version,
-        git_version=_commit(tree),
+        version=opened.version,
+        git_version=opened.commit or "",
         cuda=None,
         dist_info="",
         wheel_tag="",
@@ -96,23 +84,19 @@ def _git(tree: Path, *arguments: str) -> str:
     return outcome.stdout.strip()
 
 
-def _commit(tree: Path) -> str:
-    told = process.run(["git", "-C", tree, "rev-parse", "HEAD"], check=False)
-    return told.stdout.strip() if told.returncode == 0 else ""
-
-
 def _sources(tree: Path) -> list[Path]:
     """Every text file that the layout takes, whatever else lies about."""
     found: set[Path] = set()
     for name in [*MOVED, *SAME]:
         place = tree / name
-        found.update(files.tree_files(place) if place.is_dir() else [place])
+        if place.is_dir():
+            found.update(files.tree_files(place))
+        elif place.is_file():
+            found.add(place)
     # What an earlier build copied into the generator's package is made anew from its sources.
     copied = tree / "torchgen" / "packaged"
     return sorted(
-        path
-        for path in found
-        if path.is_file() and _KEPT.search(path.name) and not path.is_relative_to(copied)
+        path for path in found if _KEPT.search(path.name) and not path.is_relative_to(copied)
     )
 
 

@@ -73,11 +73,6 @@ def regenerate_base(torchgen_home: Path, out: Path, scratch: Path) -> Upstream:
 
 
 def survey(torchgen_home: Path, scratch: Path) -> Upstream:
-    """What an unmodified tree has, without generating anything: seconds."""
-    return _upstream(torchgen_home, {"task": "survey"}, scratch)
-
-
-def survey(torchgen_home: Path, scratch: Path) -> Upstream:
     """What an unmodified tree has, once its generator is known to be one that we can drive."""
     return _upstream(torchgen_home, {"task": "survey"}, scratch)
 
