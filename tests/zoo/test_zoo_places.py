@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.testing import assert_close
+from torch.utils._pytree import tree_leaves
 from zoo_cases import maker
 
 cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -42,6 +43,18 @@ def test_new_overload_leaves_its_siblings_as_they_were() -> None:
     assert torch.hypot(a, b, out=out) is out
     assert_close(a.clone().hypot_(b), out)
     assert set(torch.ops.aten.hypot.overloads()) >= {"default", "out", "zoo", "zoo_out"}
+
+
+def test_new_overload_with_named_returns_has_its_siblings_type() -> None:
+    """Else isinstance, pytrees and vmap of upstream's own overload would no longer know it."""
+    a, b = maker()(3), maker()(3)
+    for result in (torch.aminmax(a), torch.aminmax(a, b)):
+        assert type(result) is torch.return_types.aminmax
+        assert [type(leaf) for leaf in tree_leaves(result)] == [torch.Tensor, torch.Tensor]
+    assert_close(torch.aminmax(a, b).min, torch.minimum(a, b))
+    assert_close(torch.aminmax(a, b).max, torch.maximum(a, b))
+    rows = maker()(4, 3)
+    assert_close(torch.vmap(torch.aminmax)(rows).max, rows.amax(1))
 
 
 def test_wrong_arguments_are_answered_with_every_overload() -> None:

@@ -341,6 +341,14 @@ CASES = (
         out="zoo_out",
     ),
     Case(
+        "aminmax",
+        lambda make: (make(3), make(3)),
+        lambda a, b: (torch.minimum(a, b), torch.maximum(a, b)),
+        overload="zoo",
+        method=True,
+        differentiable=False,
+    ),
+    Case(
         "zoo_phase",
         lambda make: (make(3),),
         lambda x: torch.polar(torch.ones_like(x), x),

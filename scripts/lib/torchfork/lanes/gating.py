@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from ..ui import Ui
 from ..upstream import Upstream
 
 _DRIVER = Path(codegen.PACKAGE_PATH, "torchfork", "codegen", "driver.py")
+LOCK_SECONDS = 600.0
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,9 @@ def pass_gate(base: Base, cache: Path, ui: Ui) -> Gated:
     with ui.step("regenerate the base's headers") as step:
         known = files.read_json(note)
         if known is None:
-            known = _run_gate(base, note)
+            guard = cache / "locks" / f"gate-{note.stem[:16]}.lock"
+            with files.lock(guard, f"checking torch {base.version}", _waiting(ui), LOCK_SECONDS):
+                known = files.read_json(note) or _run_gate(base, note)
         step.say(f"{known['compared']} headers of torch {base.version} equal what its YAML makes")
     return Gated(
         _from_json(known),
@@ -80,7 +84,14 @@ def _from_json(known: dict[str, Any]) -> Upstream:
     )
 
 
+def _waiting(ui: Ui) -> Callable[[str], None]:
+    return lambda holder: ui.warn(f"another run checks this base: {holder}; waiting for it")
+
+
 def _run_gate(base: Base, note: Path) -> dict[str, Any]:
+    """The gate itself; the caller holds its lock, so what killed runs left is nobody's."""
+    for left in note.parent.glob(f".{note.stem[:60]}.*"):
+        shutil.rmtree(left, ignore_errors=True)
     with _torchgen_home(base, note) as (home, directory):
         upstream = codegen.regenerate_base(home, directory / "out", directory)
         report = gate.check(base, directory / "out")

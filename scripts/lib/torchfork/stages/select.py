@@ -60,6 +60,15 @@ def adapt(stem: str, text: str) -> str:
         # One TORCH_LIBRARY a namespace is allowed in a process, and libtorch has it.
         text = re.sub(r"\bTORCH_LIBRARY\(", "TORCH_LIBRARY_FRAGMENT(", text)
         text = re.sub(r"^.*m\.def\(\"get_gradients\(.*\n", "", text, flags=re.MULTILINE)
+    if stem == "python_return_types":
+        # Siblings of an added overload keep the type that they have: only one of a name is told
+        # apart by isinstance, by pytrees and by vmap.
+        text = re.sub(
+            r"(PyTypeObject\* get_(\w+)_structseq\(\) \{.*?return )(&\w+);",
+            r'\1torchfork::return_type("\2", \3);',
+            text,
+            flags=re.DOTALL,
+        )
     if stem == "ViewMetaClassesPythonBinding":
         text = (
             '#include "python_glue.h"\n'

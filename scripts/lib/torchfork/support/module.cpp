@@ -169,6 +169,14 @@ MethodTable::MethodTable(const char* home, PyMethodDef* methods, PyObject** refe
   tables = this;
 }
 
+PyTypeObject* return_type(const char* name, PyTypeObject* own) {
+  THPObjectPtr types(PyObject_GetAttrString(torch_c, "_return_types"));
+  THPObjectPtr known(types ? PyObject_GetAttrString(types.get(), name) : nullptr);
+  PyErr_Clear();
+  // a type in torch.return_types lives as long as the process: libtorch_python holds it
+  return known && PyType_Check(known.get()) ? (PyTypeObject*)known.get() : own;
+}
+
 Initializer::Initializer(const char* home, Function fill, const char* submodule)
     : home(home), fill(fill), submodule(submodule), next(initializers) {
   initializers = this;

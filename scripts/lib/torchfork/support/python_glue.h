@@ -39,4 +39,7 @@ struct Initializer {
   Initializer(const char* home, Function fill, const char* submodule);
 };
 
+// The type of named returns that torch.return_types has under a name, else the one that is given.
+PyTypeObject* return_type(const char* name, PyTypeObject* own);
+
 } // namespace torchfork

@@ -11,6 +11,9 @@
 #include <ATen/NativeFunctions.h>
 #else
 #include <ATen/ops/all.h>
+#include <ATen/ops/amax.h>
+#include <ATen/ops/amin.h>
+#include <ATen/ops/aminmax_native.h>
 #include <ATen/ops/complex.h>
 #include <ATen/ops/cos.h>
 #include <ATen/ops/fft_fft.h>
@@ -310,6 +313,11 @@ Tensor zoo_fft_energy(const Tensor& self, std::optional<int64_t> n, int64_t dim)
 
 Tensor hypot_zoo(const Tensor& self, const Tensor& other, const Scalar& scale) {
   return (self * self + other * other).sqrt() * scale;
+}
+
+std::tuple<Tensor, Tensor> aminmax_zoo(const Tensor& self, const Tensor& other) {
+  const auto both = at::stack({self, other});
+  return {both.amin(0), both.amax(0)};
 }
 
 // --- complex numbers ---
