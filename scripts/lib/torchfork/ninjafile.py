@@ -66,8 +66,13 @@ def ninja_text(
     traits: Traits,
     toolchain: Toolchain,
     units: Sequence[Unit],
+    prelude: str = "",
 ) -> str:
-    """The build file."""
+    """The build file.
+
+    prelude: a header, relative to the build directory, that is precompiled for the units whose
+        flags include it.
+    """
     shared = [*common_flags(base, traits, toolchain), *include_flags(base)]
     python = base.interpreter.include
     maps = _prefix_maps(base)
@@ -101,8 +106,26 @@ def ninja_text(
             "  description = $out",
         ]
         lines[1] += " " + " ".join(map(_quote, cuda_include))  # the generated CUDA registrations
+    if prelude:
+        lines += [
+            "rule prelude",
+            f"  command = {launcher}{toolchain.cxx} -MMD -MF $out.d $cxxflags $flags "
+            "-x c++-header -c $in -o $out",
+            "  depfile = $out.d",
+            "  deps = gcc",
+            "  description = $out",
+            f"build {_path(prelude)}.gch: prelude {_path(prelude)}",
+            "  flags = " + " ".join(next(_without(prelude, u.flags) for u in units
+                                         if prelude in u.flags)),
+        ]  # fmt: skip
     for unit in units:
-        lines.append(f"build {_path(unit.object)}: {unit.rule} {_path(unit.source)}")
+        after = f" | {_path(prelude)}.gch" if prelude and prelude in unit.flags else ""
+        lines.append(f"build {_path(unit.object)}: {unit.rule} {_path(unit.source)}{after}")
         lines.append("  flags = " + " ".join(map(_quote, unit.flags)))
     lines.append("build objects: phony " + " ".join(_path(unit.object) for unit in units))
     return "\n".join([*lines, "default objects", ""])
+
+
+def _without(prelude: str, flags: Sequence[str]) -> list[str]:
+    """The flags of a unit but for those that include the prelude."""
+    return [_quote(flag) for flag in flags if flag not in ("-include", prelude)]

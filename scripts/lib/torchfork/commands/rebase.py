@@ -91,6 +91,8 @@ def run(options: RebaseOptions, ui: Ui) -> None:
         raise UsageError("--jobs is less than 1", next="give 1 or more")
     letters = "".join(TIERS)[: list(TIERS).index(options.last_tier) + 1]
     pins = releases.load()
+    chosen = subjects.parse(options.onto, pins, everything=options.everything)
+    jobs = min(options.jobs or toolchain.cores(), len(chosen))
     settings = runner.Settings(
         additions=load_additions(options.additions),
         opening=subjects.Opening(
@@ -102,10 +104,10 @@ def run(options: RebaseOptions, ui: Ui) -> None:
         ),
         tiers=letters,
         work=options.work,
-        jobs=options.jobs or toolchain.cores(),
+        jobs=jobs,
+        compilers=max(1, toolchain.cores() // jobs),
         fresh=options.fresh,
     )
-    chosen = subjects.parse(options.onto, pins, everything=options.everything)
     with ui.step(f"carry to {len(chosen)} release{'s' * (len(chosen) != 1)}") as step:
         doing: dict[str, str] = {}
 

@@ -46,6 +46,7 @@ class Settings:
     tiers: str  # letters, in order
     work: Path
     jobs: int  # subjects at once
+    compilers: int  # at once for each subject
     fresh: bool  # look at nothing that was kept
 
 
@@ -122,7 +123,7 @@ def _run(subject: Subject, base: Base, settings: Settings, watch: Watch) -> Subj
     with workdir.locked(layout, quiet):
         carried = tiers.Carried(
             base=base, additions=additions, layout=layout, cache=settings.opening.cache,
-            work=settings.work, say=lambda text: watch(subject.name, text),
+            work=settings.work, jobs=settings.compilers, say=lambda text: watch(subject.name, text),
         )  # fmt: skip
         results: list[TierResult] = []
         failed = ""

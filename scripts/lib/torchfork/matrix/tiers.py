@@ -47,6 +47,7 @@ class Carried:
     layout: Layout
     cache: Path
     work: Path
+    jobs: int  # compilers at once
     say: Say
     log: list[str] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)  # of the tier at hand
@@ -121,9 +122,11 @@ def compile_all(run: Carried) -> str:
     run.facts["wrapper"] = {"before": wrapper.before, "after": wrapper.after}
     run.log.append(f"{run.gated.compared} headers equal what the YAML makes")
     graft.assemble_texts(run.base, run.additions, wrapper, run.tree, run.manifest, run.layout)
-    tools = lighter.tools(run.base, os.environ)
-    objects = lighter.units(units.all_units(run.chosen, run.additions, tools))
-    text = ninjafile.ninja_text(run.base, traits.detect(run.base), tools, objects)
+    tools = lighter.tools(run.base, os.environ, run.jobs)
+    names = [item.name for item in run.chosen]
+    prelude = lighter.write_prelude(run.layout.sources, run.layout.build, names)
+    objects = lighter.units(units.all_units(run.chosen, run.additions, tools), prelude)
+    text = ninjafile.ninja_text(run.base, traits.detect(run.base), tools, objects, prelude)
     run.step(f"compile {len(objects)} objects")
     graft.compile_objects(
         text, run.additions, tools, run.layout,
