@@ -95,7 +95,8 @@ class Additions:
         yamls = [
             f.path for f in (self.native, self.derivatives, self.deprecated) if f.path.exists()
         ]
-        return files.fingerprint([*yamls, *self.sources], self.root)
+        patches = files.tree_files(self.root / "patches")
+        return files.fingerprint([*yamls, *self.sources, *patches], self.root)
 
 
 class _Loader(yaml.SafeLoader):

@@ -74,10 +74,11 @@ def packaged_yaml(base: Base, tree: MergedTree, layout: Layout) -> set[Path]:
 
 
 def edits(layout: Layout, texts: Mapping[str, str]) -> set[Path]:
-    """Edited text files: lists that hooks filled, type stubs."""
+    """Edited text files: patched ones, lists that hooks filled, type stubs."""
     wanted = set()
     for relative, text in texts.items():
-        write_if_changed(layout.overlay / relative, text)
+        # As it was read: a byte that is no UTF-8 is a surrogate in the text.
+        write_if_changed(layout.overlay / relative, text.encode("utf-8", "surrogateescape"))
         wanted.add(layout.overlay / relative)
     return wanted
 

@@ -1,0 +1,148 @@
+"""Functionals of torch.nn.functional that come with additions to ATen."""
+
+import torch
+from torch import Tensor
+from torch._jit_internal import _overload, BroadcastingList2
+from torch.overrides import handle_torch_function, has_torch_function_variadic
+
+
+__all__ = ["depthwise_conv2d_ext", "lltm_cell"]
+
+
+@_overload
+def depthwise_conv2d_ext(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: BroadcastingList2[int] = 1,
+    padding: BroadcastingList2[int] = 0,
+    dilation: BroadcastingList2[int] = 1,
+) -> Tensor:
+    pass
+
+
+@_overload
+def depthwise_conv2d_ext(  # noqa: F811
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: BroadcastingList2[int] = 1,
+    padding: str = "valid",
+    dilation: BroadcastingList2[int] = 1,
+) -> Tensor:
+    pass
+
+
+def depthwise_conv2d_ext(  # noqa: F811
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride=1,
+    padding=0,
+    dilation=1,
+) -> Tensor:
+    r"""
+    Apply a depthwise 2D convolution: each channel of the input has filters of its own.
+
+    Equal to :func:`conv2d` with ``groups`` set to the number of input channels.
+    See :class:`~torch.nn.DepthwiseConv2dExt` for details and output shape.
+
+    Args:
+        input: input tensor of shape :math:`(N, C, H, W)` or :math:`(C, H, W)`
+        weight: filters of shape :math:`(C \cdot m, 1, kH, kW)` with an integer multiplier
+            :math:`m \ge 1`
+        bias: optional bias of shape :math:`(C \cdot m)`. Default: ``None``
+        stride: a number or a tuple `(sH, sW)`. Default: 1
+        padding: zeros on both sides of the input: a number, a tuple `(padH, padW)`, or a string
+            {'valid', 'same'}; ``'same'`` keeps the input's size and takes no stride but 1.
+            Default: 0
+        dilation: the spacing between the filter's elements, a number or a tuple `(dH, dW)`.
+            Default: 1
+
+    Examples::
+
+        >>> input = torch.randn(20, 16, 50, 100)
+        >>> weight = torch.randn(32, 1, 3, 5)
+        >>> F.depthwise_conv2d_ext(input, weight, padding=(1, 2)).shape
+        torch.Size([20, 32, 50, 100])
+    """
+    if has_torch_function_variadic(input, weight, bias):
+        return handle_torch_function(
+            depthwise_conv2d_ext,
+            (input, weight, bias),
+            input,
+            weight,
+            bias=bias,
+            stride=stride,
+            padding=padding,
+            dilation=dilation,
+        )
+    if isinstance(padding, str):
+        if padding == "valid":
+            return torch.depthwise_conv2d_ext(input, weight, bias, stride, 0, dilation)
+        input, around = _pad_same(input, weight, stride, padding, dilation)
+        return torch.depthwise_conv2d_ext(input, weight, bias, stride, around, dilation)
+    return torch.depthwise_conv2d_ext(input, weight, bias, stride, padding, dilation)
+
+
+def _pad_same(
+    input: Tensor,
+    weight: Tensor,
+    stride: BroadcastingList2[int],
+    padding: str,
+    dilation: BroadcastingList2[int],
+) -> tuple[Tensor, list[int]]:
+    """Symmetric padding that keeps the size, after one more row or column where it is odd.
+
+    The odd one goes to the bottom and to the right, as conv2d has it.
+    """
+    if padding != "same":
+        raise RuntimeError(
+            f"depthwise_conv2d_ext(): expected padding to be 'same', 'valid' or numbers, but got '{padding}'"
+        )
+    sides = [stride, stride] if isinstance(stride, int) else stride
+    if len(sides) > 2 or any([side != 1 for side in sides]):  # noqa: C419
+        raise RuntimeError(
+            f"depthwise_conv2d_ext(): padding='same' needs a stride of 1, but got {stride}"
+        )
+    spacing = [dilation, dilation] if isinstance(dilation, int) else dilation
+    height = spacing[0] * (weight.size(2) - 1)
+    width = spacing[len(spacing) - 1] * (weight.size(3) - 1)
+    if height % 2 != 0 or width % 2 != 0:
+        input = torch.nn.functional.pad(input, [0, width % 2, 0, height % 2])
+    return input, [height // 2, width // 2]
+
+
+def lltm_cell(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    old_h: Tensor,
+    old_cell: Tensor,
+) -> tuple[Tensor, Tensor]:
+    r"""
+    Apply one step of a long-long-term-memory cell and return `(new_h, new_cell)`.
+
+    See :class:`~torch.nn.LLTMCell` for the formulas, and :func:`torch.lltm_cell`, which returns the
+    gates too.
+
+    Args:
+        input: features of shape :math:`(B, F)`
+        weight: weights of shape :math:`(3S, F + S)`: input gate, output gate, candidate; the
+            columns of the hidden state come before those of the input
+        bias: bias of shape :math:`(3S)`
+        old_h: hidden state of shape :math:`(B, S)`
+        old_cell: cell state of shape :math:`(B, S)`
+    """
+    if has_torch_function_variadic(input, weight, bias, old_h, old_cell):
+        return handle_torch_function(
+            lltm_cell,
+            (input, weight, bias, old_h, old_cell),
+            input,
+            weight,
+            bias,
+            old_h,
+            old_cell,
+        )
+    new_h, new_cell, _ = torch.lltm_cell(input, weight, bias, old_h, old_cell)
+    return new_h, new_cell

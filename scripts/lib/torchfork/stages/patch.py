@@ -1,0 +1,55 @@
+"""Applies the additions' patches to a base, in memory: what else of the wheel changes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from .. import patches
+from ..additions import Additions
+from ..bases.base import Base
+from ..errors import PatchError
+from ..patches import Report, Series, Tree
+
+
+def load(additions: Additions) -> Series:
+    """The series of these additions; empty where they have no patches."""
+    return patches.load(additions.root)
+
+
+def apply(base: Base, series: Series, cache: Path) -> Report:
+    """Every patch of the graft lane on the base's files. Writes nothing.
+
+    cache: other unpacked bases lie there; a patch that was made on one of them can be merged.
+    Raises PatchError for a patch that a wheel cannot take, PatchConflictError for one that does not
+    fit this release.
+    """
+    for fault in patches.lint(series, [base.version]):
+        raise fault
+    report = patches.plan(
+        series, patches.directory(base.root), base.version, "graft", origins(cache)
+    )
+    report.require()
+    return report
+
+
+def origins(cache: Path) -> list[Tree]:
+    """The unpacked bases in the cache."""
+    folder = cache / "unpacked"
+    names = sorted(os.listdir(folder)) if folder.is_dir() else []
+    return [patches.directory(folder / name) for name in names if not name.startswith(".")]
+
+
+def texts(report: Report) -> Mapping[str, str]:
+    """The files that change, with their new text. Raises PatchError for one that goes."""
+    found = {}
+    for name, text in report.texts.items():
+        if text is None:
+            raise PatchError(
+                f"a patch takes {name} away, which the graft lane cannot",
+                why="a wheel is made of an official one and the files that differ from it",
+                next="empty the file, or give the patch the lane 'source' in the series",
+            )
+        found[name] = text
+    return found
