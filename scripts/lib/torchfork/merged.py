@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from .additions import YamlFile
@@ -35,6 +35,7 @@ class MergedTree:
 
     root: Path  # holds torchgen/
     merged: Mapping[str, Merged]  # by the keys of MERGED_FILES
+    patched: Mapping[str, str] = field(default_factory=dict)  # the base's files that patches change
 
     @property
     def packaged(self) -> Path:

@@ -4,7 +4,6 @@
 import torch
 from torch.utils.flop_counter import register_flop_formula
 
-
 aten = torch.ops.aten
 
 

@@ -2,9 +2,8 @@
 
 import torch
 from torch import Tensor
-from torch._jit_internal import _overload, BroadcastingList2
+from torch._jit_internal import BroadcastingList2, _overload
 from torch.overrides import handle_torch_function, has_torch_function_variadic
-
 
 __all__ = ["depthwise_conv2d_ext", "lltm_cell"]
 
@@ -98,7 +97,8 @@ def _pad_same(
     """
     if padding != "same":
         raise RuntimeError(
-            f"depthwise_conv2d_ext(): expected padding to be 'same', 'valid' or numbers, but got '{padding}'"
+            "depthwise_conv2d_ext(): expected padding to be 'same', 'valid' or numbers, but got "
+            f"'{padding}'"
         )
     sides = [stride, stride] if isinstance(stride, int) else stride
     if len(sides) > 2 or any([side != 1 for side in sides]):  # noqa: C419

@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from .. import files, hooks, ninjafile, stubs, toolchain, traits, units
+from .. import cache, files, hooks, ninjafile, stubs, toolchain, traits, units
 from ..additions import Additions
 from ..bases.base import Base
 from ..errors import ForkError
 from ..merged import MergedTree
-from ..stages import assemble, codegen, gate, link, merge, select, symbols, templates, validate
+from ..patches import State
+from ..stages import (
+    assemble,
+    codegen,
+    gate,
+    link,
+    merge,
+    patch,
+    select,
+    symbols,
+    templates,
+    validate,
+)
 from ..stages import compile as compile_stage
 from ..toolchain import Toolchain
 from ..ui import Ui
@@ -40,9 +52,10 @@ class Grafted:
 def merge_and_validate(
     base: Base, additions: Additions, gated: Gated, layout: Layout, ui: Ui
 ) -> tuple[MergedTree, dict[str, Any]]:
-    """Merge the YAML, have it validated, and fill the generator's own lists."""
+    """Apply the patches, merge the YAML, have it validated, and fill the generator's own lists."""
+    patched = _patch(base, additions, ui)
     with ui.step("merge the YAML") as step:
-        tree = merge_yaml(base, additions, gated.upstream, layout)
+        tree = merge_yaml(base, additions, gated.upstream, layout, patched)
         step.say(
             f"{len(additions.native.entries)} operators, "
             f"{len(additions.derivatives.entries)} derivative formulas"
@@ -55,12 +68,33 @@ def merge_and_validate(
     return tree, manifest
 
 
-def merge_yaml(base: Base, additions: Additions, upstream: Upstream, layout: Layout) -> MergedTree:
+def _patch(base: Base, additions: Additions, ui: Ui) -> Mapping[str, str]:
+    """The files that patches change, with their new text."""
+    series = patch.load(additions)
+    if not series.entries:
+        return {}
+    with ui.step("apply the patches") as step:
+        report = patch.plan(base, series, cache.directory())
+        report.require()
+        applied = len(report.outcomes) - len(report.of(State.NOT_HERE, State.LANDED))
+        step.say(f"{applied} patches, {len(report.texts)} files")
+    for line in report.attention():
+        ui.warn(line)
+    return patch.texts(report)
+
+
+def merge_yaml(
+    base: Base,
+    additions: Additions,
+    upstream: Upstream,
+    layout: Layout,
+    patched: Mapping[str, str] | None = None,
+) -> MergedTree:
     """The base's code generator with the additions' YAML, checked against what upstream has."""
     validate.check(additions, upstream, base.version)
-    tree = merge.prepare(base, additions, layout.tree)
+    tree = replace(merge.prepare(base, additions, layout.tree), patched=patched or {})
     schemas = [entry.key for entry in additions.native.entries]
-    parser_edits = hooks.parse_hooks(_reader(base), schemas)
+    parser_edits = hooks.parse_hooks(_reader(base, tree.patched), schemas)
     merge.apply_edits(base, tree, parser_edits, hooks.hooked_files("graft", parser_only=True))
     return tree
 
@@ -69,7 +103,7 @@ def fill_lists(
     base: Base, additions: Additions, tree: MergedTree, manifest: dict[str, Any]
 ) -> dict[str, str]:
     """Fill the lists that upstream keeps by hand; every file that changes, with its new text."""
-    edits = _hook_edits(base, additions, manifest)
+    edits = _hook_edits(base, additions, tree, manifest)
     merge.apply_edits(base, tree, edits, hooks.hooked_files("graft"))
     return edits
 
@@ -79,7 +113,10 @@ def describe(
 ) -> dict[str, Any]:
     """The generator's description of the additions, kept while YAML and tooling are the same."""
     yamls = (additions.native, additions.derivatives, additions.deprecated)
-    key = files.sha256_text(tooling_fingerprint(), base.identity, *(file.text for file in yamls))
+    parser = [text for name, text in tree.patched.items() if name.startswith("torchgen/")]
+    key = files.sha256_text(
+        tooling_fingerprint(), base.identity, *(file.text for file in yamls), *parser
+    )
     note = layout.root / "manifest.json"
     known = files.read_json(note)
     if not known or known["key"] != key:
@@ -91,18 +128,26 @@ def describe(
 
 
 def hook_states(
-    base: Base, additions: Additions, manifest: dict[str, Any]
+    base: Base, additions: Additions, tree: MergedTree, manifest: dict[str, Any]
 ) -> dict[str, bool | ForkError]:
     """For each file with a list whether it is to be changed, or why it cannot."""
-    return hooks.hook_states(_reader(base), manifest, "graft", additions.manual_headers)
+    read = _reader(base, tree.patched)
+    return hooks.hook_states(read, manifest, "graft", additions.manual_headers)
 
 
-def _hook_edits(base: Base, additions: Additions, manifest: dict[str, Any]) -> dict[str, str]:
-    return hooks.text_hooks(_reader(base), manifest, "graft", additions.manual_headers)
+def _hook_edits(
+    base: Base, additions: Additions, tree: MergedTree, manifest: dict[str, Any]
+) -> dict[str, str]:
+    read = _reader(base, tree.patched)
+    return hooks.text_hooks(read, manifest, "graft", additions.manual_headers)
 
 
-def _reader(base: Base) -> Any:
+def _reader(base: Base, patched: Mapping[str, str] | None = None) -> Any:
+    """Reads a file of the base as the patches leave it: lists are filled after them."""
+
     def read(relative: str) -> str | None:
+        if patched and relative in patched:
+            return patched[relative]
         path = base.root / relative
         return path.read_text(encoding="utf-8") if path.is_file() else None
 
@@ -123,8 +168,10 @@ def assemble_texts(
     assemble.source_headers(layout.generated / "added", layout)
     wanted |= assemble.additions_headers(additions, layout)
     wanted |= assemble.packaged_yaml(base, tree, layout)
-    wanted |= assemble.edits(layout, _hook_edits(base, additions, manifest))
-    wanted |= assemble.edits(layout, stubs.stub_edits(_reader(base), manifest))
+    texts = dict(tree.patched)
+    texts.update(_hook_edits(base, additions, tree, manifest))
+    texts.update(stubs.stub_edits(_reader(base, texts), manifest))
+    wanted |= assemble.edits(layout, texts)
     assemble.remove_others(layout, wanted)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,8 @@ from ..errors import ForkError
 from ..lanes import gating, graft
 from ..lanes.gating import Gated
 from ..merged import MergedTree
-from ..stages import symbols, validate
+from ..patches import Outcome, State
+from ..stages import patch, symbols, validate
 from ..ui import Ui
 from ..units import Generated, Layout
 from ..upstream import Upstream
@@ -84,15 +85,32 @@ def merge(run: Carried) -> str:
 def patches(run: Carried) -> str:
     """(b) Every list that upstream keeps by hand has its place, and the patches apply."""
     assert run.tree is not None
+    run.step("apply the patches")
+    series = patch.load(run.additions)
+    report = patch.plan(run.base, series, run.cache)
+    run.rows += [_patch_row(outcome) for outcome in report.outcomes]
+    run.log += report.attention()
+    conflicts = report.errors()
+    if conflicts:
+        run.log += [error.render() for error in conflicts]
+        raise Objections([*conflicts])
+    run.tree = replace(run.tree, patched=patch.texts(report))
     run.step("find the places of all lists")
-    states = graft.hook_states(run.base, run.additions, run.manifest)
+    states = graft.hook_states(run.base, run.additions, run.tree, run.manifest)
     run.rows += [_hook_row(path, state) for path, state in states.items()]
     failed = [state for state in states.values() if isinstance(state, ForkError)]
     if failed:
         run.log += [error.render() for error in failed]
         raise Objections(failed)
     edits = graft.fill_lists(run.base, run.additions, run.tree, run.manifest)
-    return f"{len(edits)} lists filled"
+    applied = len(series.entries) - len(report.of(State.NOT_HERE))
+    return f"{applied} patches ({report.variants} variants), {len(edits)} lists filled"
+
+
+def _patch_row(outcome: Outcome) -> Row:
+    state = "failed" if outcome.state is State.CONFLICTS else "passed"
+    text = f"{outcome.state.value}{f': {outcome.note}' if outcome.note else ''}"
+    return {"name": f"patches/{outcome.name}", "state": state, "text": text}
 
 
 def _hook_row(path: str, state: bool | ForkError) -> Row:

@@ -20,10 +20,11 @@ _COMPILED = frozenset({".h", ".hpp", ".cpp", ".cc", ".c", ".cu", ".cuh", ".mm", 
 _PACKAGES = frozenset({"torch", "torchgen", "functorch"})
 
 
-def lint(series: Series, versions: Sequence[str]) -> list[PatchError]:
+def lint(series: Series, versions: Sequence[str] = ()) -> list[PatchError]:
     """Every fault, in the order of the series.
 
-    versions: the releases that are supported; a patch for none of them is unused.
+    versions: the releases that are supported; a patch for none of them is unused. Without them
+        nothing is, and any two ranges are taken to meet nowhere.
     """
     found = [*_folder(series), *_names(series)]
     changes: dict[Entry, Change] = {}
@@ -75,7 +76,7 @@ def _names(series: Series) -> Iterator[PatchError]:
 
 
 def _unused(entry: Entry, versions: Sequence[str]) -> Iterator[PatchError]:
-    if not any(entry.covers_version(version) for version in versions):
+    if versions and not any(entry.covers_version(version) for version in versions):
         yield PatchError(
             f"unused: no supported release is in the range of '{entry.name}'",
             where=entry.where(),

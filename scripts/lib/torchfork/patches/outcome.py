@@ -75,6 +75,7 @@ class Outcome:
             f"--- the patch:\n{found.ours.rstrip()}\n"
             f"--- torch {version}:\n{theirs.rstrip()}",
             next=command,
+            kind="patch conflicts",
         )
 
 
@@ -109,10 +110,13 @@ class Report:
         }
         return [f"{o.name}: {o.note}; {advice[o.state]}" for o in self.of(*advice)]
 
+    def errors(self) -> list[PatchConflictError]:
+        """An error for each patch that conflicts."""
+        release = self.version.partition("+")[0]
+        command = f"scripts/torchfork patch edit --torch {release} --lane {self.lane}"
+        return [outcome.error(release, command) for outcome in self.of(State.CONFLICTS)]
+
     def require(self) -> None:
         """Raise PatchConflictError for the first patch that conflicts."""
-        for outcome in self.of(State.CONFLICTS):
-            release = self.version.partition("+")[0]
-            raise outcome.error(
-                release, f"scripts/torchfork patch edit --torch {release} --lane {self.lane}"
-            )
+        for error in self.errors():
+            raise error

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Protocol
 
+from .. import files
 from ..additions import Additions, YamlFile
 from ..files import build_directory, write_if_changed
 from ..merged import MERGED_FILES, MergedTree, merge_text
@@ -51,13 +52,18 @@ def _copy(source: Path, target: Path) -> None:
 def apply_edits(
     base: Rooted, tree: MergedTree, edits: Mapping[str, str], hooked: Iterable[str]
 ) -> None:
-    """Write edited generator files (the lists that hooks filled) into the merged copy.
+    """Write edited generator files (patched ones, lists that hooks filled) into the merged copy.
 
     hooked: every file that may be edited. One that is not any more gets the base's text again: the
     tree depends on the additions alone, not on what they were before.
     """
-    for relative in hooked:
-        if relative in edits and relative.startswith("torchgen/"):
-            write_if_changed(tree.root / relative, edits[relative])
-        elif (tree.root / relative).is_file():
+    note = tree.root / "patched.json"
+    texts = {**tree.patched, **edits}
+    for relative in dict.fromkeys([*hooked, *(files.read_json(note) or ()), *tree.patched]):
+        if relative in texts and relative.startswith("torchgen/"):
+            write_if_changed(tree.root / relative, texts[relative])
+        elif (tree.root / relative).is_file() and (base.root / relative).is_file():
             write_if_changed(tree.root / relative, (base.root / relative).read_bytes())
+        else:
+            (tree.root / relative).unlink(missing_ok=True)
+    files.write_json(note, sorted(name for name in tree.patched if name.startswith("torchgen/")))

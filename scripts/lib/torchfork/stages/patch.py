@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -18,27 +17,23 @@ def load(additions: Additions) -> Series:
     return patches.load(additions.root)
 
 
-def apply(base: Base, series: Series, cache: Path) -> Report:
-    """Every patch of the graft lane on the base's files. Writes nothing.
+def plan(base: Base, series: Series, cache: Path) -> Report:
+    """The state of every patch on the base's files, for the graft lane. Writes nothing.
 
     cache: other unpacked bases lie there; a patch that was made on one of them can be merged.
-    Raises PatchError for a patch that a wheel cannot take, PatchConflictError for one that does not
-    fit this release.
+    Raises PatchError for one that is malformed or that a wheel cannot take.
     """
-    for fault in patches.lint(series, [base.version]):
+    for fault in patches.lint(series):
         raise fault
-    report = patches.plan(
-        series, patches.directory(base.root), base.version, "graft", origins(cache)
-    )
-    report.require()
-    return report
+    tree = patches.directory(base.root)
+    return patches.plan(series, tree, base.version, "graft", origins(cache))
 
 
 def origins(cache: Path) -> list[Tree]:
     """The unpacked bases in the cache."""
     folder = cache / "unpacked"
-    names = sorted(os.listdir(folder)) if folder.is_dir() else []
-    return [patches.directory(folder / name) for name in names if not name.startswith(".")]
+    roots = sorted(folder.iterdir()) if folder.is_dir() else []
+    return [patches.directory(root) for root in roots if not root.name.startswith(".")]
 
 
 def texts(report: Report) -> Mapping[str, str]:

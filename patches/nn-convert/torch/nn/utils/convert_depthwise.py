@@ -3,12 +3,11 @@ from torch.nn.modules.conv import Conv2d
 from torch.nn.modules.depthwise_ext import DepthwiseConv2dExt
 from torch.nn.modules.module import Module
 
-
 __all__ = ["convert_depthwise"]
 
 
 def convert_depthwise(module: Module) -> Module:
-    r"""Replace every depthwise :class:`~torch.nn.Conv2d` by a :class:`~torch.nn.DepthwiseConv2dExt`.
+    r"""Replace each depthwise :class:`~torch.nn.Conv2d` by a :class:`~torch.nn.DepthwiseConv2dExt`.
 
     Replaced are convolutions with as many groups as input channels, and more than one, with real
     floating point weights. Subclasses of Conv2d and parametrized convolutions are left alone: what

@@ -8,7 +8,6 @@ from torch.nn.common_types import _size_2_t
 
 from .conv import Conv2d
 
-
 __all__ = ["DepthwiseConv2dExt"]
 
 
@@ -68,8 +67,6 @@ class DepthwiseConv2dExt(Conv2d):
     Examples::
 
         >>> m = nn.DepthwiseConv2dExt(16, (3, 5), stride=(2, 1), padding=(1, 2), multiplier=2)
-        >>> m
-        DepthwiseConv2dExt(16, kernel_size=(3, 5), stride=(2, 1), padding=(1, 2), multiplier=2, bias=False)
         >>> m(torch.randn(20, 16, 50, 100)).shape
         torch.Size([20, 32, 25, 100])
         >>> conv = nn.Conv2d(16, 32, 3, groups=16)
@@ -177,8 +174,8 @@ class DepthwiseConv2dExt(Conv2d):
             )
         if conv.groups != conv.in_channels:
             raise ValueError(
-                f"expected conv to have as many groups as input channels, but got groups={conv.groups} "
-                f"and in_channels={conv.in_channels}"
+                "expected conv to have as many groups as input channels, but got "
+                f"groups={conv.groups} and in_channels={conv.in_channels}"
             )
         if not conv.weight.is_floating_point():
             raise ValueError(

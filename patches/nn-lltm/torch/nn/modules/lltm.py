@@ -3,11 +3,11 @@ import math
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F, init
+from torch.nn import functional as F
+from torch.nn import init
 from torch.nn.parameter import Parameter
 
 from .module import Module
-
 
 __all__ = ["LLTMCell"]
 
@@ -62,7 +62,7 @@ class LLTMCell(Module):
         torch.Size([2, 3, 20])
     """
 
-    __constants__ = ["input_size", "hidden_size"]
+    __constants__ = ["input_size", "hidden_size"]  # noqa: RUF012
 
     input_size: int
     hidden_size: int
