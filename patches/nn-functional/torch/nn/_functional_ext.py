@@ -1,14 +1,15 @@
+# mypy: allow-untyped-defs
 """Functionals of torch.nn.functional that come with additions to ATen."""
 
 import torch
 from torch import Tensor
-from torch._jit_internal import BroadcastingList2, _overload
+from torch._jit_internal import BroadcastingList2
+from torch.nn.modules.utils import _pair
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 __all__ = ["depthwise_conv2d_ext", "lltm_cell"]
 
 
-@_overload
 def depthwise_conv2d_ext(
     input: Tensor,
     weight: Tensor,
@@ -16,29 +17,6 @@ def depthwise_conv2d_ext(
     stride: BroadcastingList2[int] = 1,
     padding: BroadcastingList2[int] = 0,
     dilation: BroadcastingList2[int] = 1,
-) -> Tensor:
-    pass
-
-
-@_overload
-def depthwise_conv2d_ext(  # noqa: F811
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    stride: BroadcastingList2[int] = 1,
-    padding: str = "valid",
-    dilation: BroadcastingList2[int] = 1,
-) -> Tensor:
-    pass
-
-
-def depthwise_conv2d_ext(  # noqa: F811
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    stride=1,
-    padding=0,
-    dilation=1,
 ) -> Tensor:
     r"""
     Apply a depthwise 2D convolution: each channel of the input has filters of its own.
@@ -53,8 +31,8 @@ def depthwise_conv2d_ext(  # noqa: F811
         bias: optional bias of shape :math:`(C \cdot m)`. Default: ``None``
         stride: a number or a tuple `(sH, sW)`. Default: 1
         padding: zeros on both sides of the input: a number, a tuple `(padH, padW)`, or a string
-            {'valid', 'same'}; ``'same'`` keeps the input's size and takes no stride but 1.
-            Default: 0
+            {'valid', 'same'}; ``'same'`` keeps the input's size and takes no stride but 1. In
+            TorchScript only numbers. Default: 0
         dilation: the spacing between the filter's elements, a number or a tuple `(dH, dW)`.
             Default: 1
 
@@ -76,41 +54,32 @@ def depthwise_conv2d_ext(  # noqa: F811
             padding=padding,
             dilation=dilation,
         )
-    if isinstance(padding, str):
-        if padding == "valid":
-            return torch.depthwise_conv2d_ext(input, weight, bias, stride, 0, dilation)
-        input, around = _pad_same(input, weight, stride, padding, dilation)
-        return torch.depthwise_conv2d_ext(input, weight, bias, stride, around, dilation)
+    if not torch.jit.is_scripting() and isinstance(padding, str):
+        input, padding = _string_padding(input, weight, stride, padding, dilation)
     return torch.depthwise_conv2d_ext(input, weight, bias, stride, padding, dilation)
 
 
-def _pad_same(
-    input: Tensor,
-    weight: Tensor,
-    stride: BroadcastingList2[int],
-    padding: str,
-    dilation: BroadcastingList2[int],
-) -> tuple[Tensor, list[int]]:
-    """Symmetric padding that keeps the size, after one more row or column where it is odd.
+def _string_padding(input, weight, stride, padding, dilation):
+    """The input, perhaps with one more row or column of zeros, and the numbers for a string.
 
-    The odd one goes to the bottom and to the right, as conv2d has it.
+    Where 'same' needs an odd number, the odd one goes to the bottom or to the right, as conv2d has
+    it.
     """
+    if padding == "valid":
+        return input, (0, 0)
     if padding != "same":
         raise RuntimeError(
             "depthwise_conv2d_ext(): expected padding to be 'same', 'valid' or numbers, but got "
             f"'{padding}'"
         )
-    sides = [stride, stride] if isinstance(stride, int) else stride
-    if len(sides) > 2 or any([side != 1 for side in sides]):  # noqa: C419
+    if any(side != 1 for side in _pair(stride)):
         raise RuntimeError(
             f"depthwise_conv2d_ext(): padding='same' needs a stride of 1, but got {stride}"
         )
-    spacing = [dilation, dilation] if isinstance(dilation, int) else dilation
-    height = spacing[0] * (weight.size(2) - 1)
-    width = spacing[len(spacing) - 1] * (weight.size(3) - 1)
-    if height % 2 != 0 or width % 2 != 0:
-        input = torch.nn.functional.pad(input, [0, width % 2, 0, height % 2])
-    return input, [height // 2, width // 2]
+    height, width = (d * (k - 1) for d, k in zip(_pair(dilation), weight.shape[2:], strict=True))
+    if height % 2 or width % 2:
+        input = torch.nn.functional.pad(input, (0, width % 2, 0, height % 2))
+    return input, (height // 2, width // 2)
 
 
 def lltm_cell(

@@ -8,19 +8,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from .. import cache, files, hooks, ninjafile, stubs, toolchain, traits, units
+from .. import files, hooks, ninjafile, toolchain, traits, units
 from ..additions import Additions
 from ..bases.base import Base
-from ..errors import ForkError
 from ..merged import MergedTree
-from ..patches import State
 from ..stages import (
-    assemble,
     codegen,
-    gate,
     link,
     merge,
-    patch,
     select,
     symbols,
     templates,
@@ -31,6 +26,7 @@ from ..toolchain import Toolchain
 from ..ui import Ui
 from ..units import Layout
 from ..upstream import Upstream
+from . import texts
 from .gating import Gated
 from .workdir import tooling_fingerprint
 
@@ -53,7 +49,7 @@ def merge_and_validate(
     base: Base, additions: Additions, gated: Gated, layout: Layout, ui: Ui
 ) -> tuple[MergedTree, dict[str, Any]]:
     """Apply the patches, merge the YAML, have it validated, and fill the generator's own lists."""
-    patched = _patch(base, additions, ui)
+    patched = texts.patched(base, additions, ui)
     with ui.step("merge the YAML") as step:
         tree = merge_yaml(base, additions, gated.upstream, layout, patched)
         step.say(
@@ -68,21 +64,6 @@ def merge_and_validate(
     return tree, manifest
 
 
-def _patch(base: Base, additions: Additions, ui: Ui) -> Mapping[str, str]:
-    """The files that patches change, with their new text."""
-    series = patch.load(additions)
-    if not series.entries:
-        return {}
-    with ui.step("apply the patches") as step:
-        report = patch.plan(base, series, cache.directory())
-        report.require()
-        applied = len(report.outcomes) - len(report.of(State.NOT_HERE, State.LANDED))
-        step.say(f"{applied} patches, {len(report.texts)} files")
-    for line in report.attention():
-        ui.warn(line)
-    return patch.texts(report)
-
-
 def merge_yaml(
     base: Base,
     additions: Additions,
@@ -94,7 +75,7 @@ def merge_yaml(
     validate.check(additions, upstream, base.version)
     tree = replace(merge.prepare(base, additions, layout.tree), patched=patched or {})
     schemas = [entry.key for entry in additions.native.entries]
-    parser_edits = hooks.parse_hooks(_reader(base, tree.patched), schemas)
+    parser_edits = hooks.parse_hooks(texts.reader(base, tree.patched), schemas)
     merge.apply_edits(base, tree, parser_edits, hooks.hooked_files("graft", parser_only=True))
     return tree
 
@@ -103,7 +84,7 @@ def fill_lists(
     base: Base, additions: Additions, tree: MergedTree, manifest: dict[str, Any]
 ) -> dict[str, str]:
     """Fill the lists that upstream keeps by hand; every file that changes, with its new text."""
-    edits = _hook_edits(base, additions, tree, manifest)
+    edits = texts.hook_edits(base, additions, tree, manifest)
     merge.apply_edits(base, tree, edits, hooks.hooked_files("graft"))
     return edits
 
@@ -127,54 +108,6 @@ def describe(
     return manifest
 
 
-def hook_states(
-    base: Base, additions: Additions, tree: MergedTree, manifest: dict[str, Any]
-) -> dict[str, bool | ForkError]:
-    """For each file with a list whether it is to be changed, or why it cannot."""
-    read = _reader(base, tree.patched)
-    return hooks.hook_states(read, manifest, "graft", additions.manual_headers)
-
-
-def _hook_edits(
-    base: Base, additions: Additions, tree: MergedTree, manifest: dict[str, Any]
-) -> dict[str, str]:
-    read = _reader(base, tree.patched)
-    return hooks.text_hooks(read, manifest, "graft", additions.manual_headers)
-
-
-def _reader(base: Base, patched: Mapping[str, str] | None = None) -> Any:
-    """Reads a file of the base as the patches leave it: lists are filled after them."""
-
-    def read(relative: str) -> str | None:
-        if patched and relative in patched:
-            return patched[relative]
-        path = base.root / relative
-        return path.read_text(encoding="utf-8") if path.is_file() else None
-
-    return read
-
-
-def assemble_texts(
-    base: Base,
-    additions: Additions,
-    wrapper: gate.Wrapper,
-    tree: MergedTree,
-    manifest: dict[str, Any],
-    layout: Layout,
-) -> None:
-    """Bring the overlay's text files up to date; headers must be there before the compiler runs."""
-    generated = gate.generated_headers(layout.generated / "all")
-    wanted = assemble.headers(base, generated, (wrapper.before, wrapper.after), layout)
-    assemble.source_headers(layout.generated / "added", layout)
-    wanted |= assemble.additions_headers(additions, layout)
-    wanted |= assemble.packaged_yaml(base, tree, layout)
-    texts = dict(tree.patched)
-    texts.update(_hook_edits(base, additions, tree, manifest))
-    texts.update(stubs.stub_edits(_reader(base, texts), manifest))
-    wanted |= assemble.edits(layout, texts)
-    assemble.remove_others(layout, wanted)
-
-
 def build(base: Base, additions: Additions, gated: Gated, layout: Layout, ui: Ui) -> Grafted:
     """Everything from the merged YAML to the linked libraries, in the overlay.
 
@@ -185,7 +118,7 @@ def build(base: Base, additions: Additions, gated: Gated, layout: Layout, ui: Ui
     tree, manifest = merge_and_validate(base, additions, gated, layout, ui)
     with ui.step("generate") as step:
         chosen = generate(base, additions, tree, manifest, layout, cuda=tools.cuda is not None)
-        assemble_texts(base, additions, gated.wrapper, tree, manifest, layout)
+        texts.assemble_all(base, additions, gated.wrapper, tree, manifest, layout)
         step.say(f"{len(chosen)} generated files have something of the additions in them")
     objects = units.all_units(chosen, additions, tools)
     with ui.step("compile") as step:

@@ -13,7 +13,7 @@ from .. import ninjafile, process, toolchain, traits, units
 from ..additions import Additions
 from ..bases.base import Base
 from ..errors import ForkError
-from ..lanes import gating, graft
+from ..lanes import gating, graft, texts
 from ..lanes.gating import Gated
 from ..merged import MergedTree
 from ..patches import Outcome, State
@@ -96,7 +96,7 @@ def patches(run: Carried) -> str:
         raise Objections([*conflicts])
     run.tree = replace(run.tree, patched=patch.texts(report))
     run.step("find the places of all lists")
-    states = graft.hook_states(run.base, run.additions, run.tree, run.manifest)
+    states = texts.hook_states(run.base, run.additions, run.tree, run.manifest)
     run.rows += [_hook_row(path, state) for path, state in states.items()]
     failed = [state for state in states.values() if isinstance(state, ForkError)]
     if failed:
@@ -139,7 +139,7 @@ def compile_all(run: Carried) -> str:
     wrapper = run.gated.wrapper
     run.facts["wrapper"] = {"before": wrapper.before, "after": wrapper.after}
     run.log.append(f"{run.gated.compared} headers equal what the YAML makes")
-    graft.assemble_texts(run.base, run.additions, wrapper, run.tree, run.manifest, run.layout)
+    texts.assemble_all(run.base, run.additions, wrapper, run.tree, run.manifest, run.layout)
     tools = lighter.tools(run.base, os.environ, run.jobs)
     names = [item.name for item in run.chosen]
     prelude = lighter.write_prelude(run.layout.sources, run.layout.build, names)

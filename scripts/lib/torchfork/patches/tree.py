@@ -27,10 +27,13 @@ class Tree:
 
 
 def directory(root: Path) -> Tree:
-    """The tree below a directory; it need not be git's. Bytes that are no UTF-8 survive."""
+    """The tree below a directory; it need not be git's. Bytes that are no UTF-8 survive.
+
+    Links are followed: an installed base is a tree of links. Writing refuses them.
+    """
 
     def read(name: str) -> str | None:
-        path = paths.inside(root, name)
+        path = root / paths.check_path(name, name)
         return decode(path.read_bytes()) if path.is_file() else None
 
     @cache

@@ -66,4 +66,8 @@ def apply_edits(
             write_if_changed(tree.root / relative, (base.root / relative).read_bytes())
         else:
             (tree.root / relative).unlink(missing_ok=True)
-    files.write_json(note, sorted(name for name in tree.patched if name.startswith("torchgen/")))
+    names = sorted(name for name in tree.patched if name.startswith("torchgen/"))
+    if names:
+        files.write_json(note, names)
+    else:
+        note.unlink(missing_ok=True)

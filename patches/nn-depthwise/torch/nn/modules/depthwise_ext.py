@@ -130,6 +130,14 @@ class DepthwiseConv2dExt(Conv2d):
                 (0, 0),
                 self.dilation,
             )
+        if isinstance(self.padding, str):
+            # What the string means was computed before. An odd row or column goes to the end.
+            left, right, top, bottom = self._reversed_padding_repeated_twice
+            if right > left or bottom > top:
+                input = F.pad(input, [0, right - left, 0, bottom - top])
+            return F.depthwise_conv2d_ext(
+                input, weight, bias, self.stride, (top, left), self.dilation
+            )
         return F.depthwise_conv2d_ext(
             input, weight, bias, self.stride, self.padding, self.dilation
         )
