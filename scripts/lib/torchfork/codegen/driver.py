@@ -98,8 +98,8 @@ class Generator:
         """Every function of the tree, generated variants included, filtered by nothing."""
         return list(self.parse_all(self.native_yaml, self.tags_yaml).native_functions)
 
-    def aten(self, out: Path, what: str) -> None:
-        """Run torchgen's main; `what` is 'headers' or 'sources'."""
+    def aten(self, out: Path, what: str, devices: Collection[str] = ()) -> None:
+        """Run torchgen's main; `what` is 'headers' or 'sources', devices are options of its."""
         gen = importlib.import_module("torchgen.gen")
         model = importlib.import_module("torchgen.model")
         keys = list(model.dispatch_keys)
@@ -107,7 +107,7 @@ class Generator:
         argv = [
             "--source-path", str(self.packaged / "ATen"), "--per-operator-headers",
             "--install-dir", str(out), "--aoti-install-dir", str(out / "aoti"),
-            "--generate", what,
+            "--generate", what, *(f"--{device}" for device in devices),
         ]  # fmt: skip
         if "headeronly_install_dir" in inspect.getsource(gen.main):
             argv += ["--headeronly-install-dir", str(out.parent / "headeronly" / "core")]
@@ -205,7 +205,7 @@ def gate(request: dict[str, Any]) -> dict[str, Any]:
         generator.autograd(out / "autograd", packaged / "autograd" / "templates", None)
         (out / "schemas.json").write_text(json.dumps(schemas), encoding="utf-8")
 
-    _fork_all([lambda: generator.aten(out / "ATen", "headers"), autograd])
+    _fork_all([lambda: generator.aten(out / "ATen", "headers", request["devices"]), autograd])
     schemas = json.loads((out / "schemas.json").read_text(encoding="utf-8"))
     return _names(generator, schemas)
 

@@ -14,7 +14,7 @@ from ..bases import interpreter
 from ..errors import RebaseError, UsageError
 from ..matrix import runner, subjects
 from ..matrix.model import TIERS, Matrix
-from ..report import terminal
+from ..report import markdown, page, terminal
 from ..ui import Ui
 from .options import PROJECT
 
@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--python", metavar="PYTHON", help="the interpreter that wheels are for")
     parser.add_argument(
         "--report", type=Path, default=PROJECT / ".torchfork" / "report", metavar="DIR",
-        help="where matrix.json goes",
+        help="where matrix.{html,md,json} go",
     )  # fmt: skip
     parser.add_argument(
         "--work", type=Path, default=PROJECT / ".torchfork" / "matrix", metavar="DIR",
@@ -124,8 +124,10 @@ def run(options: RebaseOptions, ui: Ui) -> None:
 
 def _report(matrix: Matrix, options: RebaseOptions, ui: Ui) -> None:
     files.write_json(options.report / "matrix.json", matrix.to_json())
+    files.write_text(options.report / "matrix.md", markdown.render(matrix))
+    files.write_text(options.report / "matrix.html", page.render(matrix))
     terminal.show(matrix, Console(highlight=False))
-    ui.note(f"report: {options.report / 'matrix.json'}")
+    ui.note(f"report: {options.report / 'matrix.html'} (also matrix.md, matrix.json)")
     red = [subject for subject in matrix.subjects if subject.red]
     if red:
         kinds = {s.first_failure.finding.kind for s in red

@@ -20,7 +20,6 @@ def between(before: Mapping[str, Any], after: Mapping[str, Any], since: str) -> 
     """Lines for each section that has any; `since` names the earlier subject."""
     sections = {
         "touched": _mapping(before["touched"], after["touched"]),
-        "hidden": _hidden(before, after),
         "wrapper": _wrapper(before, after),
         "templates": _digests(before["templates"], after["templates"]),
         "validations": [
@@ -61,13 +60,6 @@ def _sets(before: list[str], after: list[str], title: str) -> list[str]:
     gone, new = sorted(set(before) - set(after)), sorted(set(after) - set(before))
     lines = [f"- {title}: {', '.join(gone)}"] if gone else []
     return lines + ([f"+ {title}: {', '.join(new)}"] if new else [])
-
-
-def _hidden(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
-    """Signatures that were needed and exported before and are not exported now."""
-    if "needed" not in before or "hidden" not in after:
-        return []
-    return [f"- {name}" for name in sorted(set(before["needed"]) & set(after["hidden"]))]
 
 
 def _wrapper(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:

@@ -88,12 +88,13 @@ KINDS = {
 }
 
 
-def finding_of(error: ForkError, release: str, kind: str = "") -> Finding:
-    """An error as a finding; `kind` where the caller knows better than the error's class."""
-    named = kind or error.kind or _by_class(error)
+def finding_of(error: ForkError, release: str, tier: str) -> Finding:
+    """An error that stopped a tier as a finding."""
+    link_failed = tier == "e" and isinstance(error, CompileError)
+    kind = "does not link" if link_failed else error.kind or _by_class(error)
     return Finding(
-        kind=named,
-        advice=KINDS.get(named, KINDS["failed"]).format(release=release),
+        kind=kind,
+        advice=KINDS.get(kind, KINDS["failed"]).format(release=release),
         what=error.what,
         where=error.where,
         why=error.why,

@@ -16,8 +16,8 @@ from ..bases.base import Base
 from ..errors import ForkError, InternalError
 from ..lanes import workdir
 from ..ui import Ui
+from . import afterwards, subjects, tiers
 from . import facts as facts_module
-from . import subjects, tiers
 from .findings import finding_of
 from .model import (
     FAILED,
@@ -62,7 +62,7 @@ def run(chosen: Sequence[Subject], settings: Settings, watch: Watch) -> Matrix:
         tiers=settings.tiers,
         made=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         seconds=time.monotonic() - started,
-        subjects=tuple(results),
+        subjects=afterwards.compare(results, settings.opening.pins, settings.work),
     )
 
 
@@ -107,7 +107,7 @@ def _unopened(
 ) -> SubjectResult:
     first = settings.tiers[0]
     failed = TierResult(
-        first, FAILED, seconds, error.what, finding_of(error, subject.name), error.render()
+        first, FAILED, seconds, error.what, finding_of(error, subject.name, first), error.render()
     )
     results = [failed if letter == first else _not_run(letter, subject, settings, first)
                for letter in TIERS]  # fmt: skip
@@ -123,7 +123,8 @@ def _run(subject: Subject, base: Base, settings: Settings, watch: Watch) -> Subj
     with workdir.locked(layout, quiet):
         carried = tiers.Carried(
             base=base, additions=additions, layout=layout, cache=settings.opening.cache,
-            work=settings.work, jobs=settings.compilers, say=lambda text: watch(subject.name, text),
+            work=settings.work, jobs=settings.compilers, final="e" in settings.tiers,
+            say=lambda text: watch(subject.name, text),
         )  # fmt: skip
         results: list[TierResult] = []
         failed = ""
@@ -175,7 +176,8 @@ def _tier(
         )
         error.__cause__ = unforeseen
     if error is not None:
-        state, outcome, finding = FAILED, error.what, finding_of(error, subject.name)
+        state, outcome = FAILED, error.what
+        finding = finding_of(error, subject.name, letter)
         carried.log.append(error.render())
     seconds = time.monotonic() - started
     log = "\n".join(carried.log)

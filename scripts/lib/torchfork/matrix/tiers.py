@@ -17,11 +17,12 @@ from ..lanes import gating, graft, texts
 from ..lanes.gating import Gated
 from ..merged import MergedTree
 from ..patches import Outcome, State
-from ..stages import patch, symbols, validate
+from ..stages import link, patch, symbols, validate
+from ..toolchain import Toolchain
 from ..ui import Ui
-from ..units import Generated, Layout
+from ..units import Generated, Layout, Unit
 from ..upstream import Upstream
-from . import lighter
+from . import exports, lighter, trial
 
 Say = Callable[[str], None]
 Row = dict[str, str]
@@ -49,6 +50,7 @@ class Carried:
     cache: Path
     work: Path
     jobs: int  # compilers at once
+    final: bool  # the objects are to be linked, not only checked
     say: Say
     log: list[str] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)  # of the tier at hand
@@ -58,6 +60,8 @@ class Carried:
     manifest: dict[str, Any] = field(default_factory=dict)
     chosen: list[Generated] = field(default_factory=list)
     gated: Gated | None = None
+    tools: Toolchain | None = None
+    objects: list[Unit] = field(default_factory=list)
 
     def step(self, text: str) -> None:
         """A line for the log and for whoever watches."""
@@ -141,9 +145,11 @@ def compile_all(run: Carried) -> str:
     run.log.append(f"{run.gated.compared} headers equal what the YAML makes")
     texts.assemble_all(run.base, run.additions, wrapper, run.tree, run.manifest, run.layout)
     tools = lighter.tools(run.base, os.environ, run.jobs)
-    names = [item.name for item in run.chosen]
-    prelude = lighter.write_prelude(run.layout.sources, run.layout.build, names)
-    objects = lighter.units(units.all_units(run.chosen, run.additions, tools), prelude)
+    objects, prelude = units.all_units(run.chosen, run.additions, tools), ""
+    if not run.final:
+        names = [item.name for item in run.chosen]
+        prelude = lighter.write_prelude(run.layout.sources, run.layout.build, names)
+        objects = lighter.units(objects, prelude)
     text = ninjafile.ninja_text(run.base, traits.detect(run.base), tools, objects, prelude)
     run.step(f"compile {len(objects)} objects")
     graft.compile_objects(
@@ -152,10 +158,24 @@ def compile_all(run: Carried) -> str:
     )  # fmt: skip
     run.step("compare declared and defined kernels")
     kernels = graft.compare_symbols(run.base, run.additions, objects, run.layout)
+    exports.note(run.base, run.work)
+    run.facts["identity"] = run.base.identity
     needed = symbols.read_objects(run.layout.build, objects)
+    run.tools, run.objects = tools, objects
     run.facts["needed"] = lighter.needed_signatures(needed.values())
     note = f"; CUDA: {tools.cuda_note}" if tools.cuda is None and _has_cuda(run.additions) else ""
     return f"{len(objects)} objects, {kernels} kernels declared and defined{note}"
+
+
+def link_all(run: Carried) -> str:
+    """(e) The objects, compiled as for a wheel, link into the two libraries."""
+    assert run.tools is not None
+    run.step("link the two libraries")
+    libraries = link.link(
+        run.base, traits.detect(run.base), run.tools, run.objects,
+        run.layout.build, run.layout.overlay,
+    )  # fmt: skip
+    return ", ".join(f"{path.name} {path.stat().st_size / 1024:.0f} KB" for path in libraries)
 
 
 def _has_cuda(additions: Additions) -> bool:
@@ -167,6 +187,8 @@ TASKS: dict[str, Callable[[Carried], str]] = {
     "b": patches,
     "c": generate,
     "d": compile_all,
+    "e": link_all,
+    "f": trial.run,
 }
 
 

@@ -67,9 +67,15 @@ def _disk_is_full(reply: dict[str, Any]) -> bool:
     return error.get("type") == "OSError" and DISK_FULL in error["message"]
 
 
-def regenerate_base(torchgen_home: Path, out: Path, scratch: Path) -> Upstream:
-    """Generate all headers of an unmodified base into `out`; say what the base has."""
-    return _upstream(torchgen_home, {"task": "gate", "out": str(out)}, scratch)
+def regenerate_base(
+    torchgen_home: Path, out: Path, scratch: Path, devices: Sequence[str] = ()
+) -> Upstream:
+    """Generate all headers of an unmodified base into `out`; say what the base has.
+
+    devices: options of the generator's for devices that the base was built for ('mps').
+    """
+    request = {"task": "gate", "out": str(out), "devices": list(devices)}
+    return _upstream(torchgen_home, request, scratch)
 
 
 def survey(torchgen_home: Path, scratch: Path) -> Upstream:

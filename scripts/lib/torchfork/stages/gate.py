@@ -56,6 +56,15 @@ def detect_wrapper(installed: str, generated: str) -> Wrapper | None:
     return Wrapper(installed[:start], installed[start + len(generated) :])
 
 
+def devices(base: Base) -> list[str]:
+    """The generator's options for devices that this base was built for beside CPU and CUDA.
+
+    A macOS wheel has been generated with --mps, which shows in RegistrationDeclarations.h.
+    """
+    header = base.include / "ATen" / "MPSFunctions.h"
+    return ["mps"] if header.is_file() else []
+
+
 def _shipped_pairs(base: Base, generated: Path) -> Iterator[tuple[str, str, str]]:
     for header, relative in generated_headers(generated):
         installed = base.include / relative
