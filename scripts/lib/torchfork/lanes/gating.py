@@ -93,9 +93,7 @@ def _run_gate(base: Base, note: Path) -> dict[str, Any]:
     for left in note.parent.glob(f".{note.stem[:60]}.*"):
         shutil.rmtree(left, ignore_errors=True)
     with _torchgen_home(base, note) as (home, directory):
-        upstream = codegen.regenerate_base(
-            home, directory / "out", directory, gate.devices(base)
-        )
+        upstream = codegen.regenerate_base(home, directory / "out", directory, gate.devices(base))
         report = gate.check(base, directory / "out")
     known = {
         **_as_json(upstream),

@@ -16,7 +16,7 @@ LOOKS = {
 
 
 def patches(matrix: Matrix) -> dict[str, list[Cell | None]]:
-    """Each patch and list (tier b) with its cell on every subject; None where it was not reached."""
+    """Each patch and list (tier b) with its cell on every subject; None where not reached."""
     found = [
         {row["name"]: row for tier in subject.tiers if tier.tier == "b" for row in tier.rows}
         for subject in matrix.subjects
