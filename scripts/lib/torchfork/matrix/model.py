@@ -26,6 +26,7 @@ TITLES = {
 PASSED, FAILED, NOT_REACHED, NOT_ASKED, IMPOSSIBLE = (
     "passed", "failed", "not reached", "not asked", "not possible",
 )  # fmt: skip
+NOT_NEEDED = "not needed"  # of a part of a tier
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from ..ui import Ui
 from ..units import Generated, Layout, Unit
 from ..upstream import Upstream
 from . import exports, lighter, trial
+from .model import FAILED, NOT_NEEDED, PASSED
 
 Say = Callable[[str], None]
 Row = dict[str, str]
@@ -112,16 +113,17 @@ def patches(run: Carried) -> str:
 
 
 def _patch_row(outcome: Outcome) -> Row:
-    state = "failed" if outcome.state is State.CONFLICTS else "passed"
+    state = {State.CONFLICTS: FAILED, State.NOT_HERE: NOT_NEEDED}.get(outcome.state, PASSED)
     text = f"{outcome.state.value}{f': {outcome.note}' if outcome.note else ''}"
     return {"name": f"patches/{outcome.name}", "state": state, "text": text}
 
 
 def _hook_row(path: str, state: bool | ForkError) -> Row:
     if isinstance(state, ForkError):
-        return {"name": path, "state": "failed", "text": f"{state.what}\n{state.why}"}
-    text = "filled" if state else "nothing to put in"
-    return {"name": path, "state": "passed", "text": text}
+        return {"name": path, "state": FAILED, "text": f"{state.kind}: {state.what}\n{state.why}"}
+    if state:
+        return {"name": path, "state": PASSED, "text": "filled"}
+    return {"name": path, "state": NOT_NEEDED, "text": "not needed: nothing to put in"}
 
 
 def generate(run: Carried) -> str:

@@ -54,12 +54,7 @@ def _finding(subject: SubjectResult) -> list[str]:
         return []
     found = tier.finding
     lines = [f"### torch {subject.name}, tier ({tier.tier}): {found.kind}", "", found.advice, ""]
-    parts = [
-        ("error", found.what),
-        ("where", found.where),
-        ("why", found.why),
-        ("next", found.next),
-    ]
+    parts = {"error": found.what, "where": found.where, "why": found.why, "next": found.next}
     text = "\n".join(f"{name + ':':<7}{part}" for name, part in parts.items() if part)
     return [*lines, *_fenced(text), ""]
 

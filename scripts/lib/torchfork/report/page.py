@@ -24,7 +24,7 @@ def render(matrix: Matrix) -> str:
         sign=lambda state: tables.LOOKS[state][1],
         word=lambda state: tables.LOOKS[state][2],
         ident=lambda name: re.sub(r"\W", "-", name),
-        brief=lambda text: text.partition("\n")[0].partition(":")[0][:28],
+        brief=lambda text: text.partition("\n")[0].partition(":")[0][:24],
     )
     template = environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
     return template.render(

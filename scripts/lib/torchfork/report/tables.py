@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from ..matrix.model import FAILED, IMPOSSIBLE, NOT_ASKED, NOT_REACHED, PASSED, Matrix
+from ..matrix.model import (
+    FAILED,
+    IMPOSSIBLE,
+    NOT_ASKED,
+    NOT_NEEDED,
+    NOT_REACHED,
+    PASSED,
+    Matrix,
+)
 
 Cell = dict[str, str]
 # State → (class, sign, word). The word stands beside sign and colour wherever they are shown.
@@ -12,6 +20,7 @@ LOOKS = {
     NOT_REACHED: ("idle", "–", "not reached"),
     NOT_ASKED: ("idle", "–", "not asked"),
     IMPOSSIBLE: ("idle", "–", "not possible"),
+    NOT_NEEDED: ("idle", "·", "not needed"),
 }
 
 
