@@ -163,7 +163,7 @@ def test_opcheck(case: Case) -> None:
     """Truth about aliases and mutation, autograd registration, fake tensors, AOT dispatch."""
     args = case.args(maker(requires_grad=case.differentiable))
     tests = ["test_schema", "test_autograd_registration", "test_faketensor"]
-    tests += ["test_aot_dispatch_dynamic"]
+    tests += ["test_aot_dispatch_dynamic" if case.dynamic else "test_aot_dispatch_static"]
     torch.library.opcheck(case.aten, args, case.kwargs, test_utils=tests)
 
 

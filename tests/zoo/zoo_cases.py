@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import UnsupportedOperatorException
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
 Make = Callable[..., torch.Tensor]
@@ -35,6 +37,7 @@ class Case:
     differentiable: bool = True
     forward_ad: bool = True
     complex: bool = False
+    dynamic: bool = True  # upstream's operators that it is made of take symbolic shapes
     note: str = ""  # tells two cases of one operator apart
 
     @property
@@ -139,6 +142,15 @@ def _adjust(x: torch.Tensor, scales: Any, shifts: Any = None, **options: Any) ->
 
 def _moments(x: torch.Tensor, dim: int = -1, keepdim: bool = False) -> tuple[torch.Tensor, ...]:
     return x.mean(dim, keepdim), x.square().mean(dim, keepdim)
+
+
+def _fft_takes_symbolic_shapes() -> bool:
+    """Not in 2.6."""
+    try:
+        make_fx(torch.fft.fft, tracing_mode="symbolic")(torch.ones(3, 4))
+    except UnsupportedOperatorException:
+        return False
+    return True
 
 
 CASES = (
@@ -330,6 +342,7 @@ CASES = (
         lambda make: (make(2, 4),),
         lambda x: torch.fft.fft(x).abs().square().sum(-1),
         home="_C._fft",
+        dynamic=_fft_takes_symbolic_shapes(),
     ),
     Case(
         "hypot",
