@@ -107,7 +107,9 @@ TORCH_META_FUNC(axpy_ext)(const Tensor& self, const Tensor& other, const Scalar&
       "self of dtype ",
       self.scalar_type(),
       " and other of dtype ",
-      other.scalar_type());
+      other.scalar_type(),
+      "; there is no kernel for the result's dtype ",
+      common_dtype());
   check_alpha(alpha, common_dtype());
 }
 
