@@ -77,7 +77,7 @@ def test_promotion_is_that_of_add(dtypes: tuple[torch.dtype, torch.dtype], devic
         else:  # BComplex32, which 2.14 declares
             with pytest.raises(NotImplementedError):
                 torch.add(a, b)
-            with pytest.raises(RuntimeError, match="axpy_ext.*no kernel for the result's dtype"):
+            with pytest.raises(RuntimeError, match=r"axpy_ext.*no kernel for the result"):
                 op(a, b)
 
 
