@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from . import cache
-from .commands import build, check, clean, pin, rebase, tree
+from .commands import build, check, clean, patch_options, pin, rebase, tree
 from .commands.options import PROJECT, BaseOptions
 from .errors import ForkError, InternalError, NeedsSourceLaneError, OutputError
 from .files import output_error
@@ -89,6 +89,9 @@ def make_parser() -> argparse.ArgumentParser:
         _command(commands, "pin", "Add an official wheel's hash to ci/releases.toml.")
     )
     _add_clean(commands)
+    patch_options.add_arguments(
+        _command(commands, "patch", "List, check, apply and edit the patches of the additions.")
+    )
     rebase.add_arguments(
         _command(commands, "rebase", "Carry the additions to other releases and report.")
     )

@@ -10,9 +10,9 @@ from .outcome import Conflict, Outcome, Report, State
 from .planning import plan
 from .series import Entry, Lane, Series, load
 from .tree import Tree, directory, layered
-from .writing import apply
+from .writing import apply, write
 
 __all__ = [
     "Conflict", "Entry", "Lane", "Outcome", "Report", "Series", "State", "Tree", "apply",
-    "directory", "layered", "lint", "load", "plan",
+    "directory", "layered", "lint", "load", "plan", "write",
 ]  # fmt: skip

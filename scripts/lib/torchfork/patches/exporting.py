@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from .. import files
 from ..errors import PatchError
-from ..markers import named_blocks, strip_named
+from ..markers import named_block, named_blocks, place, strip_named
 from . import header, overlay, scratch
 from .header import Header
 from .overlay import ABOUT, Overlay
@@ -37,7 +36,7 @@ def message(said: Header, name: str) -> str:
 
 
 def commits(repository: Path, start: str) -> list[Commit]:
-    """The patches from a commit on, oldest first. Raises PatchError for one without its fields."""
+    """The commits after `start`, oldest first. Raises PatchError for a patch without its fields."""
     told = scratch.git(repository, "rev-list", "--reverse", f"{start}..HEAD").stdout
     return [_commit(repository, name) for name in told.split()]
 
@@ -49,7 +48,8 @@ def _commit(repository: Path, name: str) -> Commit:
     trailers = [line for line in body if line.startswith(TRAILER)]
     fields = "\n".join(line for line in body if line not in trailers).strip("\n")
     entry = trailers[-1].removeprefix(TRAILER) if trailers else ""
-    said = header.parse(subject, fields, f"commit {name[:12]}")
+    where = f"commit {name[:12]}"
+    said = header.parse(subject, fields, where) if entry else Header(subject, "", "", "")
     return Commit(name, entry, said, author, date)
 
 
@@ -130,8 +130,6 @@ def _hooks(entry: Entry, known: Overlay, about: str, name: str, before: str, aft
 
 
 def _placed(known: Overlay, name: str, before: str, entry: str) -> str:
-    from ..markers import named_block, place
-
     text = before
     for hook in known.hooks:
         if hook.file == name:
@@ -158,8 +156,3 @@ def write(changes: Mapping[Path, bytes | None]) -> None:
             path.unlink(missing_ok=True)
         else:
             files.write_bytes(path, data)
-
-
-def names_in(text: str) -> list[str]:
-    """The files that a patch touches, for people."""
-    return re.findall(r"^diff --git a/(\S+) b/", text, re.M)

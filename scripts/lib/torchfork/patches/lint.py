@@ -30,6 +30,8 @@ def lint(series: Series, versions: Sequence[str] = ()) -> list[PatchError]:
     changes: dict[Entry, Change] = {}
     for entry in series.entries:
         found += _unused(entry, versions)
+        if not entry.path.exists() or any(entry.name == other.name for other in changes):
+            continue  # told already
         try:
             changes[entry] = planning.read(entry)
         except PatchError as error:
@@ -151,6 +153,12 @@ def _pair(
             next="delete one of the two",
         )  # fmt: skip
         return
+    if first.concern != second.concern and a.header.subject == b.header.subject:
+        yield PatchError(
+            f"'{first.name}' and '{second.name}' have the same subject",
+            where=str(second.path), why="git tells the commits of a workbench by their subjects",
+            next="say in each what it does",
+        )  # fmt: skip
     together = [v for v in versions if first.covers_version(v) and second.covers_version(v)]
     if {first.lane, second.lane} == {"graft", "source"} or not together:
         return

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from . import exact, scratch
@@ -24,6 +24,7 @@ class Merge:
     texts: files that the merge changes; None where it conflicts.
     file, theirs, ours: the first conflict: upstream's lines and the patch's.
     renamed: upstream's new names of files that the patch knows by another.
+    marked: the files as git leaves them after a conflict, both sides between marks.
     """
 
     texts: Mapping[str, str | None] | None
@@ -31,6 +32,7 @@ class Merge:
     file: str = ""
     theirs: str = ""
     ours: str = ""
+    marked: Mapping[str, str | None] = field(default_factory=dict)
 
 
 def merge(tree: Tree, files: Sequence[FileDiff], ancestors: Iterable[Tree]) -> Merge | None:
@@ -81,14 +83,15 @@ def _merge(
     upstream = scratch.commit(repository, "upstream")
     done = scratch.git(repository, "merge", "--no-commit", "--no-ff", patched, check=False)
     renamed = _renamed(repository, start, upstream)
-    if done.returncode:
-        return _conflict(repository, renamed)
+    found = _conflict(repository, renamed) if done.returncode else None
     scratch.git(repository, "add", "--all", "--force", ".")
     changed = scratch.git(
         repository, "diff", "--cached", "--name-only", "--no-renames", "-z", upstream
     ).stdout
-    names = sorted(filter(None, changed.split("\0")))
-    return Merge({name: scratch.get(repository, name) for name in names}, renamed)
+    texts = {
+        name: scratch.get(repository, name) for name in sorted(filter(None, changed.split("\0")))
+    }
+    return replace(found, marked=texts) if found else Merge(texts, renamed)
 
 
 def _renamed(repository: Path, start: str, upstream: str) -> dict[str, str]:

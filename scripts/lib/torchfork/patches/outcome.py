@@ -30,6 +30,7 @@ class Conflict:
     why: what is wrong there.
     ours: what the patch wants to see and to change.
     theirs: what the file has there now; '' where nothing comes near.
+    marked: the files with both sides between marks, where a merge was possible.
     """
 
     where: str
@@ -37,6 +38,7 @@ class Conflict:
     why: str
     ours: str
     theirs: str
+    marked: Mapping[str, str | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -62,10 +64,17 @@ class Outcome:
         """The patch's name in the series."""
         return self.entry.name
 
-    def error(self, version: str, command: str) -> PatchConflictError:
-        """The conflict as an error. command: what lets a person resolve it."""
+    def error(self, version: str, lane: str, command: str = "") -> PatchConflictError:
+        """The conflict as an error. command: what resolves it, where `patch edit` is not it."""
         found = self.conflict
         assert found is not None
+        if not self.entry.is_diff:
+            # There is nothing to merge: the folder says in words where its lines go.
+            command = (
+                f"correct it there, then: scripts/torchfork patch list --torch {version} "
+                f"--lane {lane}"
+            )
+        command = command or f"scripts/torchfork patch edit --torch {version} --lane {lane}"
         theirs = found.theirs or "(nothing like it)\n"
         return PatchConflictError(
             f"the patch '{self.name}' does not fit torch {version}: {found.why}",
@@ -113,8 +122,7 @@ class Report:
     def errors(self) -> list[PatchConflictError]:
         """An error for each patch that conflicts."""
         release = self.version.partition("+")[0]
-        command = f"scripts/torchfork patch edit --torch {release} --lane {self.lane}"
-        return [outcome.error(release, command) for outcome in self.of(State.CONFLICTS)]
+        return [outcome.error(release, self.lane) for outcome in self.of(State.CONFLICTS)]
 
     def require(self) -> None:
         """Raise PatchConflictError for the first patch that conflicts."""

@@ -38,7 +38,7 @@ def plan(
             outcomes.append(Outcome(entry, State.NOT_HERE))
             continue
         earlier = series.entries[:number]
-        outcome = _one(entry, layered(tree, texts), lane, _prepared(ancestors, earlier, lane))
+        outcome = judge(entry, layered(tree, texts), lane, ancestors, earlier)
         outcomes.append(outcome)
         texts.update(outcome.texts)
     failed = any(outcome.state is State.CONFLICTS for outcome in outcomes)
@@ -53,6 +53,13 @@ def _prepared(ancestors: Sequence[Tree], earlier: Sequence[Entry], lane: Lane) -
         for entry in earlier:
             texts.update(_one(entry, layered(ancestor, texts), lane, ()).texts)
         yield layered(ancestor, texts)
+
+
+def judge(
+    entry: Entry, tree: Tree, lane: Lane, ancestors: Sequence[Tree], earlier: Sequence[Entry]
+) -> Outcome:
+    """How one patch stands to a tree that has the earlier ones."""
+    return _one(entry, tree, lane, _prepared(ancestors, earlier, lane))
 
 
 def _one(entry: Entry, tree: Tree, lane: Lane, ancestors: Iterable[Tree]) -> Outcome:
@@ -94,7 +101,7 @@ def _diff(entry: Entry, change: Diff, tree: Tree, ancestors: Iterable[Tree]) -> 
     elif merged.texts is None:
         place = _where(change, merged)
         why = "upstream has changed the same lines"
-        conflict = Conflict(place, merged.file, why, merged.ours, merged.theirs)
+        conflict = Conflict(place, merged.file, why, merged.ours, merged.theirs, merged.marked)
     elif not merged.texts:
         return _outcome(entry, change, State.LANDED, note="upstream has all of its changes")
     else:

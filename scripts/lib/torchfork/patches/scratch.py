@@ -51,6 +51,9 @@ def create(repository: Path) -> None:
     """Make an empty repository."""
     repository.mkdir(parents=True, exist_ok=True)
     git(repository, "init", "--quiet")
+    # For people, whose own settings count when they work in it.
+    for key in ("core.autocrlf", "core.safecrlf", "commit.gpgSign"):
+        git(repository, "config", key, "false")
 
 
 def put(repository: Path, texts: Texts) -> None:

@@ -1,0 +1,58 @@
+"""The upstream that a patch command is about: a release, a wheel file, a git ref or a directory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from .. import cache, patches, releases
+from ..bases import interpreter, sourcetree, versions
+from ..bases.wheel import VERSION_FILE
+from ..errors import UsageError
+from ..matrix import subjects
+from ..patches import Lane, Tree
+from ..ui import Ui
+from .rebase import UPSTREAM
+
+
+@dataclass(frozen=True)
+class Target:
+    """Upstream's files, their version, and the lane whose layout they have."""
+
+    tree: Tree
+    version: str
+    lane: Lane
+
+
+def open_target(word: str, lane: Lane | None, ui: Ui) -> Target:
+    """What a command line names; a release is fetched as the smallest wheel that has its files.
+
+    lane: another one than the layout suggests.
+    """
+    path = Path(word)
+    if path.is_dir():
+        return _directory(path, lane)
+    pins = releases.load()
+    [subject] = subjects.parse([word], pins, everything=False)
+    python = interpreter.probe(None, headers=False)
+    with ui.step("open upstream") as step:
+        opening = subjects.Opening(python, pins, cache.directory(), UPSTREAM, runnable=False)
+        base = subjects.open_subject(subject, opening, lambda text: step.advance(0, 0, text))
+        step.say(f"torch {base.version}")
+    return Target(patches.directory(base.root), base.version, lane or "graft")
+
+
+def _directory(root: Path, lane: Lane | None) -> Target:
+    tree = patches.directory(root)
+    if (root / "aten").is_dir():
+        return Target(tree, sourcetree.open_tree(root).version, lane or "source")
+    text = tree.read(VERSION_FILE)
+    if text is None:
+        raise UsageError(
+            "this directory has no PyTorch",
+            where=str(root),
+            why=f"neither aten/ as sources have it nor {VERSION_FILE} as site-packages has it",
+            next="name the top of a source tree, or the directory that holds torch/",
+        )
+    version = versions.read_version_file(text, str(root / VERSION_FILE)).version
+    return Target(tree, version, lane or "graft")

@@ -1,0 +1,218 @@
+"""What a patches folder may not hold, each told with its file, its line and its cure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from sample_patches import ABOUT, FUNCTIONS, about_toml, diff, hook, write
+
+from torchfork.errors import PatchError
+from torchfork.patches import lint, load
+from torchfork.patches.diff import parse
+
+VERSIONS = ["2.6.0", "2.13.0", "2.15.0"]
+SHAPES = "torch/shapes.py"
+GOOD = diff({SHAPES: FUNCTIONS}, {SHAPES: FUNCTIONS.replace("2 * math.pi", "math.tau")})
+FOLDER = {"f/patch.toml": about_toml().replace("thing", "new file"), "f/torch/n.py": "n\n"}
+
+
+def faults(root: Path, series: str, files: dict[str, str]) -> list[str]:
+    return [error.render() for error in lint(write(root, series, files), VERSIONS)]
+
+
+def test_good_patches_have_no_fault(tmp_path: Path) -> None:
+    files = {"x.patch": GOOD, **FOLDER, "README.md": "hello"}
+    assert (
+        faults(tmp_path, "x.patch * both # y\n\n# text\n f  >=2.6,<3   graft   # y\n", files) == []
+    )
+    assert lint(load(tmp_path / "nowhere"), VERSIONS) == []
+
+
+@pytest.mark.parametrize(
+    ("series", "files", "message", "where"),
+    [
+        ("", {"x.patch": GOOD}, "orphan: 'x.patch'", "x.patch"),
+        ("x.patch * both # y\n", {}, "not in the folder", "series:1"),
+        ("x.patch * both # y\nx.patch * both # y\n", {"x.patch": GOOD}, "twice", "series:2"),
+        ("x.patch * both # y\nz.patch * both # y\n", {"x.patch": GOOD, "z.patch": GOOD},
+         "changes what 'x.patch' changes", "series:2"),
+        ("x.patch >=3 both # y\n", {"x.patch": GOOD}, "no supported release", "series:1"),
+        ("x@a.patch <2.14 both # y\nx@b.patch >=2.13 both # y\n",
+         {"x@a.patch": GOOD, "x@b.patch": GOOD.replace("tau", "tau_")},
+         "two variants of 'x'", "series:2"),
+        ("f * both # y\ng * both # y\n",
+         {**FOLDER, "g/patch.toml": about_toml(), "g/torch/n.py": "other\n"},
+         "both add torch/n.py", "series:2"),
+        ("f * both # y\nx.patch * both # y\n",
+         {**FOLDER, "f/patch.toml": about_toml(), "x.patch": GOOD}, "same subject", "x.patch"),
+        ("f * both # y\n", {"f/patch.toml": about_toml()}, "changes nothing", "patches/f"),
+    ],
+)  # fmt: skip
+def test_a_fault_of_the_folder(
+    tmp_path: Path, series: str, files: dict[str, str], message: str, where: str
+) -> None:
+    found = faults(tmp_path, series, files)
+    assert len(found) == 1, found
+    assert message in found[0] and where in found[0]
+
+
+@pytest.mark.parametrize("field", ["why", "until", "upstream", "subject"])
+def test_an_unexplained_patch_is_a_fault(tmp_path: Path, field: str) -> None:
+    lines = about_toml().splitlines(keepends=True)
+    about = "".join(line for line in lines if not line.startswith(field))
+    [found] = faults(tmp_path / "a", "f * both # y\n", {**FOLDER, "f/patch.toml": about})
+    assert "unexplained" in found and "patch.toml" in found
+    if field == "subject":
+        return
+    text = "".join(
+        line for line in GOOD.splitlines(True) if not line.startswith(f"{field.title()}:")
+    )
+    [found] = faults(tmp_path / "b", "x.patch * both # y\n", {"x.patch": text})
+    assert "unexplained" in found and "x.patch" in found
+
+
+@pytest.mark.parametrize(
+    ("path", "lane", "why"),
+    [
+        ("aten/src/ATen/native/X.cpp", "graft", "compiled into"),
+        ("torch/csrc/Module.cpp", "both", "compiled into"),
+        ("torch/include/ATen/ops/x.h", "graft", "compiled into"),
+        ("caffe2/CMakeLists.txt", "graft", "does not carry"),
+        ("docs/source/torch.rst", "both", "does not carry"),
+        ("torch/_C/_nn.pyi.in", "graft", "does not carry"),
+        ("torchgen/packaged/ATen/native/native_functions.yaml", "graft", "own YAML"),
+        ("torchgen/packaged/autograd/gen_autograd.py", "source", "elsewhere"),
+    ],
+)
+def test_a_file_that_a_lane_has_not_is_a_fault(
+    tmp_path: Path, path: str, lane: str, why: str
+) -> None:
+    found = faults(tmp_path, f"x.patch * {lane} # y\n", {"x.patch": diff({}, {path: "x\n"})})
+    assert len(found) == 1 and path in found[0] and why in found[0] and "series:1" in found[0]
+    assert ("--from-source" in found[0]) == (lane != "source")
+
+
+def test_a_hook_may_be_for_one_lane_of_two(tmp_path: Path) -> None:
+    hooks = hook("torch/_C/_nn.pyi.in", 'after = "x"', "y\n", "source")
+    hooks += hook("torch/_C/_nn.pyi", 'after = "x"', "y\n", "graft")
+    assert faults(tmp_path, "f * both # y\n", {"f/patch.toml": about_toml(hooks)}) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("x.patch * both", "NAME VERSIONS LANE # reason"),
+        ("x.patch * both #", "NAME VERSIONS LANE # reason"),
+        ("x.patch 2.6 both # y", "no range"),
+        ("x.patch * wheel # y", "no lane"),
+        ("../x.patch * both # y", "no name"),
+        ("X.patch * both # y", "no name"),
+        ("a/b * both # y", "no name"),
+    ],
+)
+def test_a_line_of_the_series_that_cannot_be_read(tmp_path: Path, line: str, message: str) -> None:
+    with pytest.raises(PatchError, match=message) as caught:
+        write(tmp_path, f"# first\n{line}\n", {})
+    assert "series:2" in caught.value.where and caught.value.next
+
+
+HEAD = GOOD[: GOOD.index("diff --git")]
+NEW = "new file mode 100644\nindex {0}..{1}\n--- /dev/null\n+++ b/{path}\n@@ -0,0 +1 @@\n+x\n"
+
+
+def added(path: str, *, first: str = "", mode: str = "100644") -> str:
+    body = NEW.format("0" * 40, "1" * 40, path=path).replace("100644", mode, 1)
+    return HEAD + f"diff --git a/{first or path} b/{path}\n" + body
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (added("/etc/passwd"), "absolute"),
+        (added("../out.py"), "leaves the tree"),
+        (added("torch/../../out.py"), "leaves the tree"),
+        (added(".git/hooks/post-checkout"), "git's own"),
+        (added("torch/.GIT/config"), "git's own"),
+        (added("torch//a.py"), "plain path"),
+        (added("torch/./a.py"), "plain path"),
+        (added("torch\\a.py"), "plain path"),
+        (added("C:/a.py"), "absolute"),
+        (added("torch/a.py", mode="120000"), "symbolic link"),
+        (added("torch/a.py", mode="160000"), "submodule"),
+        (added("torch/a.py", mode="100755"), "mode 100755"),
+        (added("torch/b.py", first="torch/a.py"), "renames"),
+        # git apply goes by these names, so a reader of the first line would be misled
+        (added("torch/a.py").replace("+++ b/torch/a.py", "+++ b/torch/evil.py"), "wanted here"),
+        (added("torch/a.py").replace("--- /dev/null", "--- a/torch/a.py"), "wanted here"),
+        (HEAD + "diff --git a/a b/a\nold mode 100644\nnew mode 100755\n", "mode"),
+        (HEAD + "diff --git a/a b/a\nsimilarity index 100%\nrename from a\n", "renames and copies"),
+        (HEAD + f"diff --git a/a b/a\nindex {'1' * 40}..{'2' * 40} 100644\n"
+         "GIT binary patch\n", "binary"),
+        (HEAD + "diff --git a/a b/a\nindex 1234567..89abcde 100644\n", "abbreviat"),
+        (HEAD + f"diff --git a/a b/a\nindex {'1' * 40}..{'2' * 40} 100644\n", "without any change"),
+        (GOOD.replace("+    return", "*    return"), "ends before"),
+        (GOOD.replace("@@ -7,", "@@ -7;"), "hunk"),
+        (GOOD.replace("+    return math.tau * r\n", ""), "ends before"),
+        (GOOD + "-- \n2.39.5\n", "more lines"),
+        (GOOD + GOOD[GOOD.index("diff --git"):], "stands twice"),
+        (GOOD.replace("0" * 40 + " Mon", "1" * 40 + " Mon"), "is wanted here"),
+        (GOOD.replace("[PATCH] ", "[PATCH 1/2] "), "is wanted here"),
+        (GOOD.replace("---\n\n", "---\n torch/shapes.py | 2 +-\n\n"), "must stand before"),
+        (GOOD.rstrip("\n"), "no newline"),
+        (HEAD, "changes nothing"),
+    ],
+)  # fmt: skip
+def test_tricks_and_other_forms_are_refused_with_their_line(text: str, message: str) -> None:
+    with pytest.raises(PatchError, match=message) as caught:
+        parse(text, Path("patches/x.patch"))
+    where = caught.value.where
+    assert where.startswith("patches/x.patch:") and where.rpartition(":")[2].isdigit()
+
+
+def test_the_header_is_read_and_held_to_its_form(tmp_path: Path) -> None:
+    long = GOOD.replace("Why: people need it\n", "Why: people\n need it\n")
+    assert parse(long, Path("x")).header.why == "people\nneed it"
+    assert parse(GOOD, Path("x")).header == ABOUT
+    with pytest.raises(PatchError, match="belongs to none"):
+        parse(GOOD.replace("Until: ", "When: "), Path("x"))
+    with pytest.raises(PatchError, match="belongs to none"):
+        parse(GOOD.replace("Until: ", "Why: twice\nUntil: "), Path("x"))
+    swapped = GOOD.replace(
+        "Why: people need it\nUntil: upstream does it\n",
+        "Until: upstream does it\nWhy: people need it\n",
+    )
+    [found] = faults(tmp_path, "x.patch * both # y\n", {"x.patch": swapped})
+    assert "not as torchfork exports it" in found
+
+
+@pytest.mark.parametrize(
+    ("hooks", "message"),
+    [
+        ("[[hook]]\nfile = 'torch/a.py'\nafter = 'x'\n", "lines"),
+        (hook("torch/a.py", "after = 'x'\nbefore = 'y'", "l\n"), "one of before and after"),
+        (hook("docs/a.rst", "after = 'x'", "l\n"), "kinds"),
+        (hook("torch/a.py", "after = 3", "l\n"), "whole line"),
+        (hook("torch/a.py", "after = []", "l\n"), "whole line"),
+        (hook("torch/a.py", "after = 'x'", "l\n", "wheel"), "lane"),
+        (hook("torch/a.py", "after = 'x'", "no newline").replace("newline'''", "newline'''"),
+         "newline"),
+        (hook("../a.py", "after = 'x'", "l\n"), "leaves the tree"),
+        ("more = 1\n", "knows no 'more'"),
+        ("what", "malformed"),
+    ],
+)  # fmt: skip
+def test_a_hook_that_cannot_be_read_is_told_with_its_line(
+    tmp_path: Path, hooks: str, message: str
+) -> None:
+    [found] = faults(tmp_path, "f * both # y\n", {**FOLDER, "f/patch.toml": about_toml(hooks)})
+    assert message in found and "patch.toml" in found
+
+
+def test_a_folder_needs_its_header_and_carries_no_links(tmp_path: Path) -> None:
+    [found] = faults(tmp_path / "a", "f * both # y\n", {"f/torch/n.py": "n\n"})
+    assert "patch.toml" in found
+    series = write(tmp_path / "b", "f * both # y\n", FOLDER)
+    (series.folder / "f" / "torch" / "link.py").symlink_to("/etc/passwd")
+    [error] = lint(series, VERSIONS)
+    assert "symbolic link" in error.what

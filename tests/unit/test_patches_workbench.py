@@ -1,0 +1,264 @@
+"""Editing patches: nothing is lost on the way to commits and back, conflicts are resolved once."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from sample_patches import ABOUT, FUNCTIONS, UPSTREAM, about_toml, diff, hook, tree, write
+
+from torchfork.errors import PatchConflictError, PatchError, StateError, UsageError
+from torchfork.patches import Series, State, branching, lint, load, plan, refreshing, workbench
+from torchfork.patches.header import Header
+from torchfork.patches.refreshing import Known
+from torchfork.patches.workbench import Bench
+
+SHAPES = "torch/shapes.py"
+PATCHED = FUNCTIONS.replace("2 * math.pi * r", "math.tau * r")
+HOOKS = hook("torch/other.py", 'after = "first = 1"', "middle = 1.5\n") + hook(
+    "torch/other.py", 'after = "the end of the file"', "last = 3\n"
+)
+GEN = Header("Set x", "it must be 2", "it is 2", "none")
+TAU = Header("Use tau", "people need it", "upstream does it", "none")
+NEW = FUNCTIONS.replace("2 * math.pi * r", "2.0 * math.pi * r")
+
+
+@pytest.fixture
+def series(tmp_path: Path) -> Series:
+    """A diff, a folder, and a diff of what is awkward: line ends, no last newline, letters."""
+    odd = {"torch/odd.py": "a\r\nb\nc", "torch/deleted.py": "x\n"}
+    after = {"torch/odd.py": "a\r\nB – é\r\nc", "torch/deleted.py": None, "torch/e.py": ""}
+    return write(
+        tmp_path,
+        "tau.patch  *  both  # shorter\nmore  >=2.6  both  # needed\nodd.patch * both # odd\n",
+        {
+            "tau.patch": diff({SHAPES: FUNCTIONS}, {SHAPES: PATCHED}, TAU),
+            "more/patch.toml": "# a comment\n" + about_toml(HOOKS),
+            "more/torch/deep/new.py": "q = 1\r\nq = 'é'",
+            "odd.patch": diff(odd, after, Header("Odd – é", "a\nb", "c", "none")),
+        },
+    )
+
+
+ODD = {"torch/odd.py": "a\r\nb\nc", "torch/deleted.py": "x\n"}
+SAMPLE = {**UPSTREAM, **ODD}
+
+
+def content(root: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(root)): p.read_bytes() for p in root.rglob("*") if p.is_file()}
+
+
+def bench(series: Series, texts: dict[str, str] = SAMPLE, *, version: str = "2.13.0") -> Bench:
+    """A finished workbench."""
+    root = series.folder.parent / "bench"
+    made = workbench.start(root, series, tree(texts), version, "graft")
+    return workbench.go_on(made, series, [tree(SAMPLE)])
+
+
+def git(root: Path, *arguments: str) -> str:
+    settings = ["-c", "user.name=A", "-c", "user.email=b@c", "-c", "core.editor=true"]
+    return subprocess.run(
+        ["git", *settings, *arguments], cwd=root, check=True, capture_output=True, text=True
+    ).stdout
+
+
+def amend(made: Bench, entry: str, path: str, text: str) -> None:
+    """What a person does: change a file in the commit of a patch."""
+    log = git(made.root, "log", "--format=%H %(trailers:key=Patch,valueonly,separator=)")
+    commit = next(line.split()[0] for line in log.splitlines() if line.endswith(f" {entry}"))
+    (made.root / path).write_bytes(text.encode())
+    git(made.root, "add", "--all")
+    git(made.root, "commit", "-q", f"--fixup={commit}")
+    git(made.root, "rebase", "-q", "-i", "--autosquash", made.upstream)
+
+
+def test_apply_and_export_give_the_same_bytes(series: Series) -> None:
+    before = content(series.folder)
+    made = bench(series)
+    assert refreshing.refresh(made, series, []) == []
+    assert content(series.folder) == before
+    # also where something else lies there meanwhile
+    lost = series.folder / "more/torch/deep/new.py"
+    lost.write_text("")
+    assert refreshing.refresh(made, series, []) == [lost]
+    assert content(series.folder) == before
+
+
+def test_the_workbench_has_what_a_plan_gives(series: Series) -> None:
+    made = bench(series)
+    report = plan(series, tree(SAMPLE), "2.13.0", "graft")
+    expected = {n: t for n, t in {**SAMPLE, **report.texts}.items() if t is not None}
+    found = {n: d for n, d in content(made.root).items() if not n.startswith(".git/")}
+    assert found == {name: text.encode() for name, text in expected.items()}
+    assert git(made.root, "log", "-1", "--format=%an <%ae> %s").strip() == "A <a@b.c> Odd – é"
+
+
+def test_an_edit_of_a_diff_changes_its_patch_alone(series: Series) -> None:
+    made = bench(series)
+    amend(made, "tau.patch", SHAPES, PATCHED.replace("math.tau * r", "r * math.tau"))
+    assert refreshing.refresh(made, series, []) == [series.folder / "tau.patch"]
+    report = plan(series, tree(SAMPLE), "2.13.0", "graft")
+    assert "r * math.tau" in str(report.texts[SHAPES])
+
+
+def test_edits_of_a_folder_go_into_its_files_and_its_toml(series: Series) -> None:
+    made = bench(series)
+    other = (made.root / "torch/other.py").read_text()
+    (made.root / "torch/deep/new.py").unlink()
+    (made.root / "torch/newer.py").write_text("z = 1\n")
+    amend(made, "more", "torch/other.py", other.replace("last = 3", "last = 4\nlater = 5"))
+    changed = {
+        p.relative_to(series.folder).as_posix() for p in refreshing.refresh(made, series, [])
+    }
+    assert changed == {"more/patch.toml", "more/torch/deep/new.py", "more/torch/newer.py"}
+    about = (series.folder / "more/patch.toml").read_text()
+    expected = "# a comment\n" + about_toml(HOOKS).replace("last = 3\n", "last = 4\nlater = 5\n")
+    assert about == expected
+    assert refreshing.refresh(bench(load(series.folder.parent)), series, []) == []
+
+
+def test_an_edit_outside_of_a_folders_blocks_is_not_lost_silently(series: Series) -> None:
+    made = bench(series)
+    other = (made.root / "torch/other.py").read_text()
+    amend(made, "more", "torch/other.py", other.replace("second = 2", "second = 22"))
+    before = content(series.folder)
+    with pytest.raises(PatchError, match="outside of its hooks"):
+        refreshing.refresh(made, series, [])
+    assert content(series.folder) == before
+
+
+def test_a_conflict_is_resolved_once_and_goes_on(series: Series) -> None:
+    root = series.folder.parent / "bench"
+    texts = {**SAMPLE, SHAPES: NEW}
+    made = workbench.start(root, series, tree(texts), "2.15.0", "graft")
+    with pytest.raises(PatchConflictError) as caught:
+        workbench.go_on(made, series, [tree(SAMPLE)])
+    assert str(root) in caught.value.next and "patch refresh" in caught.value.next
+    marked = (root / SHAPES).read_text()
+    assert "<<<<<<<" in marked and "math.tau" in marked and "2.0 * math.pi" in marked
+
+    with pytest.raises(StateError, match="not resolved"):
+        workbench.go_on(workbench.load(root), series, [])
+    (root / SHAPES).write_text(NEW.replace("2.0 * math.pi * r", "1.0 * math.tau * r"))
+    done = workbench.go_on(workbench.load(root), series, [])
+    assert not done.pending and not done.conflict
+    changed = refreshing.refresh(done, series, [])
+    assert changed == [series.folder / "tau.patch"]
+    report = plan(load(series.folder.parent), tree(texts), "2.15.0", "graft")
+    assert {o.state for o in report.outcomes} == {State.APPLIES}
+    assert "1.0 * math.tau" in str(report.texts[SHAPES])
+
+
+def test_a_merged_patch_is_exported_as_the_merge_made_it(series: Series) -> None:
+    texts = {**SAMPLE, SHAPES: FUNCTIONS.replace("NAMES = [", "__all__ = [")}
+    assert plan(series, tree(texts), "2.15.0", "graft").outcomes[0].state is State.CONFLICTS
+    made = bench(series, texts, version="2.15.0")
+    assert refreshing.refresh(made, series, []) == [series.folder / "tau.patch"]
+    assert "__all__" in (series.folder / "tau.patch").read_text()
+    assert plan(series, tree(texts), "2.15.0", "graft").outcomes[0].state is State.APPLIES
+
+
+def test_a_refresh_that_would_break_another_release_asks_for_a_variant(series: Series) -> None:
+    texts = {**SAMPLE, SHAPES: FUNCTIONS.replace("NAMES = [", "__all__ = [")}
+    known = [Known("2.6.0", tree(SAMPLE)), Known("2.15.0", tree(texts))]
+    made = bench(series, texts, version="2.15.0")
+    before = content(series.folder)
+    with pytest.raises(StateError, match=r"2\.6\.0") as caught:
+        refreshing.refresh(made, series, known)
+    assert "--variant 2.15.0" in caught.value.next and content(series.folder) == before
+
+    refreshing.refresh(made, series, known, variant="2.15.0")
+    both = load(series.folder.parent)
+    assert [e.name for e in both.entries][:2] == ["tau.patch", "tau@2.15.0.patch"]
+    assert both.variants() == 1 and not lint(both, ["2.6.0", "2.15.0"])
+    for release in known:
+        report = plan(both, release.tree, release.version, "graft")
+        states = [outcome.state for outcome in report.outcomes]
+        assert states.count(State.NOT_HERE) == 1 and states.count(State.APPLIES) == 3
+    assert refreshing.refresh(bench(both, texts, version="2.15.0"), both, known) == []
+
+
+def test_what_landed_upstream_is_left_out_and_named(series: Series) -> None:
+    made = bench(series, {**SAMPLE, SHAPES: PATCHED}, version="2.15.0")
+    assert made.landed == ("tau.patch",)
+    assert refreshing.refresh(made, series, []) == []
+
+
+def test_a_new_patch_is_what_was_not_committed(series: Series) -> None:
+    made = bench(series)
+    (made.root / "torchgen/gen.py").write_text("x = 2\n")
+    line = "gen.patch  >=2.6  both  # why not"
+    path = refreshing.add(made, series, "gen.patch", GEN, line)
+    after = load(series.folder.parent)
+    assert after.entries[-1].name == "gen.patch" and path.is_file()
+    assert (series.folder / "series").read_text().endswith("\n" + line + "\n")
+    assert plan(after, tree(SAMPLE), "2.13.0", "graft").texts["torchgen/gen.py"] == "x = 2\n"
+    assert not lint(after, ["2.13.0"])
+    assert refreshing.refresh(made, after, []) == []
+    with pytest.raises(PatchError, match=r"gen\.patch"):
+        refreshing.add(made, after, "gen.patch", GEN, line)
+
+
+def test_nothing_is_dropped_by_accident(series: Series) -> None:
+    made = bench(series)
+    (made.root / SHAPES).write_text("edited\n")
+    with pytest.raises(StateError, match="no commit has"):
+        refreshing.refresh(made, series, [])
+    with pytest.raises(StateError, match="not in patches"):
+        workbench.start(made.root, series, tree(SAMPLE), "2.13.0", "graft")
+    git(made.root, "checkout", "-q", ".")
+    git(made.root, "commit", "-q", "--allow-empty", "-m", "mine")
+    with pytest.raises(PatchError, match="names no patch"):
+        refreshing.refresh(made, series, [])
+    git(made.root, "reset", "-q", "--hard", "HEAD~2")
+    with pytest.raises(PatchError, match=r"odd\.patch.* is gone"):
+        refreshing.refresh(made, series, [])
+
+
+def test_a_directory_of_others_is_never_taken_for_a_workbench(
+    series: Series, tmp_path: Path
+) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "letter.txt").write_text("dear")
+    with pytest.raises(UsageError, match="not empty"):
+        workbench.start(tmp_path / "mine", series, tree(SAMPLE), "2.13.0", "graft")
+    with pytest.raises(StateError, match="no workbench"):
+        workbench.load(tmp_path / "mine")
+
+
+def clone(root: Path) -> Path:
+    for name, text in SAMPLE.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(text.encode())
+    git(root, "init", "-q", "-b", "main")
+    git(root, "config", "user.name", "B")
+    git(root, "config", "user.email", "b@d")
+    git(root, "add", ".")
+    git(root, "commit", "-qm", "upstream")
+    return root
+
+
+def test_a_branch_of_ones_own_clone_has_a_commit_for_each_patch(
+    series: Series, tmp_path: Path
+) -> None:
+    root = clone(tmp_path / "clone")
+    report = plan(series, tree(SAMPLE), "2.13.0", "source")
+    assert branching.export(report, root, "mine") == 3
+    assert (
+        git(root, "status", "--porcelain") == ""
+        and git(root, "branch", "--show-current") == "main\n"
+    )
+    told = git(root, "log", "--reverse", "--format=%an: %s", "main..mine").splitlines()
+    assert told == [f"A: {TAU.subject}", f"B: {ABOUT.subject}", "A: Odd – é"]
+    git(root, "checkout", "-q", "mine")
+    expected = {n: t for n, t in {**SAMPLE, **report.texts}.items() if t is not None}
+    found = {n: d for n, d in content(root).items() if not n.startswith(".git/")}
+    assert found == {name: text.encode() for name, text in expected.items()}
+    with pytest.raises(UsageError, match="there already"):
+        branching.export(report, root, "mine")
+    (root / SHAPES).write_text("edited")
+    with pytest.raises(StateError, match="uncommitted"):
+        branching.export(report, root, "other")
+    with pytest.raises(UsageError, match="no git tree"):
+        branching.export(report, tmp_path, "other")
