@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from packaging.version import Version
+
 from . import files
 from .errors import InternalError, UnknownReleaseError, UsageError
 
@@ -155,6 +157,24 @@ def add_pin(releases: Releases, version: str, commit: str, pin: WheelPin) -> Rel
         )
     row = f'  {{ file = "{pin.file}", sha256 = "{pin.sha256}" }},\n'
     files.write_text(releases.path, _insert(text, version, commit, row, known))
+    return load(releases.path)
+
+
+def add_release(releases: Releases, release: Release) -> Releases:
+    """Write a release that is not there yet into the file, in the order of the versions."""
+    if release.version in releases.versions:
+        raise InternalError(f"torch {release.version} is pinned already")
+    rows = "".join(f'  {{ file = "{p.file}", sha256 = "{p.sha256}" }},\n' for p in release.wheels)
+    head = f'[[release]]\nversion = "{release.version}"\ncommit = "{release.commit}"\n'
+    entry = f"{head}wheels = [\n{rows}]\n"
+    text = releases.path.read_text(encoding="utf-8")
+    later = [v for v in releases.versions if Version(v) > Version(release.version)]
+    before = f'[[release]]\nversion = "{later[0]}"\n' if later else ""
+    if before and before in text:
+        text = text.replace(before, f"{entry}\n{before}", 1)
+    else:
+        text = f"{text.rstrip()}\n\n{entry}"
+    files.write_text(releases.path, text)
     return load(releases.path)
 
 

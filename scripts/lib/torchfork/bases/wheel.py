@@ -99,6 +99,13 @@ def pin(path: Path, releases: Releases, *, new_release: bool = False) -> tuple[W
     return added, add_pin(releases, version, said.git_version, added)
 
 
+def read_version(path: Path) -> versions.VersionFile:
+    """What a wheel's torch/version.py says."""
+    with unpack.opened(path) as archive:
+        _dist_info(archive, path)
+        return _version_file(archive, path)
+
+
 def parse_name(path: Path) -> WheelName:
     """Read a wheel's file name; refuse what is not a torch wheel that is there."""
     if not path.is_file():

@@ -14,6 +14,7 @@ from ..stages import fetch
 from ..ui import Ui
 
 PROJECT = Path(__file__).resolve().parents[4]
+UPSTREAM = "https://github.com/pytorch/pytorch.git"
 
 
 @dataclass(frozen=True)

@@ -1,30 +1,116 @@
-"""torchfork pin: add a wheel's hash to ci/releases.toml after checking what the wheel is."""
+"""torchfork pin: add wheels and whole releases to ci/releases.toml, each checked before."""
 
 from __future__ import annotations
 
 import argparse
+from dataclasses import dataclass
 from pathlib import Path
 
-from .. import releases
-from ..bases import wheel
+from .. import cache, releases
+from ..bases import interpreter, wheel
+from ..bases.base import Interpreter
+from ..errors import BaseRefusedError, UsageError
+from ..releases import Release, Releases
+from ..stages import discover, fetch
 from ..ui import Ui
+from .options import UPSTREAM
+
+
+@dataclass(frozen=True)
+class PinOptions:
+    """What to pin."""
+
+    wheel: Path | None
+    new_release: bool
+    versions: tuple[str, ...]
+    find: bool
+    repository: str
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this command."""
-    parser.add_argument("wheel", type=Path)
+    parser.add_argument("wheel", type=Path, nargs="?", help="a wheel file")
     parser.add_argument(
         "--new-release", action="store_true", help="also accept a release that is not there yet"
     )
-    parser.set_defaults(
-        run=lambda options, ui: run(options.wheel, new_release=options.new_release, ui=ui)
+    parser.add_argument(
+        "--release", action="append", default=[], metavar="VERSION",
+        help="find the release's wheels, hashes and commit by itself; repeatable",
+    )  # fmt: skip
+    parser.add_argument(
+        "--find", action="store_true",
+        help="every release of the index that is not pinned; prints the versions it pinned",
+    )  # fmt: skip
+    parser.add_argument("--repository", default=UPSTREAM, metavar="URL", help="has upstream's tags")
+    parser.set_defaults(run=_run)
+
+
+def _run(options: argparse.Namespace, ui: Ui) -> None:
+    run(
+        PinOptions(
+            options.wheel,
+            options.new_release,
+            tuple(options.release),
+            options.find,
+            options.repository,
+        ),
+        ui,
     )
 
 
-def run(path: Path, *, new_release: bool, ui: Ui) -> None:
-    """Pin one wheel file.
+def run(options: PinOptions, ui: Ui) -> None:
+    """Pin one wheel file, the releases that are named, or all that the index has."""
+    pins = releases.load()
+    if options.wheel:
+        if options.versions or options.find:
+            raise UsageError("name a wheel file or releases, not both")
+        added, pins = wheel.pin(options.wheel, pins, new_release=options.new_release)
+        ui.note(f"{added.file} is pinned in {pins.path} (sha256 {added.sha256[:16]}…)")
+        return
+    target = interpreter.probe(None, headers=False)
+    versions = list(options.versions)
+    if options.find:
+        with ui.step("ask the index for releases") as step:
+            versions += discover.unpinned(discover.available(target), pins)
+            step.say(", ".join(versions) or "none that is not pinned")
+    elif not versions:
+        raise UsageError(
+            "nothing is named to pin",
+            next="give a wheel file, --release VERSION, or --find for every new release",
+        )
+    for version in dict.fromkeys(versions):
+        pins = _pin_release(version, pins, target, options.repository, ui)
 
-    new_release: also accept a commit that no release has yet.
-    """
-    pin, pins = wheel.pin(path, releases.load(), new_release=new_release)
-    ui.note(f"{pin.file} is pinned in {pins.path} (sha256 {pin.sha256[:16]}…)")
+
+def _pin_release(
+    version: str, pins: Releases, target: Interpreter, repository: str, ui: Ui
+) -> Releases:
+    if version in pins.versions:
+        ui.note(f"torch {version} is pinned already")
+        return pins
+    with ui.step(f"find the wheels of {version}") as step:
+        found = discover.wheels(version, pins, target, lambda text: step.advance(0, 0, text))
+        step.say(f"{len(found)} wheels")
+    with ui.step("read the commit from one") as step:
+        known = discover.tentative(pins, version, found)
+        path = fetch.fetch_smallest(known.get(version), target, known, cache.directory())
+        said = wheel.read_version(path)
+        step.say(f"{said.git_version} ({path.name})")
+    with ui.step("compare it with upstream's tag") as step:
+        tagged = discover.tag_commit(version, repository)
+        _require_same(version, said.git_version, tagged, path)
+        step.say("the same" if tagged else f"{repository} cannot be reached: not compared")
+    pins = releases.add_release(pins, Release(version, said.git_version, found))
+    ui.note(f"torch {version} is pinned in {pins.path}")
+    ui.result(version)
+    return pins
+
+
+def _require_same(version: str, commit: str, tagged: str | None, path: Path) -> None:
+    if tagged is not None and tagged != commit:
+        raise BaseRefusedError(
+            f"the wheel of torch {version} is not built from upstream's tag",
+            where=str(path),
+            why=f"git_version: {commit}\nv{version}:     {tagged}",
+            next="find out which of the two is right before pinning anything",
+        )

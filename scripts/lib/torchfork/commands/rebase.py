@@ -16,9 +16,8 @@ from ..matrix import runner, subjects
 from ..matrix.model import TIERS, Matrix
 from ..report import markdown, page, terminal
 from ..ui import Ui
-from .options import PROJECT
+from .options import PROJECT, UPSTREAM
 
-UPSTREAM = "https://github.com/pytorch/pytorch.git"
 NEEDS_THE_VERY_WHEEL = "ef"  # tiers that run what they made
 
 
