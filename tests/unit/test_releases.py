@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from packaging.version import Version
 import sample_wheel as sample
 
 from torchfork import releases as module
@@ -12,20 +13,22 @@ from torchfork.errors import UnknownReleaseError, UsageError
 from torchfork.releases import WheelPin, add_pin, load
 
 EXPECTED = [f"2.{minor}.0" for minor in range(6, 16)]
+PATCH_RELEASES = ["2.7.1", "2.9.1", "2.12.1", "2.14.1"]
 
 
-def test_the_project_pins_ten_releases_and_its_default_is_one() -> None:
+def test_the_project_pins_every_release_in_order_and_its_default_is_one() -> None:
     pins = load()
-    assert pins.versions == EXPECTED
+    assert pins.versions == sorted(pins.versions, key=Version)
+    assert set(pins.versions) >= {*EXPECTED, *PATCH_RELEASES}
     assert pins.get().version == pins.default == "2.13.0"
-    assert len({release.commit for release in pins.releases}) == 10
+    assert len({release.commit for release in pins.releases}) == len(pins.versions)
 
 
 def test_every_release_has_linux_wheels_for_the_pythons_that_it_supports() -> None:
     for release in load().releases:
         tags = release.python_tags("Linux", "x86_64")
         assert {"cp311", "cp312", "cp313"} <= set(tags), release.version
-        assert ("cp314" in tags) == (int(release.version.split(".")[1]) >= 9)
+        assert ("cp314" in tags) == (Version(release.version) >= Version("2.9"))
         for machine, system in (("aarch64", "Linux"), ("arm64", "Darwin")):
             assert release.python_tags(system, machine), (release.version, system)
 
