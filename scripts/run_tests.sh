@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs the tests that this machine can run. Without arguments all of them, in this order:
 #
-#   lint    ruff, mypy, shellcheck, clang-format
+#   lint    ruff, mypy, shellcheck, clang-format, zizmor, actionlint
 #   unit    the tooling on a small sample tree; seconds
 #   ops     the operators on the built wheel (built first when it is missing)
 #   wheel   the wheel as others use it: C++, CMake, type checkers, pip
@@ -74,6 +74,19 @@ run_pytest() { # python, directory, pytest arguments...
     -p no:cacheprovider -q "$project/tests/$2" "${@:3}" ${pytest_arguments[@]+"${pytest_arguments[@]}"})
 }
 
+# actionlint is a Go program whose packages for Python fetch it from elsewhere when they are
+# installed; a machine that has none says so, and CI installs it.
+lint_workflows() {
+  if command -v actionlint >/dev/null; then
+    actionlint
+  elif [[ -n ${CI:-} ]]; then
+    printf 'error: actionlint is not installed\nnext:  go install github.com/rhysd/actionlint/cmd/actionlint@v1.7.12\n' >&2
+    return 1
+  else
+    printf 'note: no actionlint here, so the workflows were checked by zizmor alone\n' >&2
+  fi
+}
+
 suite_lint() {
   local tools
   tools=$(dirname -- "$(tools_python)")
@@ -82,7 +95,9 @@ suite_lint() {
     "$tools/ruff" check .
     "$tools/ruff" format --check scripts ci tests
     "$tools/mypy"
-    "$tools/shellcheck" scripts/*.sh scripts/torchfork .ci/run
+    "$tools/shellcheck" scripts/*.sh scripts/torchfork .ci/run ci/job
+    "$tools/zizmor" --offline --quiet .github/workflows
+    lint_workflows
     git ls-files -z -- 'aten_src/*' 'scripts/lib/torchfork/support/*' 'tests/zoo/additions/*' |
       grep -z -E '\.(cpp|cu|h|cuh)$' | xargs -0 "$tools/clang-format" --dry-run --Werror
   )

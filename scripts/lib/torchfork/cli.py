@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from . import cache
-from .commands import build, check, clean, patch_options, pin, rebase, tree
+from .commands import build, check, clean, listing, patch_options, pin, rebase, sbom, tree
 from .commands.options import PROJECT, BaseOptions
 from .errors import ForkError, InternalError, NeedsSourceLaneError, OutputError
 from .files import output_error
@@ -85,16 +85,17 @@ def make_parser() -> argparse.ArgumentParser:
     _add_build(commands)
     _add_check(commands)
     _add_tree(commands)
-    pin.add_arguments(
-        _command(commands, "pin", "Add an official wheel's hash to ci/releases.toml.")
-    )
     _add_clean(commands)
     patch_options.add_arguments(
         _command(commands, "patch", "List, check, apply and edit the patches of the additions.")
     )
-    rebase.add_arguments(
-        _command(commands, "rebase", "Carry the additions to other releases and report.")
-    )
+    for name, module, summary in (
+        ("rebase", rebase, "Carry the additions to other releases and report."),
+        ("releases", listing, "List the pinned releases."),
+        ("pin", pin, "Add an official wheel's hash, or a release, to ci/releases.toml."),
+        ("sbom", sbom, "Write the bill of materials of a wheel that was built here."),
+    ):
+        module.add_arguments(_command(commands, name, summary))
     return parser
 
 

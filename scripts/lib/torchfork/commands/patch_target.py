@@ -12,7 +12,7 @@ from ..errors import UsageError
 from ..matrix import subjects
 from ..patches import Lane, Tree
 from ..ui import Ui
-from .rebase import UPSTREAM
+from .options import UPSTREAM
 
 
 @dataclass(frozen=True)
