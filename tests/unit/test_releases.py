@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from packaging.version import Version
 import sample_wheel as sample
+from packaging.version import Version
 
 from torchfork import releases as module
 from torchfork.errors import UnknownReleaseError, UsageError

@@ -17,6 +17,7 @@ from ..units import Unit
 # Objects that nobody runs: names and types are checked, nothing is optimised.
 _FLAGS = {"-O3": "-O0", "-O2": "-O0"}
 _PRELUDE = "prelude/shared.h"
+_VECTORS = "prelude/vectors.h"
 # Headers that more than this part of the files include are worth it. Measured on 2.13.0: with those
 # of half a file's neighbours 0.3 GB that save 2.5 s of 4 to 8 s a file and cost 9 s once; with all
 # that two files share 0.6 GB, which take as long to read as they save.
@@ -34,8 +35,10 @@ def tools(base: Base, env: Mapping[str, str], jobs: int) -> Toolchain:
     return found if env.get("MAX_JOBS") else replace(found, jobs=jobs)
 
 
-def units(all_units: Sequence[Unit], prelude: str) -> list[Unit]:
+def units(all_units: Sequence[Unit], prelude: str, vectors: str = "") -> list[Unit]:
     """The objects with the flags of a check.
+
+    vectors: a header for the vector kernels, as write_vectors has it.
 
     Only generated files are given the prelude. What a person wrote must find its own includes: a
     header that upstream no longer includes from another one is what breaks kernels most often.
@@ -45,6 +48,8 @@ def units(all_units: Sequence[Unit], prelude: str) -> list[Unit]:
         flags = tuple(_FLAGS.get(flag, flag) for flag in unit.flags)
         if prelude and unit.rule == "cxx" and unit.object.startswith("generated/"):
             flags += ("-include", prelude)
+        if vectors and any(flag.startswith("-mavx") for flag in flags):
+            flags += ("-include", vectors)
         checked.append(replace(unit, flags=flags))
     return checked
 
@@ -69,6 +74,28 @@ def write_prelude(sources: Path, build: Path, names: Sequence[str]) -> str:
     lines = [line for include in shared for line in (include, *_UNDEFINED)]
     files.write_if_changed(build / _PRELUDE, "\n".join(["#pragma once", *lines, ""]))
     return _PRELUDE
+
+
+def write_vectors(base: Base, build: Path) -> str:
+    """A header that declares the vector functions which the base's sleef.h lacks; '' for none.
+
+    A wheel carries the sleef.h of its own processor: in one for ARM the functions for AVX are
+    missing, which ATen's vector headers, the same in every wheel, call. Nothing is linked here, so
+    a declaration that takes any vector is enough to have the kernels compiled.
+    """
+    known = _words(base.include / "sleef.h")
+    folder = base.include / "ATen" / "cpu" / "vec"
+    called = {word for path in files.tree_files(folder) for word in _words(path)}
+    missing = sorted(name for name in called - known if re.search(r"[fd](4|8|16)(_u\d+)?$", name))
+    if not missing:
+        return ""
+    lines = [f"template <class T, class... Rest> T {name}(T, Rest...);" for name in missing]
+    files.write_if_changed(build / _VECTORS, "\n".join(["#pragma once", *lines, ""]))
+    return _VECTORS
+
+
+def _words(path: Path) -> set[str]:
+    return set(re.findall(r"\bSleef_\w+", path.read_text("utf-8"))) if path.is_file() else set()
 
 
 def _unconditional_includes(text: str) -> Iterator[str]:

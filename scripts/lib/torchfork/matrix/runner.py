@@ -80,7 +80,7 @@ def _kept_or_run(subject: Subject, settings: Settings, watch: Watch) -> SubjectR
     if known is not None:
         watch(subject.name, "")
         return replace(subject_from_json(known), name=subject.name, cached=True)
-    result = _run(subject, base, settings, watch)
+    result = carry(subject, base, settings, watch)
     # What failed for the machine's sake (no compiler, a full disk) may pass the next time.
     if not any(_passing(tier) for tier in result.tiers):
         files.write_json(note, subject_to_json(result))
@@ -115,7 +115,7 @@ def _unopened(
     return SubjectResult(subject.name, "", commit, subject.place, tuple(results))
 
 
-def _run(subject: Subject, base: Base, settings: Settings, watch: Watch) -> SubjectResult:
+def carry(subject: Subject, base: Base, settings: Settings, watch: Watch) -> SubjectResult:
     """Every tier in turn, up to the first that fails."""
     additions = settings.additions
     layout = workdir.layout_for(base, additions, settings.work)

@@ -151,7 +151,8 @@ def compile_all(run: Carried) -> str:
     if not run.final:
         names = [item.name for item in run.chosen]
         prelude = lighter.write_prelude(run.layout.sources, run.layout.build, names)
-        objects = lighter.units(objects, prelude)
+        vectors = lighter.write_vectors(run.base, run.layout.build)
+        objects = lighter.units(objects, prelude, vectors)
     text = ninjafile.ninja_text(run.base, traits.detect(run.base), tools, objects, prelude)
     run.step(f"compile {len(objects)} objects")
     graft.compile_objects(
