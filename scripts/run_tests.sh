@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs the tests that this machine can run. Without arguments all of them, in this order:
 #
-#   lint    ruff, mypy, shellcheck, clang-format, zizmor, actionlint
+#   lint    ruff, mypy, shellcheck, clang-format, zizmor, actionlint, the patches
 #   unit    the tooling on a small sample tree; seconds
 #   ops     the operators on the built wheel (built first when it is missing)
 #   wheel   the wheel as others use it: C++, CMake, type checkers, pip
@@ -94,6 +94,7 @@ suite_lint() {
     cd "$project"
     "$tools/ruff" check .
     "$tools/ruff" format --check scripts ci tests
+    scripts/torchfork patch lint
     "$tools/mypy"
     "$tools/shellcheck" scripts/*.sh scripts/torchfork .ci/run ci/job
     "$tools/zizmor" --offline --quiet .github/workflows

@@ -10,7 +10,6 @@ import pytest
 pytest.importorskip("expecttest", reason="torch.testing._internal needs expecttest")
 
 import torch
-from opinfos import op_db
 from torch.testing._internal.common_device_type import (
     OpDTypes,
     instantiate_device_type_tests,
@@ -18,6 +17,7 @@ from torch.testing._internal.common_device_type import (
 )
 from torch.testing._internal.common_utils import TestCase
 from torch.testing._internal.opinfo.core import OpInfo, SampleInput
+from torch.testing._internal.opinfo.definitions.aten_ext import op_db
 
 ONE_DTYPE = OpDTypes.any_one
 GRADIENT_DTYPES = (torch.float64, torch.complex128)

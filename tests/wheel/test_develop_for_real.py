@@ -31,7 +31,8 @@ y = torch.wheel_test_step(x)
 y.sum().backward()
 print(json.dumps({"version": torch.__version__, "function": y.tolist(),
                   "method": x.wheel_test_step().tolist(), "gradient": x.grad.tolist(),
-                  "others": torch.ravel(torch.ones(1, 2)).tolist()}))
+                  "others": torch.ravel(torch.ones(1, 2)).tolist(),
+                  "patched": torch.nn.functional.WHEEL_TEST_NAME}))
 """
 HAS = """
 import json, torch
@@ -168,7 +169,7 @@ def story(workshop: Workshop) -> Story:
 def test_the_environment_has_the_operator_after_develop(story: Story, base: Base) -> None:
     assert story.first == {
         "version": base.version, "function": [1.0, 1.0], "method": [1.0, 1.0],
-        "gradient": [1.0, 1.0], "others": [1.0, 1.0],
+        "gradient": [1.0, 1.0], "others": [1.0, 1.0], "patched": "step",
     }  # fmt: skip
 
 
@@ -195,7 +196,8 @@ def test_pip_finds_nothing_broken_while_the_graft_is_in(story: Story) -> None:
 def test_the_graft_changes_no_file_but_adds_and_replaces_its_own(story: Story) -> None:
     assert not story.before.keys() - story.meanwhile.keys()
     differing = {n for n in story.before if story.before[n] != story.meanwhile[n]}
-    assert "torch/lib/libtorch.so" in differing
+    assert {"torch/lib/libtorch.so", "torch/nn/functional.py"} <= differing
+    assert "torch/wheel_test_name.py" in story.meanwhile.keys() - story.before.keys()
     assert all(name.split("/")[0] in {"torch", "torchgen"} or name.endswith("/RECORD")
                for name in differing)  # fmt: skip
 

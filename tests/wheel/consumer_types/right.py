@@ -20,3 +20,19 @@ assert_type(
     torch.Tensor,
 )
 assert_type(torch.nn.Parameter(x).gdh(), torch.Tensor)
+
+# Modules and functionals that patches bring.
+module = torch.nn.DepthwiseConv2dExt(2, (3, 5), padding="same", multiplier=2, bias=True)
+assert_type(module.multiplier, int)
+assert_type(
+    torch.nn.DepthwiseConv2dExt.from_conv2d(torch.nn.Conv2d(2, 2, 3, groups=2)),
+    torch.nn.DepthwiseConv2dExt,
+)
+assert_type(torch.nn.utils.convert_depthwise(module), torch.nn.Module)
+assert_type(torch.nn.functional.depthwise_conv2d_ext(x, weight, padding="same"), torch.Tensor)
+cell = torch.nn.LLTMCell(3, 4)
+assert_type(cell.hidden_size, int)
+assert_type(
+    torch.nn.functional.lltm_cell(x, cell.weight, cell.bias, x, x),
+    tuple[torch.Tensor, torch.Tensor],
+)

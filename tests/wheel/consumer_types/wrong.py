@@ -23,3 +23,10 @@ torch.depthwise_conv2d_ext(x, weight, padding=(1, 0.5))  # error
 torch.depthwise_conv2d_ext(x, weight, groups=2)  # error
 x.depthwise_conv2d_ext(weight)  # error
 x.gdh_copy()  # error
+torch.nn.DepthwiseConv2dExt()  # error
+torch.nn.DepthwiseConv2dExt(2, groups=2)  # error
+torch.nn.DepthwiseConv2dExt.from_conv2d(x)  # error
+torch.nn.LLTMCell(3)  # error
+torch.nn.functional.depthwise_conv2d_ext(x, weight, padding=1.5)  # error
+torch.nn.functional.lltm_cell(x, weight, x)  # error
+torch.nn.utils.convert_depthwise(x)  # error

@@ -216,5 +216,6 @@ def _malformed(path: Path, line: int, why: str) -> PatchError:
         "a patch is not as torchfork exports it",
         where=f"{path}:{line}",
         why=why,
-        next="scripts/torchfork patch import FILE, or make it anew with 'patch edit' and 'refresh'",
+        next="make it anew: scripts/torchfork patch edit, git am FILE there, git reset HEAD~, "
+        "and scripts/torchfork patch new",
     )

@@ -1,8 +1,7 @@
-"""OpInfo entries of the additions, in the form of PyTorch's common_methods_invocations.op_db.
+"""OpInfo entries of operators that come with additions to ATen: op_db has them at its end.
 
 An OpInfo is what PyTorch's own operator tests are driven by: the dtypes that an operator takes,
-samples, references, expected errors and which kinds of differentiation it has. test_opinfo.py
-runs them through torch.testing._internal.
+samples, references, expected errors and which kinds of differentiation it has.
 """
 
 from __future__ import annotations

@@ -1,0 +1,1 @@
+WHEEL_TEST_NAME = "step"
