@@ -1,4 +1,4 @@
-"""convert_depthwise on models from PyPI (timm), with random weights: same results, same checkpoints.
+"""convert_depthwise on models from PyPI (timm) with random weights: same results and checkpoints.
 
 timm is not among the requirements (it wants a torchvision of the same release); where it cannot be
 imported these tests are skipped, with the reason.
