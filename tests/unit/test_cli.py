@@ -102,11 +102,50 @@ def test_a_number_below_one_is_refused(number: str, capsys: pytest.CaptureFixtur
     assert caught.value.code == 2 and "--number" in capsys.readouterr().err
 
 
-def test_the_way_that_is_not_there_yet_is_refused_by_name(
-    capsys: pytest.CaptureFixture[str],
+@pytest.mark.parametrize(
+    "options",
+    [["--develop"], ["--undo"], ["--base", "installed"]],
+)
+def test_a_source_build_refuses_what_belongs_to_the_graft(
+    options: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main(["build", "--from-source"]) == 12
+    assert cli.main(["build", "--from-source", *options]) == 2
     assert "--from-source" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "options",
+    [["--source", "debian"], ["--git-url", "x"], ["--fresh"], ["--until", "fetch"]],
+)
+def test_options_of_the_source_build_need_it(
+    options: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["build", *options]) == 2
+    err = capsys.readouterr().err
+    assert options[0] in err and "--from-source" in err
+
+
+def test_a_source_that_is_none_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHFORK_CACHE", str(tmp_path / "cache"))
+    work = ["--work", str(tmp_path / "work")]
+    assert cli.main(["build", "--from-source", "--source", str(tmp_path / "none"), *work]) == 2
+    assert "there is no such source" in capsys.readouterr().err
+    (tmp_path / "file").write_text("no tarball")
+    assert cli.main(["build", "--from-source", "--source", str(tmp_path / "file"), *work]) == 2
+    assert "neither tree nor tarball" in capsys.readouterr().err
+    assert cli.main(["build", "--from-source", "--source", str(tmp_path), *work]) == 23
+    assert "not a tree of PyTorch's sources" in capsys.readouterr().err
+
+
+def test_a_release_that_debian_lacks_is_told_with_those_that_it_has(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--source", "debian", "--torch", "2.13.0", "--work", str(tmp_path)]
+    assert cli.main(["build", "--from-source", *options]) == 20
+    err = capsys.readouterr().err
+    assert "2.13.0" in err and "2.6.0" in err and "--source git" in err
 
 
 def test_additions_that_are_none_are_told_before_anything_is_fetched(

@@ -25,12 +25,13 @@ LAYERS = (
     ("releases", "additions", "pip"),
     ("bases",),
     ("traits", "toolchain", "upstream", "merged", "units", "ninjafile", "complaints", "cleanenv"),
-    ("stubs", "hooks", "codegen", "patches"),
+    ("stubs", "hooks", "codegen", "patches", "settings"),
     ("stages",),
     ("lanes",),
     ("matrix",),
     ("report",),
     ("commands",),
+    ("cli_source",),
     ("cli",),
     ("__main__",),
 )
@@ -42,6 +43,7 @@ LARGE = {
     "stages/fetch.py": (260, "the wheel of an interpreter and the smallest one, one way in"),
     "stages/validate.py": (270, "one list of objections"),
     "stages/develop.py": (260, "install and undo are one journal's two directions"),
+    "stages/verify.py": (275, "one wheel, one list of what is held against it"),
     "stages/pack.py": (260, "the two kinds of source of one wheel writer"),
 }
 

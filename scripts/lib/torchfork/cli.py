@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeAlias
 
-from . import cache
-from .commands import build, check, clean, listing, patch_options, pin, rebase, sbom, tree
+from . import cache, cli_source
+from .commands import build, check, clean, listing, patch_options, pin, rebase, sbom
 from .commands.options import PROJECT, BaseOptions
-from .errors import ForkError, InternalError, NeedsSourceLaneError, OutputError
+from .errors import ForkError, InternalError, OutputError
 from .files import output_error
 from .ui import Ui
 
@@ -84,7 +84,7 @@ def make_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _add_build(commands)
     _add_check(commands)
-    _add_tree(commands)
+    cli_source.add_tree(commands, _command, _additions_options)
     _add_clean(commands)
     patch_options.add_arguments(
         _command(commands, "patch", "List, check, apply and edit the patches of the additions.")
@@ -162,17 +162,15 @@ def _add_build(commands: Commands) -> None:
     parser.add_argument(
         "--no-verify", action="store_true", help="do not install and try the finished wheel"
     )
-    parser.add_argument("--from-source", action="store_true", help="use the source lane")
+    cli_source.add_build_options(parser)
     parser.set_defaults(run=_build)
 
 
 def _build(options: argparse.Namespace, ui: Ui) -> None:
     if options.from_source:
-        raise NeedsSourceLaneError(
-            "this version of torchfork has no source lane yet",
-            why="--from-source is planned; the graft lane is what works today",
-            next="leave --from-source out",
-        )
+        cli_source.build(options, ui)
+        return
+    cli_source.refuse_without(options)
     if options.undo:
         build.undo(options.python, ui)
         return
@@ -198,35 +196,6 @@ def _add_check(commands: Commands) -> None:
             _chosen_base(options), options.additions, options.work.absolute(), ui
         )
     )
-
-
-def _add_tree(commands: Commands) -> None:
-    parser = _command(commands, "apply", "Put the additions into a tree of PyTorch's sources.")
-    _tree_option(parser)
-    _additions_options(parser)
-    parser.add_argument(
-        "--unpinned", action="store_true",
-        help="accept a tree at another commit than the pinned one, or with edits in it",
-    )  # fmt: skip
-    parser.set_defaults(
-        run=lambda options, ui: tree.run_apply(
-            options.tree, options.additions, options.work.absolute(),
-            unpinned=options.unpinned, ui=ui,
-        )
-    )  # fmt: skip
-    parser = _command(commands, "unapply", "Take the additions out of a tree again, bit for bit.")
-    _tree_option(parser)
-    parser.set_defaults(run=lambda options, ui: tree.run_unapply(options.tree, ui))
-    parser = _command(commands, "status", "Say what is applied to a tree, and who edited what.")
-    _tree_option(parser)
-    parser.set_defaults(run=lambda options, ui: tree.run_status(options.tree, ui))
-
-
-def _tree_option(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "tree", type=Path, nargs="?", default=Path(), metavar="TREE",
-        help="the tree (default: the current directory)",
-    )  # fmt: skip
 
 
 def _add_clean(commands: Commands) -> None:

@@ -38,7 +38,8 @@ _PROGRAMS = {
     "CMAKE_SHARED_LINKER_FLAGS": "cmake",
     "CMAKE_EXE_LINKER_FLAGS": "cmake",
     "CMAKE_MODULE_LINKER_FLAGS": "cmake",
-    "CMAKE_PROJECT_INCLUDE": "cmake",
+    "CMAKE_PROJECT_Torch_INCLUDE": "cmake",
+    "CMAKE_POLICY_VERSION_MINIMUM": "cmake",
     "CC": "cmake",
     "CXX": "cmake",
     "CCACHE_BASEDIR": "ccache",
@@ -80,10 +81,10 @@ def defaults(
     source: values that the tree's source needs (Debian's tree lacks some parts), with the reason.
     epoch: seconds since 1970 for everything that carries a date.
     """
-    cuda = _wants_cuda(environment)
+    cuda_setting = _cuda(environment, source)
+    cuda = _is_on(cuda_setting.value)
     found: list[Setting] = [
-        Setting("USE_CUDA", "1" if cuda else "0", "machine", "nvcc is " + ("" if cuda else "not ")
-                + "there"),
+        cuda_setting,
         Setting("GEN_TO_SOURCE", "1", "default", "generators write into the sources, where a tree "
                 "knows it"),
         _prefix_path(prefixes, environment),
@@ -124,12 +125,24 @@ def _resolved(
     ]
 
 
-def _wants_cuda(environment: Mapping[str, str]) -> bool:
+def _cuda(environment: Mapping[str, str], source: Sequence[Setting]) -> Setting:
+    """USE_CUDA: as the user says, as the source can, or as there is a compiler for it."""
     said = environment.get("USE_CUDA")
     if said is not None:
-        return said.upper() not in {"0", "OFF", "NO", "FALSE", "N", ""}
+        return Setting("USE_CUDA", said, "user", "as you set it")
+    for setting in source:
+        if setting.name == "USE_CUDA":
+            return setting
     home = environment.get("CUDA_HOME") or environment.get("CUDA_PATH") or "/usr/local/cuda"
-    return Path(home, "bin", "nvcc").is_file() or bool(shutil.which("nvcc", path=environment.get("PATH")))
+    there = Path(home, "bin", "nvcc").is_file()
+    there = there or bool(shutil.which("nvcc", path=environment.get("PATH")))
+    reason = "nvcc is there" if there else "nvcc is not there"
+    return Setting("USE_CUDA", str(int(there)), "machine", reason)
+
+
+def _is_on(value: str) -> bool:
+    """As CMake and setup.py read a switch."""
+    return value.upper() not in {"0", "OFF", "NO", "FALSE", "N", ""}
 
 
 def _prefix_path(prefixes: Sequence[Path], environment: Mapping[str, str]) -> Setting:
@@ -195,6 +208,8 @@ def _read_by(name: str, texts: Mapping[str, str]) -> str:
     for file, text in texts.items():
         if found := word.search(text):
             return f"{file}:{text.count(chr(10), 0, found.start()) + 1}"
+    if name.startswith("CMAKE_TORCHFORK_"):
+        return "torchfork's source_build.cmake"
     return _PROGRAMS.get(name, "")
 
 

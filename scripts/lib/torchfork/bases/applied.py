@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
-from .. import files
 from ..errors import StateError
 from . import treejournal
-from .sourcetree import SourceTree
+from .sourcetree import GONE, SourceTree, state_of
 from .treejournal import Journal
 
 
@@ -25,12 +23,15 @@ class Status:
 
 
 def reader(tree: SourceTree) -> Callable[[str], str | None]:
-    """Reads files as the tree's commit has them, whatever is applied; None for none."""
+    """Reads files as the tree's commit has them, whatever is applied; None for none.
+
+    Bytes that are no UTF-8 are kept, as patches.tree does.
+    """
     journal = current(tree)
 
     def read(name: str) -> str | None:
         data = treejournal.read_original(tree.root, name, journal)
-        return None if data is None else data.decode("utf-8")
+        return None if data is None else data.decode("utf-8", "surrogateescape")
 
     return read
 
@@ -48,9 +49,13 @@ def status(tree: SourceTree) -> Status | None:
         return None
     groups: dict[str, list[str]] = {"applied": [], "edited": [], "reverted": []}
     for name, entry in sorted(journal.entries.items()):
-        now = sha256_of(tree.root / name)
+        now = state_of(tree.root / name)
         group = (
-            "applied" if now in entry.ours else "reverted" if now == entry.original else "edited"
+            "applied"
+            if now in entry.ours
+            else "reverted"
+            if now == (entry.original or GONE)
+            else "edited"
         )
         groups[group].append(name)
     return Status(
@@ -71,7 +76,7 @@ def current(tree: SourceTree) -> Journal | None:
     left = {
         name: entry
         for name, entry in journal.entries.items()
-        if (now := sha256_of(tree.root / name)) is not None and now in entry.ours
+        if state_of(tree.root / name) in entry.ours
     }
     edited = [name for name, entry in left.items() if entry.original is not None]
     if edited:
@@ -90,8 +95,3 @@ def listed(names: list[str]) -> str:
     """At most ten names, and how many more there are."""
     more = [f"and {len(names) - 10} more"] if len(names) > 10 else []
     return "\n".join([*names[:10], *more])
-
-
-def sha256_of(path: Path) -> str | None:
-    """A file's sha256, None where there is none."""
-    return files.sha256_file(path) if path.is_file() else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import shutil
 import urllib.error
@@ -60,7 +59,11 @@ def mirrors(environment: Mapping[str, str]) -> list[str]:
 
 
 def fetch(
-    pins: DebianPins, cache: Path, environment: Mapping[str, str], progress: Progress, on_wait: OnWait
+    pins: DebianPins,
+    cache: Path,
+    environment: Mapping[str, str],
+    progress: Progress,
+    on_wait: OnWait,
 ) -> dict[Archive, Path]:
     """Every pinned file, from the cache or a mirror; each is hashed before it gets its name.
 
@@ -131,7 +134,7 @@ def assemble(
     The directory's name says of which pins it is, so that changed pins make another one.
     """
     _require_machine(pins)
-    name = f"debian-{pins.version}-{files.sha256_file(pins.path)[:12]}"
+    name = f"debian-{pins.version}-{pins.identity}"
     place = root / name
     with files.lock(root / f"{name}.lock", "unpacking sources", lambda holder: None, LOCK_SECONDS):
         if not place.is_dir():
@@ -197,10 +200,3 @@ def _wrap_programs(prefix: Path) -> None:
             f'exec "$here/../libexec/torchfork/{program.name}" "$@"\n'
         )
         program.chmod(0o755)
-
-
-def carriers(version: str, versions: list[str]) -> str:
-    """Which other sources carry a release, for an error's cure."""
-    return "--source debian, " * (version in versions) + "--source PATH"
-
-

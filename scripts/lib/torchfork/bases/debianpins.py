@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .. import files
 from ..errors import UnknownReleaseError, UsageError
 from ..releases import PINS
 
@@ -90,6 +91,12 @@ class DebianPins:
     directories: tuple[str, ...]
     options: tuple[Option, ...]
     requirements: tuple[Requirement, ...]
+
+    @property
+    def identity(self) -> str:
+        """What a tree is put together from; the build's options are no part of it."""
+        parts = [repr(part) for part in (self.sources, self.packages, self.edits)]
+        return files.sha256_text(self.commit, *parts, *self.directories)[:12]
 
     @property
     def archives(self) -> tuple[Archive, ...]:

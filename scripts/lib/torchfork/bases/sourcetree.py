@@ -29,6 +29,8 @@ PACKAGED = {
 # What torchfork keeps in a tree: the journal of an apply, the originals, where the tree is from.
 STATE = ".torchfork"
 PROVENANCE = f"{STATE}/provenance.json"
+# Stands for the sha256 of a file that is not there.
+GONE = "gone"
 _PARTS = ("version.txt", "setup.py", "torchgen/gen.py", *PACKAGED.values())
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
@@ -150,9 +152,7 @@ def hand_edits(tree: SourceTree, ours: Mapping[str, tuple[str, ...]]) -> list[st
         known = files.read_json(tree.root / PROVENANCE)
         recorded = known.get("files", {}) if isinstance(known, dict) else {}
         changed = [
-            name
-            for name, sha256 in recorded.items()
-            if not (tree.root / name).is_file() or files.sha256_file(tree.root / name) != sha256
+            name for name, sha256 in recorded.items() if state_of(tree.root / name) != sha256
         ]
     return sorted(name for name in changed if not _is_ours(tree.root / name, ours.get(name, ())))
 
@@ -164,4 +164,9 @@ def _changed_by_git(root: Path) -> list[str]:
 
 
 def _is_ours(path: Path, ours: tuple[str, ...]) -> bool:
-    return bool(ours) and path.is_file() and files.sha256_file(path) in ours
+    return bool(ours) and state_of(path) in ours
+
+
+def state_of(path: Path) -> str:
+    """A file's sha256, GONE where there is none."""
+    return files.sha256_file(path) if path.is_file() else GONE

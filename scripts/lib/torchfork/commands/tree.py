@@ -9,7 +9,8 @@ from ..additions import load as load_additions
 from ..bases import applied, sourcetree
 from ..bases.sourcetree import SourceTree
 from ..errors import StateError
-from ..lanes import source
+from ..lanes import source, treework
+from ..releases import Release
 from ..stages import apply
 from ..ui import Ui
 
@@ -17,12 +18,13 @@ from ..ui import Ui
 def run_apply(root: Path, additions_root: Path, work: Path, *, unpinned: bool, ui: Ui) -> None:
     """Put additions into a tree, or bring what is in it up to date."""
     additions = load_additions(additions_root)
-    tree = open_pinned(root, unpinned=unpinned)
+    tree = sourcetree.open_tree(root)
+    require_clean(tree, unpinned=unpinned)
     source.require_same_additions(tree, additions)
-    layout = source.layout_for(tree, additions, work)
-    with source.locked(layout, ui):
+    layout = treework.layout_for(tree, additions, work)
+    with treework.locked(layout, ui):
         planned = source.plan(tree, additions, layout, ui)
-        source.put_in(tree, planned, additions, _locks(), ui)
+        source.put_in(tree, planned, additions, locks(), ui)
     names = sorted({op["base_name"] for op in planned.manifest["operators"]})
     ui.note(f"\napplied to {tree.root}: {', '.join(names) or 'nothing'}")
     ui.note("take it out again with: scripts/torchfork unapply " + str(root))
@@ -32,7 +34,7 @@ def run_unapply(root: Path, ui: Ui) -> None:
     """Make every file of a tree its own again."""
     tree = sourcetree.open_tree(root)
     with ui.step("restore the tree's files") as step:
-        changes = apply.unapply(tree, _locks(), on_wait=ui.warn)
+        changes = apply.unapply(tree, locks(), on_wait=ui.warn)
         step.say(f"{len(changes.restored)} restored, {len(changes.removed)} removed")
 
 
@@ -67,10 +69,12 @@ def run_status(root: Path, ui: Ui) -> None:
         )
 
 
-def open_pinned(root: Path, *, unpinned: bool) -> SourceTree:
-    """A tree at a pinned commit and without anybody's edits, unless `unpinned` says to take it."""
-    tree = sourcetree.open_tree(root)
-    sourcetree.require_pinned(tree, releases.load(), unpinned=unpinned)
+def require_clean(tree: SourceTree, *, unpinned: bool) -> Release | None:
+    """The release of a tree at a pinned commit and without anybody's edits.
+
+    unpinned: take any tree; the release is None where its commit is not pinned.
+    """
+    release = sourcetree.require_pinned(tree, releases.load(), unpinned=unpinned)
     edits = sourcetree.hand_edits(tree, applied.applied_content(tree))
     if edits and not unpinned:
         more = f"\nand {len(edits) - 10} more" if len(edits) > 10 else ""
@@ -81,8 +85,9 @@ def open_pinned(root: Path, *, unpinned: bool) -> SourceTree:
             next="commit your edits elsewhere and put the files back, or say --unpinned to build "
             "them in",
         )
-    return tree
+    return release
 
 
-def _locks() -> Path:
+def locks() -> Path:
+    """Where the locks on trees lie: a tree itself must be as its commit has it."""
     return cache.directory() / "locks"

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from .. import files, hooks
+from .. import files, hooks, patches
 from ..additions import Additions
 from ..bases import applied
 from ..bases.sourcetree import ATEN, SourceTree, in_tree
@@ -17,9 +16,9 @@ from ..merged import MERGED_FILES, MergedTree, merge_text
 from ..stages import apply, codegen, merge, mirror, templates, validate
 from ..ui import Ui
 from ..upstream import Upstream
+from .treework import Layout
 from .workdir import tooling_fingerprint
 
-LOCK_SECONDS = 3600.0
 Read = Callable[[str], str | None]
 
 
@@ -27,46 +26,10 @@ Read = Callable[[str], str | None]
 class Planned:
     """What an apply puts into a tree: everything is checked, nothing is written."""
 
-    contents: Mapping[str, bytes]  # by path relative to the tree
+    contents: apply.Wanted
     added: frozenset[str]  # those that are new files
     manifest: dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Layout:
-    """Where the work on one tree with one set of additions is kept."""
-
-    root: Path
-
-    @property
-    def mirror(self) -> Path:
-        """The tree's code generator as a wheel has it."""
-        return self.root / "mirror"
-
-    @property
-    def merged(self) -> Path:
-        """The same with the additions in it."""
-        return self.root / "merged"
-
-
-def layout_for(tree: SourceTree, additions: Additions, work: Path) -> Layout:
-    """The directory for these additions and this tree; stable between edits."""
-    key = files.sha256_text(str(tree.root), str(additions.root))
-    return Layout(work / f"tree-{tree.version}-{key[:12]}")
-
-
-@contextmanager
-def locked(layout: Layout, ui: Ui) -> Iterator[None]:
-    """Hold a layout; a second run waits and says for whom."""
-
-    def waiting(holder: str) -> None:
-        ui.warn(f"another run works on this tree: {holder}; waiting for it")
-
-    guard = layout.root.with_name(f"{layout.root.name}.lock")
-    with files.lock(guard, f"working on {layout.root.name}", waiting, LOCK_SECONDS):
-        layout.root.mkdir(parents=True, exist_ok=True)
-        files.remove_leavings(layout.root)
-        yield
+    upstream: Upstream  # what the tree has without them
 
 
 def plan(tree: SourceTree, additions: Additions, layout: Layout, ui: Ui) -> Planned:
@@ -74,9 +37,10 @@ def plan(tree: SourceTree, additions: Additions, layout: Layout, ui: Ui) -> Plan
 
     The caller holds the layout. Errors name the line of the additions' files.
     """
-    read = applied.reader(tree)
+    patched = _patch(tree, additions, ui)
+    read = patches.layered(_upstream_tree(tree), patched).read
     with ui.step("read the tree") as step:
-        copy = mirror.make(tree, read, layout.mirror)
+        copy = mirror.make(tree, read, layout.mirror, tuple(patched))
         upstream = _survey(copy, layout)
         step.say(f"torch {tree.version}, {len(upstream.schemas)} functions")
     with ui.step("merge the YAML") as step:
@@ -93,7 +57,28 @@ def plan(tree: SourceTree, additions: Additions, layout: Layout, ui: Ui) -> Plan
         _generate_once(key, copy, merged, edits, additions, manifest, layout)
         generated = sum(op["generated"] for op in manifest["operators"])
         step.say(f"{len(manifest['operators'])} functions, {generated} of them generated variants")
-    return _planned(read, additions, edits, manifest)
+    contents, added = _contents(read, additions, {**patched, **edits})
+    return Planned(contents, added, manifest, upstream)
+
+
+def _upstream_tree(tree: SourceTree) -> patches.Tree:
+    """The tree as its commit has it, whatever is applied."""
+    return patches.Tree(applied.reader(tree), patches.directory(tree.root).names)
+
+
+def _patch(tree: SourceTree, additions: Additions, ui: Ui) -> Mapping[str, str | None]:
+    """What the patches of the additions change in this tree."""
+    series = patches.load(additions.root)
+    if not series.entries:
+        return {}
+    with ui.step("patch") as step:
+        report = patches.plan(series, _upstream_tree(tree), tree.version, "source")
+        report.require()
+        for line in report.attention():
+            ui.warn(line)
+        here = [o for o in report.outcomes if o.texts]
+        step.say(f"{len(here)} of {len(series.entries)} patches, {len(report.texts)} files")
+    return report.texts
 
 
 def _validate(additions: Additions, upstream: Upstream, version: str) -> None:
@@ -185,11 +170,14 @@ def _generate_once(
     files.write_json(note, key)
 
 
-def _planned(
-    read: Read, additions: Additions, edits: Mapping[str, str], manifest: dict[str, Any]
-) -> Planned:
-    """The contents of every file that an apply writes."""
-    contents = {name: text.encode() for name, text in edits.items()}
+def _contents(
+    read: Read, additions: Additions, texts: Mapping[str, str | None]
+) -> tuple[apply.Wanted, frozenset[str]]:
+    """The contents of every file that an apply writes, and which of them are new."""
+    contents = {
+        name: None if text is None else text.encode("utf-8", "surrogateescape")
+        for name, text in texts.items()
+    }
     for key, ours in merge.yaml_files(additions).items():
         name = in_tree(MERGED_FILES[key])
         upstream = read(name)
@@ -199,7 +187,7 @@ def _planned(
         f"{ATEN}/{path.relative_to(additions.source_root).as_posix()}": path.read_bytes()
         for path in additions.sources
     }
-    return Planned({**contents, **copied}, frozenset(copied), manifest)
+    return {**contents, **copied}, frozenset(copied)
 
 
 def put_in(

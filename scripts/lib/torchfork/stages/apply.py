@@ -16,13 +16,15 @@ from pathlib import Path
 
 from .. import files
 from ..bases import treejournal
-from ..bases.applied import current, listed, sha256_of
-from ..bases.sourcetree import STATE, SourceTree
+from ..bases.applied import current, listed
+from ..bases.sourcetree import GONE, STATE, SourceTree, state_of
 from ..bases.treejournal import Entry, Journal
 from ..errors import CollisionError, StateError
 
 LOCK_SECONDS = 3600.0
 OnWait = Callable[[str], None]
+# Contents by path relative to the tree; None for a file that goes.
+Wanted = Mapping[str, bytes | None]
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,7 @@ class Changes:
 
 def apply(
     tree: SourceTree,
-    wanted: Mapping[str, bytes],
+    wanted: Wanted,
     additions: Path,
     locks: Path,
     *,
@@ -46,8 +48,8 @@ def apply(
 ) -> Changes:
     """Have the tree hold exactly `wanted` beyond its own files.
 
-    wanted: contents by path relative to the tree. Files of an earlier apply that are not among them
-        become the tree's own again, or go.
+    Files of an earlier apply that are not among them become the tree's own again, or go.
+
     locks: a directory for the lock between runs.
     added: those that must be new files: one that the tree has itself raises CollisionError.
     Raises StateError, with nothing changed, where somebody has edited a file since.
@@ -56,7 +58,7 @@ def apply(
         before = current(tree) or Journal(tree.commit, str(additions))
         entries = _entries(tree, wanted, before, added)
         _refuse_edits(tree, entries, wanted)
-        differing = [n for n, data in wanted.items() if sha256_of(tree.root / n) != _digest(data)]
+        differing = [n for n, data in wanted.items() if state_of(tree.root / n) != _digest(data)]
         stale = sorted(before.entries.keys() - wanted.keys())
         if not differing and not stale and before.settled and before.additions == str(additions):
             return Changes(unchanged=len(wanted))
@@ -89,12 +91,12 @@ def unapply(tree: SourceTree, locks: Path, *, on_wait: OnWait = lambda holder: N
 
 
 def _entries(
-    tree: SourceTree, wanted: Mapping[str, bytes], before: Journal, added: frozenset[str]
+    tree: SourceTree, wanted: Wanted, before: Journal, added: frozenset[str]
 ) -> dict[str, Entry]:
     entries: dict[str, Entry] = {}
     for name in wanted:
         known = before.entries.get(name)
-        own = known.original if known else sha256_of(tree.root / name)
+        own = known.original if known else _own(tree.root / name)
         if own is not None and name in added:
             raise CollisionError(
                 f"the tree has a file {Path(name).name} of its own",
@@ -108,17 +110,14 @@ def _entries(
     return entries
 
 
-def _refuse_edits(
-    tree: SourceTree, entries: Mapping[str, Entry], wanted: Mapping[str, bytes]
-) -> None:
+def _refuse_edits(tree: SourceTree, entries: Mapping[str, Entry], wanted: Wanted) -> None:
     """Never overwrite what somebody else has written."""
     foreign = []
     for name, entry in entries.items():
-        now = sha256_of(tree.root / name)
-        known = {entry.original, *entry.ours}
+        known = {entry.original or GONE, *entry.ours}
         if name in wanted:
             known.add(_digest(wanted[name]))
-        if now not in known and not (now is None and entry.original is None):
+        if state_of(tree.root / name) not in known:
             foreign.append(name)
     if foreign:
         raise StateError(
@@ -135,29 +134,33 @@ def _announce(
     tree: SourceTree,
     before: Journal,
     entries: Mapping[str, Entry],
-    wanted: Mapping[str, bytes],
+    wanted: Wanted,
     additions: Path,
 ) -> None:
     """Write down what may be found if this run is killed, and keep the originals."""
     pending = {
-        name: Entry(entry.original, _with(entry.ours, wanted.get(name)))
+        name: Entry(entry.original, _with(entry.ours, wanted, name))
         for name, entry in entries.items()
     }
     # git must not offer to commit what is ours to take away again.
     files.write_text(tree.state / ".gitignore", "*\n")
     for name, entry in entries.items():
-        if entry.original is not None and sha256_of(tree.root / name) == entry.original:
+        if entry.original is not None and state_of(tree.root / name) == entry.original:
             treejournal.keep(tree.root, name, entry.original)
     journal = Journal(tree.commit, str(additions), settled=False, entries=pending)
     treejournal.save(tree.root, journal)
 
 
-def _with(ours: tuple[str, ...], data: bytes | None) -> tuple[str, ...]:
-    return ours if data is None else tuple(dict.fromkeys([*ours, _digest(data)]))
+def _with(ours: tuple[str, ...], wanted: Wanted, name: str) -> tuple[str, ...]:
+    new = [_digest(wanted[name])] if name in wanted else []
+    return tuple(dict.fromkeys([*ours, *new]))
 
 
-def _put(tree: SourceTree, name: str, data: bytes) -> None:
+def _put(tree: SourceTree, name: str, data: bytes | None) -> None:
     target = tree.root / name
+    if data is None:
+        target.unlink(missing_ok=True)
+        return
     mode = target.stat().st_mode & 0o777 if target.is_file() else 0o644
     treejournal.put(tree.root, name, data, mode)
 
@@ -170,7 +173,7 @@ def _restore(tree: SourceTree, before: Journal, names: list[str]) -> tuple[list[
             place.unlink()
             _remove_empty(tree.root, place.parent)
             removed.append(name)
-        elif entry.original is not None and sha256_of(place) != entry.original:
+        elif entry.original is not None and state_of(place) != entry.original:
             treejournal.put_back(tree.root, name)
             restored.append(name)
     return restored, removed
@@ -191,8 +194,12 @@ def _remove_empty(root: Path, directory: Path) -> None:
         directory = directory.parent
 
 
-def _digest(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
+def _digest(data: bytes | None) -> str:
+    return GONE if data is None else hashlib.sha256(data).hexdigest()
+
+
+def _own(path: Path) -> str | None:
+    return files.sha256_file(path) if path.is_file() else None
 
 
 @contextlib.contextmanager

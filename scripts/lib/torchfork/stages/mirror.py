@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,14 +20,15 @@ class Mirror:
     fingerprint: str  # of all that is in it
 
 
-def make(tree: SourceTree, read: Read, target: Path) -> Mirror:
+def make(tree: SourceTree, read: Read, target: Path, more: Sequence[str] = ()) -> Mirror:
     """Make the copy, or bring it up to date.
 
     read: gives a file's text as the tree's commit has it, whatever is applied.
+    more: files that `read` may know beyond those that are there, such as patches add.
     """
     wanted: dict[str, str] = {}
     for packaged, own in [("torchgen", "torchgen"), *PACKAGED.items()]:
-        for name in _names(tree, own):
+        for name in [*_names(tree, own), *(n for n in more if n.startswith(own + "/"))]:
             text = read(name)
             # None for a file that only an apply of ours has put there.
             if text is not None and not name.startswith("torchgen/packaged/"):

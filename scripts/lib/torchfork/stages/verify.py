@@ -46,6 +46,7 @@ def verify(
     workdir: Path,
     cache: Path,
     *,
+    upstream: Sequence[str] = (),
     say: Callable[[str], None] = lambda text: None,
     on_wait: Callable[[str], None] = lambda holder: None,
 ) -> Report:
@@ -53,11 +54,13 @@ def verify(
 
     workdir: keeps the environment between runs, and serves one of them at a time;
     cache: keeps the base's operator set.
+    upstream: for a wheel that was built from source, the schemas of the tree's own functions: there
+        is no other torch to ask then. The base's operators are asked where it is empty.
     Raises VerificationError with what differs.
     """
     guard = workdir.absolute() / "verify.lock"
     with files.lock(guard, f"verifying {wheel.name}", on_wait, LOCK_SECONDS):
-        return _verify(wheel.absolute(), base, manifest, workdir.absolute(), cache, say)
+        return _verify(wheel.absolute(), base, manifest, workdir.absolute(), cache, say, upstream)
 
 
 def _verify(
@@ -67,6 +70,7 @@ def _verify(
     workdir: Path,
     cache: Path,
     say: Callable[[str], None],
+    upstream_schemas: Sequence[str],
 ) -> Report:
     started = time.monotonic()
     metadata = _metadata(wheel)
@@ -83,7 +87,10 @@ def _verify(
     operators = list(manifest["operators"])
     told = _ask(python, neutral, None, operators)
     _check_version(wheel, metadata, told, python)
-    upstream = _base_schemas(base, python, neutral, cache)
+    if upstream_schemas:
+        upstream = _tree_schemas(upstream_schemas, told, python, neutral)
+    else:
+        upstream = _base_schemas(base, python, neutral, cache)
     _check_operators(wheel, upstream, told)
     say("requirements")
     _check_requirement(python, neutral, base, metadata["Version"])
@@ -164,6 +171,26 @@ def _base_schemas(base: Base, python: Path, neutral: Path, cache: Path) -> dict[
     schemas: dict[str, str] = told["schemas"]
     files.write_json(note, schemas)
     return schemas
+
+
+def _tree_schemas(
+    schemas: Sequence[str], told: Mapping[str, Any], python: Path, neutral: Path
+) -> dict[str, str]:
+    """The tree's own functions as torch words them, and what no native function declares.
+
+    prim, quantized and other operators that C++ registers by itself have no entry in the YAML: they
+    are taken as they come, for nothing of ours could have made them.
+    """
+    own = [_minimal(schema) for schema in schemas]
+    declared = {op["name"]: op["schema"] for op in _ask(python, neutral, None, own)["operators"]}
+    added = {op["name"] for op in told["operators"]}
+    others = {n: s for n, s in told["schemas"].items() if n not in declared and n not in added}
+    return {**declared, **others}
+
+
+def _minimal(schema: str) -> dict[str, str]:
+    name, _, overload = schema.partition("(")[0].partition(".")
+    return {"name": name, "overload": overload, "schema": schema}
 
 
 def _check_version(

@@ -1,11 +1,19 @@
 # What a source build adds to the tree's own CMake files, without touching them: included at the end
 # of project(Torch) (CMAKE_PROJECT_Torch_INCLUDE), which every release from 2.6 on has.
 #
+#   CMAKE_TORCHFORK_INCLUDE    directories of headers that upstream expects in third_party
 #   CMAKE_TORCHFORK_PROTOC     a protoc of the version of third_party/protobuf; it is then not built
 #   CMAKE_TORCHFORK_PCH        precompiled headers for the targets that have hundreds of files
 #   CMAKE_TORCHFORK_GENERATED  the -O level of generated bindings and dispatch code
 #
-# All three are cache variables, so that a reconfigure which ninja starts knows them too.
+# All of them are cache variables, so that a reconfigure which ninja starts knows them too.
+
+# No path of the machine gets into the libraries: the same sources give the same bytes anywhere.
+add_compile_options("-ffile-prefix-map=${CMAKE_SOURCE_DIR}=pytorch")
+
+if(CMAKE_TORCHFORK_INCLUDE)
+  include_directories(SYSTEM ${CMAKE_TORCHFORK_INCLUDE})
+endif()
 
 if(CMAKE_TORCHFORK_PROTOC)
   set(CAFFE2_CUSTOM_PROTOC_EXECUTABLE "${CMAKE_TORCHFORK_PROTOC}" CACHE FILEPATH "" FORCE)

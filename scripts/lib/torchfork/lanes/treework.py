@@ -1,0 +1,52 @@
+"""Where the work on one source tree with one set of additions is kept, and the lock on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from .. import files
+from ..additions import Additions
+from ..bases.sourcetree import SourceTree
+from ..ui import Ui
+
+LOCK_SECONDS = 3600.0
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the work on one tree with one set of additions is kept."""
+
+    root: Path
+
+    @property
+    def mirror(self) -> Path:
+        """The tree's code generator as a wheel has it."""
+        return self.root / "mirror"
+
+    @property
+    def merged(self) -> Path:
+        """The same with the additions in it."""
+        return self.root / "merged"
+
+
+def layout_for(tree: SourceTree, additions: Additions, work: Path) -> Layout:
+    """The directory for these additions and this tree; stable between edits."""
+    key = files.sha256_text(str(tree.root), str(additions.root))
+    return Layout(work / f"tree-{tree.version}-{key[:12]}")
+
+
+@contextmanager
+def locked(layout: Layout, ui: Ui) -> Iterator[None]:
+    """Hold a layout; a second run waits and says for whom."""
+
+    def waiting(holder: str) -> None:
+        ui.warn(f"another run works on this tree: {holder}; waiting for it")
+
+    guard = layout.root.with_name(f"{layout.root.name}.lock")
+    with files.lock(guard, f"working on {layout.root.name}", waiting, LOCK_SECONDS):
+        layout.root.mkdir(parents=True, exist_ok=True)
+        files.remove_leavings(layout.root)
+        yield

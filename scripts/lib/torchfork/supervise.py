@@ -1,0 +1,64 @@
+"""Runs a command and its descendants as one group that ends with whoever started it.
+
+A build starts make programs that start compilers. When torchfork is killed they must end too, or
+they would go on writing objects beside those of the next run. Linux tells a direct child that its
+parent died; this program is that child, and tells everybody below it. Run as a script: nothing of
+torchfork is imported here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from types import FrameType
+
+_PARENT_DEATH = 1  # PR_SET_PDEATHSIG
+_GRACE = 20.0  # seconds that programs get to end by themselves
+
+
+def main(command: list[str]) -> int:
+    """Run the command; its exit status, or 128 and the signal that ended it."""
+    parent = os.getppid()
+    os.setpgid(0, 0)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PARENT_DEATH, signal.SIGTERM)
+    if os.getppid() != parent:
+        return 1  # it was gone before we could ask to be told
+    running = subprocess.Popen(command)
+    ended: list[int] = []
+
+    def end(number: int, _frame: FrameType | None) -> None:
+        if not ended:
+            ended.append(number)
+            _interrupt_group()
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, end)
+    deadline = None
+    while True:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            status = running.wait(timeout=0.2)
+            break
+        if ended and deadline is None:
+            deadline = time.monotonic() + _GRACE
+        if deadline is not None and time.monotonic() > deadline:
+            os.killpg(0, signal.SIGKILL)
+    if ended:
+        return 128 + ended[0]
+    return status if status >= 0 else 128 - status
+
+
+def _interrupt_group() -> None:
+    """SIGINT to everybody else of the group: ninja then deletes what is half-written."""
+    kept = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.killpg(0, signal.SIGINT)
+    signal.signal(signal.SIGINT, kept)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,241 @@
+"""Debian's pieces: pinned, fetched through a mirror, hashed before use, put together as a whole."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import re
+import shutil
+import subprocess
+import tarfile
+from pathlib import Path
+
+import pytest
+import sample_tree as sample
+
+from torchfork.bases import archives, debian, debianpins, sourcetree
+from torchfork.bases.debianpins import DebianPins
+from torchfork.errors import (
+    BaseRefusedError,
+    DownloadError,
+    HashMismatchError,
+    UnknownReleaseError,
+    UsageError,
+)
+from torchfork.releases import load as load_releases
+
+FILE = "pool/main/p/pytorch/pytorch_9.1.0.orig.tar.gz"
+PART = "pool/main/p/part/part_1.0.orig.tar.xz"
+
+
+def quiet(*_: object) -> None:
+    """Nobody looks."""
+
+
+def tarball(path: Path, source: Path, top: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    mode = "w:xz" if path.suffix == ".xz" else "w:gz"
+    with tarfile.open(path, mode) as archive:  # type: ignore[call-overload]
+        archive.add(source, top)
+
+
+@pytest.fixture
+def mirror(tmp_path: Path) -> Path:
+    root = tmp_path / "mirror"
+    sample.write(tmp_path / "upstream")
+    tarball(root / FILE, tmp_path / "upstream", "pytorch-v9.1.0")
+    (tmp_path / "part" / "sub").mkdir(parents=True)
+    (tmp_path / "part" / "sub" / "part.h").write_text("#define VERSION 3\n")
+    (tmp_path / "part" / "other").write_text("left out")
+    tarball(root / PART, tmp_path / "part", "part-1.0")
+    return root
+
+
+@pytest.fixture
+def pins(mirror: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DebianPins:
+    def source(file: str, more: str) -> str:
+        data = (mirror / file).read_bytes()
+        return (
+            f'[[source]]\nfile = "{file}"\nsha256 = "{hashlib.sha256(data).hexdigest()}"\n'
+            f"size = {len(data)}\n{more}\n"
+        )
+
+    text = (
+        f'version = "9.1.0"\ncommit = "{"ab" * 20}"\nmachine = "x86_64"\n'
+        + source(FILE, 'into = ""')
+        + source(PART, 'into = "third_party/part"\nonly = "sub"')
+        + '[[edit]]\nfile = "third_party/part/part.h"\nfind = "VERSION 3"\n'
+        'replace = "VERSION 4"\nreason = "a test"\n'
+        '[[directory]]\npath = "third_party/empty/deep"\n'
+    )
+    (tmp_path / "ci").mkdir()
+    (tmp_path / "ci" / "debian-9.1.0.toml").write_text(text)
+    monkeypatch.setattr(debianpins, "DIRECTORY", tmp_path / "ci")
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    monkeypatch.setattr("platform.system", lambda: "Linux")
+    return debianpins.load("9.1.0")
+
+
+def fetched(pins: DebianPins, mirror: Path, cache: Path) -> dict[debianpins.Archive, Path]:
+    environment = {debian.MIRROR: f"file://{mirror}"}
+    return debian.fetch(pins, cache, environment, quiet, quiet)
+
+
+def test_the_pieces_are_put_where_upstreams_submodules_would_lie(
+    pins: DebianPins, mirror: Path, tmp_path: Path
+) -> None:
+    made = debian.assemble(pins, fetched(pins, mirror, tmp_path / "c"), tmp_path / "trees", quiet)
+    tree = made.tree
+    assert (tree.version, tree.commit, tree.is_git) == ("9.1.0", "ab" * 20, False)
+    assert (tree.root / "third_party/part/part.h").read_text() == "#define VERSION 4\n"
+    assert not (tree.root / "third_party/part/other").exists()
+    assert (tree.root / "third_party/empty/deep").is_dir()
+    assert sourcetree.hand_edits(tree, {}) == []
+    (tree.root / "setup.py").write_text("edited")
+    assert sourcetree.hand_edits(tree, {}) == ["setup.py"]
+
+
+def test_what_is_there_is_neither_fetched_nor_unpacked_again(
+    pins: DebianPins, mirror: Path, tmp_path: Path
+) -> None:
+    first = fetched(pins, mirror, tmp_path / "c")
+    made = debian.assemble(pins, first, tmp_path / "trees", quiet)
+    (made.tree.root / "note").write_text("kept")
+    shutil.rmtree(mirror)
+    assert fetched(pins, mirror, tmp_path / "c") == first
+    again = debian.assemble(pins, first, tmp_path / "trees", quiet)
+    assert (again.tree.root / "note").read_text() == "kept"
+
+
+def test_another_file_than_the_pinned_one_is_refused_and_not_kept(
+    pins: DebianPins, mirror: Path, tmp_path: Path
+) -> None:
+    (mirror / PART).write_bytes(b"something else")
+    with pytest.raises(HashMismatchError, match=r"part_1\.0") as caught:
+        fetched(pins, mirror, tmp_path / "c")
+    assert re.search(r"sha256 \w{64}\npinned \w{64}", caught.value.why)
+    kept = [path.name for path in (tmp_path / "c" / "sources").rglob("*") if path.is_file()]
+    assert kept == ["pytorch_9.1.0.orig.tar.gz"]  # what came whole before it stays
+
+
+def test_a_damaged_file_in_the_cache_is_fetched_again(
+    pins: DebianPins, mirror: Path, tmp_path: Path
+) -> None:
+    found = fetched(pins, mirror, tmp_path / "c")
+    path = next(iter(found.values()))
+    path.write_bytes(path.read_bytes()[:100])
+    assert fetched(pins, mirror, tmp_path / "c") == found
+    assert path.stat().st_size > 100
+
+
+def test_a_mirror_that_has_not_the_file_is_told_with_the_other_sources(
+    pins: DebianPins, mirror: Path, tmp_path: Path
+) -> None:
+    (mirror / FILE).unlink()
+    with pytest.raises(DownloadError, match="no mirror gave") as caught:
+        fetched(pins, mirror, tmp_path / "c")
+    assert str(mirror) in caught.value.why
+    assert debian.MIRROR in caught.value.next and "--source git" in caught.value.next
+
+
+def test_an_edit_that_does_not_match_is_refused_and_leaves_no_tree(
+    pins: DebianPins, mirror: Path, tmp_path: Path
+) -> None:
+    text = pins.path.read_text().replace("VERSION 3", "VERSION 33")
+    pins.path.write_text(text)
+    changed = debianpins.load("9.1.0")
+    with pytest.raises(BaseRefusedError, match="does not match"):
+        debian.assemble(
+            changed, fetched(changed, mirror, tmp_path / "c"), tmp_path / "trees", quiet
+        )
+    assert [path for path in (tmp_path / "trees").iterdir() if path.is_dir()] == []
+
+
+def test_a_release_that_is_not_pinned_lists_those_that_are(pins: DebianPins) -> None:
+    with pytest.raises(UnknownReleaseError, match=r"no torch 2\.13\.0") as caught:
+        debianpins.load("2.13.0")
+    assert "9.1.0" in caught.value.why
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('into = "third_party/part"', 'into = "../part"'),
+        ('file = "pool/main/p/part', 'file = "/etc/part'),
+        ('file = "pool/main/p/part', 'file = "pool/../p/part'),
+        ('path = "third_party/empty', 'path = "/third_party/empty'),
+        ("size = ", "bytes = "),
+    ],
+)
+def test_pins_that_lead_elsewhere_are_malformed(pins: DebianPins, old: str, new: str) -> None:
+    text = pins.path.read_text()
+    assert old in text
+    pins.path.write_text(text.replace(old, new))
+    with pytest.raises(UsageError, match="malformed"):
+        debianpins.load("9.1.0")
+
+
+def test_the_projects_own_pins_are_of_the_commits_of_its_releases() -> None:
+    for version in debianpins.versions():
+        own = debianpins.load(version)
+        assert load_releases().get(version).commit == own.commit
+        assert own.archives and own.requirements and own.options
+        assert all("==" in requirement.name for requirement in own.requirements)
+
+
+@pytest.mark.parametrize("name", ["top/../../out", "top/link/../../../out"])
+def test_a_member_that_leads_out_of_an_archive_is_refused(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "bad.tar"
+    with tarfile.open(path, "w") as archive:
+        archive.addfile(tarfile.TarInfo(name), io.BytesIO())
+    with pytest.raises(BaseRefusedError, match="damaged, or has a member"):
+        archives.unpack_tar(path, tmp_path / "target" / "tree")
+    assert not (tmp_path / "out").exists() and not (tmp_path / "target" / "out").exists()
+
+
+@pytest.mark.parametrize(("link", "good"), [("../a", True), ("../../../a", False), ("/etc", False)])
+def test_a_link_may_not_lead_out_of_an_archive(tmp_path: Path, link: str, good: bool) -> None:
+    path = tmp_path / "linked.tar"
+    member = tarfile.TarInfo("top/d/link")
+    member.type, member.linkname = tarfile.SYMTYPE, link
+    with tarfile.open(path, "w") as archive:
+        archive.addfile(member)
+    if good:
+        archives.unpack_tar(path, tmp_path / "tree")
+        assert (tmp_path / "tree" / "d" / "link").is_symlink()
+        return
+    with pytest.raises(BaseRefusedError):
+        archives.unpack_tar(path, tmp_path / "tree")
+
+
+def test_a_truncated_archive_is_told(tmp_path: Path, mirror: Path) -> None:
+    cut = tmp_path / "cut.tar.gz"
+    cut.write_bytes((mirror / FILE).read_bytes()[:200])
+    with pytest.raises(BaseRefusedError, match="damaged"):
+        archives.unpack_tar(cut, tmp_path / "tree")
+
+
+@pytest.mark.skipif(not shutil.which("dpkg-deb"), reason="needs dpkg-deb")
+def test_a_package_is_unpacked_and_its_programs_find_their_libraries(tmp_path: Path) -> None:
+    package = tmp_path / "package"
+    (package / "DEBIAN").mkdir(parents=True)
+    (package / "DEBIAN" / "control").write_text(
+        "Package: p\nVersion: 1\nArchitecture: all\nMaintainer: a <a@example.org>\nDescription: d\n"
+    )
+    (package / "DEBIAN" / "postinst").write_text("#!/bin/sh\ntouch " + str(tmp_path / "installed"))
+    (package / "DEBIAN" / "postinst").chmod(0o755)
+    program = package / "usr" / "bin" / "tool"
+    program.parent.mkdir(parents=True)
+    program.write_text('#!/bin/sh\necho "$LD_LIBRARY_PATH" "$1"\n')
+    program.chmod(0o755)
+    (package / "usr" / "lib" / "machine").mkdir(parents=True)
+    deb = tmp_path / "p.deb"
+    subprocess.run(["dpkg-deb", "--build", package, deb], check=True, capture_output=True)
+    prefix = tmp_path / "pre fix"
+    archives.unpack_deb(deb, prefix)
+    debian._wrap_programs(prefix)
+    told = subprocess.run(
+        [prefix / "usr/bin/tool", "x"], check=True, capture_output=True, text=True
+    ).stdout
+    assert "lib/machine" in told and told.endswith("x\n")
+    assert not (tmp_path / "installed").exists()

@@ -1,0 +1,138 @@
+"""The git source: the pinned commit and its submodules, whatever the network does meanwhile."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+import sample_tree as sample
+
+from torchfork.bases import gitclone, sourcetree
+from torchfork.bases.sourcetree import SourceTree
+from torchfork.errors import BaseRefusedError, DownloadError
+from torchfork.releases import Release
+
+
+@pytest.fixture
+def upstream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, str]:
+    """A repository with a submodule that may be fetched from, and its commit."""
+    for name, value in sample.GIT.items():
+        monkeypatch.setenv(name, value)
+    # git refuses submodules from local paths unless told otherwise; a mirror is not local.
+    monkeypatch.setenv("GIT_CONFIG_COUNT", "1")
+    monkeypatch.setenv("GIT_CONFIG_KEY_0", "protocol.file.allow")
+    monkeypatch.setenv("GIT_CONFIG_VALUE_0", "always")
+    sample.part(tmp_path / "part")
+    root = tmp_path / "up stream"
+    commit = sample.repository(root, tmp_path / "part")
+    sample.git(root, "config", "uploadpack.allowAnySHA1InWant", "true")
+    (root / "later").write_text("")
+    sample.git(root, "add", "-A")
+    sample.git(root, "commit", "-q", "-m", "later than the release")
+    return root, commit
+
+
+def clone(source: Path, commit: str, root: Path, **environment: str) -> SourceTree:
+    release = Release(sample.VERSION, commit, ())
+    url = None if environment else f"file://{source}"
+    said: list[str] = []
+    return gitclone.clone(
+        release, url, root, environment, lambda *a: said.append(a[2]), said.append
+    )
+
+
+def test_the_pinned_commit_is_cloned_shallow_with_its_submodules(
+    upstream: tuple[Path, str], tmp_path: Path
+) -> None:
+    tree = clone(*upstream, tmp_path / "trees")
+    assert (tree.commit, tree.version, tree.is_git) == (upstream[1], sample.VERSION, True)
+    assert (tree.root / "third_party/part/part.h").is_file()
+    assert not (tree.root / "later").exists()
+    assert sample.git(tree.root, "rev-list", "--count", "HEAD") == "1"
+    assert sourcetree.hand_edits(tree, {}) == []
+
+
+def test_another_repository_can_be_named_by_a_variable(
+    upstream: tuple[Path, str], tmp_path: Path
+) -> None:
+    url = f"file://{upstream[0]}"
+    tree = clone(*upstream, tmp_path / "trees", **{gitclone.URL: url})
+    assert tree.commit == upstream[1]
+
+
+def test_a_clone_that_is_there_is_taken_without_asking_anybody(
+    upstream: tuple[Path, str], tmp_path: Path
+) -> None:
+    tree = clone(*upstream, tmp_path / "trees")
+    shutil.rmtree(upstream[0])
+    shutil.rmtree(tmp_path / "part")
+    assert clone(*upstream, tmp_path / "trees") == tree
+
+
+@pytest.mark.parametrize("broken", ["repository", "commit", "checkout", "submodule"])
+def test_a_clone_that_broke_off_is_gone_on_with(
+    upstream: tuple[Path, str], tmp_path: Path, broken: str
+) -> None:
+    trees = tmp_path / "trees"
+    place = trees / f"git-{sample.VERSION}-{upstream[1][:12]}"
+    if broken == "repository":
+        place.mkdir(parents=True)
+    elif broken == "commit":
+        place.mkdir(parents=True)
+        sample.git(place, "init", "-q")
+    elif broken == "checkout":
+        place.mkdir(parents=True)
+        sample.git(place, "init", "-q")
+        sample.git(place, "fetch", "-q", "--depth=1", f"file://{upstream[0]}", upstream[1])
+    else:
+        hidden = tmp_path / "part hidden"
+        (tmp_path / "part").rename(hidden)
+        with pytest.raises(DownloadError, match="submodules"):
+            clone(*upstream, trees)
+        hidden.rename(tmp_path / "part")
+    tree = clone(*upstream, trees)
+    assert tree.commit == upstream[1] and (tree.root / "third_party/part/part.h").is_file()
+
+
+def test_a_host_that_cannot_be_reached_is_told_with_the_other_sources(tmp_path: Path) -> None:
+    release = Release("2.6.0", "0" * 40, ())
+    with pytest.raises(DownloadError, match="cannot be reached") as caught:
+        gitclone.clone(
+            release, f"file://{tmp_path / 'nowhere'}", tmp_path / "trees", {},
+            lambda *a: None, lambda h: None,
+        )  # fmt: skip
+    assert "--source debian" in caught.value.next and "--source PATH" in caught.value.next
+    assert "nowhere" in caught.value.where
+
+
+def test_a_commit_that_the_repository_lacks_is_told(
+    upstream: tuple[Path, str], tmp_path: Path
+) -> None:
+    with pytest.raises(DownloadError, match="fetch torch") as caught:
+        clone(upstream[0], "1" * 40, tmp_path / "trees")
+    assert "1" * 40 in caught.value.where or "1" * 40 in caught.value.why
+
+
+@pytest.mark.parametrize("state", ["missing", "moved"])
+def test_a_submodule_that_is_missing_or_moved_is_named(
+    upstream: tuple[Path, str], tmp_path: Path, state: str
+) -> None:
+    tree = clone(*upstream, tmp_path / "trees")
+    part = tree.root / "third_party" / "part"
+    if state == "missing":
+        sample.git(tree.root, "submodule", "--quiet", "deinit", "-f", "third_party/part")
+    else:
+        (part / "part.h").write_text("// other\n")
+        sample.git(part, "commit", "-q", "-a", "-m", "moved")
+    with pytest.raises(BaseRefusedError, match="submodule") as caught:
+        gitclone.require_submodules(tree)
+    assert "third_party/part" in caught.value.why and "submodule update" in caught.value.next
+
+
+def test_edits_in_a_clone_are_never_overwritten(upstream: tuple[Path, str], tmp_path: Path) -> None:
+    tree = clone(*upstream, tmp_path / "trees")
+    (tree.root / sample.CAPITAL).write_text("// mine\n")
+    clone(*upstream, tmp_path / "trees")
+    assert (tree.root / sample.CAPITAL).read_text() == "// mine\n"
+    assert sourcetree.hand_edits(tree, {}) == [sample.CAPITAL]
