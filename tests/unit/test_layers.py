@@ -21,7 +21,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 # here belongs to the layer that names it.
 LAYERS = (
     ("errors",),
-    ("process", "files", "ui", "cache", "pytext", "rawzip", "markers"),
+    ("process", "files", "ui", "cache", "pytext", "rawzip", "markers", "buildlog", "supervise"),
     ("releases", "additions", "pip"),
     ("bases",),
     ("traits", "toolchain", "upstream", "merged", "units", "ninjafile", "complaints", "cleanenv"),

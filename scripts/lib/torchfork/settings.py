@@ -16,6 +16,8 @@ from .bases.sourcetree import SourceTree
 
 Origin = Literal["user", "machine", "source", "default"]
 
+# The file in a build directory that says how it was made.
+SETTINGS = "torchfork-settings.json"
 # Peak of the heaviest file of a CPU build with GCC 12 was 2.1 GB; nvcc takes about 5 GB on
 # attention kernels.
 BYTES_PER_JOB = 2_100_000_000

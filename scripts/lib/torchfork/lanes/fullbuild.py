@@ -16,15 +16,18 @@ from ..bases.base import Base, Interpreter
 from ..bases.sources import Opened
 from ..bases.versions import read_version_file
 from ..errors import VerificationError
-from ..releases import Release
+from ..releases import PINS, Release
 from ..settings import Setting
-from ..stages import buildenv, bundle, pack, verify, wheelbuild
+from ..stages import buildenv, bundle, pack, platform, preflight, verify, wheelbuild
 from ..ui import Ui
 from .treework import Layout
 
 SUPPORT = Path(__file__).resolve().parents[1] / "support" / "source_build.cmake"
 # The -O level of generated code; see the comment in source_build.cmake.
 GENERATED_LEVEL = "-O1"
+DEFAULT_LEVEL = "-O1"
+# Files of a release that compile as one; see ci/find_unity_groups.py.
+UNITY = PINS.parent
 
 
 @dataclass(frozen=True)
@@ -76,9 +79,8 @@ def settle(opened: Opened, python: Path | None, version: str | None) -> tuple[Se
     ]
     source += [
         Setting("CMAKE_PROJECT_Torch_INCLUDE", str(SUPPORT), "default", "the settings below"),
-        Setting("CMAKE_TORCHFORK_GENERATED", GENERATED_LEVEL, "default",
-                "generated code: half of its compile time, no kernel's speed"),
-    ]  # fmt: skip
+        *_tuning(opened),
+    ]
     if python:
         for name, value in buildenv.require_cmake(opened.tree, python).items():
             reason = "CMake 4 refuses parts of older trees"
@@ -88,6 +90,23 @@ def settle(opened: Opened, python: Path | None, version: str | None) -> tuple[Se
         epoch=pack.epoch_from(),
     )  # fmt: skip
     return tuple(found)
+
+
+def _tuning(opened: Opened) -> list[Setting]:
+    """What saves compile time; an empty value of the user's own takes each of them back."""
+    found = [
+        Setting("CMAKE_TORCHFORK_GENERATED", GENERATED_LEVEL, "default",
+                "generated code compiles faster, no kernel runs slower"),
+        Setting("CMAKE_TORCHFORK_DEFAULT", DEFAULT_LEVEL, "default",
+                "kernels that only processors without AVX2 run"),
+    ]  # fmt: skip
+    groups = UNITY / f"unity-{opened.tree.version}.txt"
+    if groups.is_file():
+        found.append(
+            Setting("CMAKE_TORCHFORK_UNITY", str(groups), "default",
+                    "small files that parse the same headers compile as one")
+        )  # fmt: skip
+    return found
 
 
 def build(
@@ -101,8 +120,8 @@ def build(
 ) -> wheelbuild.Built:
     """Configure, compile and make the backend's wheel; minutes to hours."""
     tree = opened.tree
-    wheelbuild.require_same_settings(tree, environment.settings, environment.python, fresh=fresh)
-    warning = wheelbuild.require_space(tree, environment.settings)
+    preflight.require_same_settings(tree, environment.settings, environment.python, fresh=fresh)
+    warning = preflight.require_space(tree, environment.settings)
     if warning:
         ui.warn(warning)
     log = layout.root / "build.log"
@@ -159,7 +178,7 @@ def _as_base(
         (unpacked / "torch" / "version.py").read_text(encoding="utf-8"), "torch/version.py"
     )
     dist_info = next(path.name for path in unpacked.glob("torch-*.dist-info"))
-    tag = bundle.platform_tag(unpacked, overlay, wheel.name.removesuffix(".whl").split("-", 2)[2])
+    tag = _platform_tag(wheel.name.removesuffix(".whl").split("-", 2)[2], unpacked, overlay)
     return Base(
         root=unpacked,
         version=told.version,
@@ -171,6 +190,15 @@ def _as_base(
         identity=files.sha256_file(wheel),
         interpreter=interpreter,
     )
+
+
+def _platform_tag(wheel_tag: str, *roots: Path) -> str:
+    """The wheel's tag with the oldest glibc that all of its libraries load on."""
+    head, _, system = wheel_tag.rpartition("-")
+    if not system.startswith("linux_"):
+        return wheel_tag
+    major, minor = platform.needed_glibc([path for r in roots for path in bundle.elf_files(r)])
+    return f"{head}-manylinux_{major}_{minor}_{system.removeprefix('linux_')}"
 
 
 def check_version(base: Base, wanted: str) -> None:

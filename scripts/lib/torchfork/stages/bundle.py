@@ -13,7 +13,6 @@ from elftools.elf.elffile import ELFFile
 
 from .. import files, process
 from ..errors import BaseRefusedError, ToolMissingError
-from .platform import needed_glibc
 
 LIBRARIES = "torch/lib"
 # What every Linux with this C library has, as the manylinux policies list it (PEP 600).
@@ -37,7 +36,7 @@ def complete(unpacked: Path, overlay: Path, sources: Sequence[Path], compiler: s
     Raises ToolMissingError for a library that is nowhere.
     """
     shutil.rmtree(overlay, ignore_errors=True)
-    ours = {path.relative_to(unpacked).as_posix(): path for path in _elf_files(unpacked)}
+    ours = {path.relative_to(unpacked).as_posix(): path for path in elf_files(unpacked)}
     there = {Path(name).name for name in ours}
     waiting = sorted({need for path in ours.values() for need in needed(path)} - there)
     added: dict[str, Path] = {}
@@ -58,16 +57,6 @@ def complete(unpacked: Path, overlay: Path, sources: Sequence[Path], compiler: s
     return sorted(added)
 
 
-def platform_tag(unpacked: Path, overlay: Path, wheel_tag: str) -> str:
-    """The wheel's tag with the oldest glibc that all of its libraries load on."""
-    head, _, platform = wheel_tag.rpartition("-")
-    if not platform.startswith("linux_"):
-        return wheel_tag
-    libraries = [*_elf_files(unpacked), *_elf_files(overlay)]
-    major, minor = needed_glibc(libraries)
-    return f"{head}-manylinux_{major}_{minor}_{platform.removeprefix('linux_')}"
-
-
 def needed(path: Path) -> list[str]:
     """The libraries that a library names as needed."""
     with path.open("rb") as stream:
@@ -77,7 +66,8 @@ def needed(path: Path) -> list[str]:
         return [tag.needed for tag in section.iter_tags("DT_NEEDED")]
 
 
-def _elf_files(root: Path) -> list[Path]:
+def elf_files(root: Path) -> list[Path]:
+    """Every library and program below a directory, sorted."""
     found = []
     for path in files.tree_files(root):
         with path.open("rb") as stream:

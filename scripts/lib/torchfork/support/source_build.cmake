@@ -3,8 +3,9 @@
 #
 #   CMAKE_TORCHFORK_INCLUDE    directories of headers that upstream expects in third_party
 #   CMAKE_TORCHFORK_PROTOC     a protoc of the version of third_party/protobuf; it is then not built
-#   CMAKE_TORCHFORK_PCH        precompiled headers for the targets that have hundreds of files
 #   CMAKE_TORCHFORK_GENERATED  the -O level of generated bindings and dispatch code
+#   CMAKE_TORCHFORK_DEFAULT    the -O level of kernels for processors without AVX2
+#   CMAKE_TORCHFORK_UNITY      a list of files that compile as one: a target and its files a line
 #
 # All of them are cache variables, so that a reconfigure which ninja starts knows them too.
 
@@ -21,29 +22,52 @@ if(CMAKE_TORCHFORK_PROTOC)
   set(protobuf_BUILD_PROTOC_BINARIES OFF CACHE BOOL "" FORCE)
 endif()
 
-# Generated files are wide, not deep: thousands of small functions that box, unbox and dispatch. What
-# the optimizer does to them takes half of their compile time and changes no kernel.
-function(torchfork_generated target pattern)
+# Appends an option to those sources of a target whose paths match: the last -O of a command counts.
+function(torchfork_option target option pattern)
   if(NOT TARGET ${target})
     return()
   endif()
   get_target_property(sources ${target} SOURCES)
   list(FILTER sources INCLUDE REGEX "${pattern}")
-  set_property(SOURCE ${sources} TARGET_DIRECTORY ${target}
-    APPEND PROPERTY COMPILE_OPTIONS "${CMAKE_TORCHFORK_GENERATED}")
+  if(sources)
+    set_property(SOURCE ${sources} TARGET_DIRECTORY ${target}
+      APPEND PROPERTY COMPILE_OPTIONS "${option}")
+  endif()
 endfunction()
 
-function(torchfork_precompile target)
-  if(TARGET ${target})
-    target_precompile_headers(${target} PRIVATE ${ARGN})
-  endif()
+# Most of a small file's time goes into headers that its neighbours include too. Which files may be
+# compiled as one was tried out for the release at hand (ci/find_unity_groups.py).
+function(torchfork_unity list)
+  file(STRINGS "${list}" lines REGEX "^[^#]")
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${list}")
+  set(number 0)
+  foreach(line IN LISTS lines)
+    separate_arguments(words UNIX_COMMAND "${line}")
+    list(POP_FRONT words target)
+    if(NOT TARGET ${target})
+      continue()
+    endif()
+    list(TRANSFORM words PREPEND "${CMAKE_SOURCE_DIR}/")
+    math(EXPR number "${number} + 1")
+    set_property(SOURCE ${words} TARGET_DIRECTORY ${target} PROPERTY UNITY_GROUP "torchfork${number}")
+    set_target_properties(${target} PROPERTIES
+      UNITY_BUILD ON UNITY_BUILD_MODE GROUP UNITY_BUILD_RELOCATABLE ON)
+  endforeach()
 endfunction()
 
 # Runs when every directory is known.
 function(torchfork_tune)
   if(CMAKE_TORCHFORK_GENERATED)
-    torchfork_generated(torch_cpu "autograd/generated/|lazy/generated/|/build/aten/src/ATen/Reg|/build/aten/src/ATen/Op|/build/aten/src/ATen/Comp")
-    torchfork_generated(torch_python "autograd/generated/")
+    # Generated files are wide, not deep: thousands of small functions that box, unbox and dispatch.
+    torchfork_option(torch_cpu "${CMAKE_TORCHFORK_GENERATED}"
+      "/(autograd|lazy)/generated/|/build/aten/src/ATen/(Register|Operators|Composite|UfuncCPU_)")
+    torchfork_option(torch_python "${CMAKE_TORCHFORK_GENERATED}" "/autograd/generated/")
+  endif()
+  if(CMAKE_TORCHFORK_DEFAULT)
+    torchfork_option(torch_cpu "${CMAKE_TORCHFORK_DEFAULT}" "\\.DEFAULT\\.cpp$")
+  endif()
+  if(CMAKE_TORCHFORK_UNITY)
+    torchfork_unity("${CMAKE_TORCHFORK_UNITY}")
   endif()
 endfunction()
 cmake_language(DEFER CALL torchfork_tune)

@@ -1,0 +1,243 @@
+"""The build of a whole tree: checked before, one line while it runs, gone on with after a kill."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import sample_additions
+import sample_tree as sample
+
+from torchfork import process, supervise, toolchain
+from torchfork.additions import Additions
+from torchfork.bases.sourcetree import SourceTree
+from torchfork.errors import CompileError, OutputError, StateError, ToolMissingError
+from torchfork.settings import Setting
+from torchfork.stages import buildenv, preflight, wheelbuild
+
+SETTLED = (Setting("USE_CUDA", "0", "default", ""), Setting("MAX_JOBS", "1", "machine", ""))
+# Stands for `python -m build`: runs what the test wrote into the tree's setup.py.
+FRONTEND = """\
+import runpy, sys
+sys.argv = [sys.argv[-1] + "/setup.py", *sys.argv]
+runpy.run_path(sys.argv[0])
+"""
+GOOD = """\
+import os, sys
+print("[1/2] Building CXX object a.o")
+print("[2/2] Linking CXX shared library", os.environ["USE_CUDA"], flush=True)
+out = sys.argv[sys.argv.index("--outdir") + 1]
+os.makedirs(out, exist_ok=True)
+open(out + "/torch-9.1.0+ext1-cp311-cp311-linux_x86_64.whl", "w").write("a wheel")
+"""
+
+
+class Bench:
+    """A tree whose setup.py is the test's own."""
+
+    def __init__(self, root: Path) -> None:
+        self.tree: SourceTree = sample.unpacked(root / "tree")
+        self.additions: Additions = sample_additions.write(
+            root / "additions", native__cpu__SwingKernel_cpp="// a kernel\n"
+        )
+        self.log, self.out = root / "build.log", root / "raw"
+        self.shown: list[str] = []
+        self.python = root / "env" / "bin" / "python"
+        modules = root / "modules"
+        (modules / "build").mkdir(parents=True)
+        (modules / "build" / "__main__.py").write_text(FRONTEND)
+        self.python.parent.mkdir(parents=True)
+        self.python.write_text(f'#!/bin/sh\nPYTHONPATH="{modules}" exec "{sys.executable}" "$@"\n')
+        self.python.chmod(0o755)
+
+    def build(self, setup: str) -> wheelbuild.Built:
+        (self.tree.root / "setup.py").write_text(setup)
+        return wheelbuild.build(
+            self.tree, self.python, SETTLED, self.out, self.log, self.additions,
+            lambda done, total, text: self.shown.append(text),
+        )  # fmt: skip
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path / "a place")
+
+
+def test_the_backends_wheel_comes_out_and_the_output_is_in_the_log(bench: Bench) -> None:
+    built = bench.build(GOOD)
+    assert built.wheel.read_text() == "a wheel" and built.steps == 2
+    assert bench.shown == ["1 of 2", bench.shown[1]] and bench.shown[1].startswith("2 of 2")
+    assert "[2/2] Linking CXX shared library 0" in bench.log.read_text()
+
+
+def test_a_second_run_adds_to_the_log_and_judges_its_own_part(bench: Bench) -> None:
+    with pytest.raises(CompileError):
+        bench.build("print('old.cpp:1:1: error: of the first run'); raise SystemExit(1)")
+    with pytest.raises(CompileError) as caught:
+        bench.build("print('new.cpp:2:1: error: of the second'); raise SystemExit(1)")
+    assert "new.cpp:2" in caught.value.where and "first run" in bench.log.read_text()
+
+
+def test_an_error_in_a_copied_kernel_is_told_by_its_line_in_the_additions(bench: Bench) -> None:
+    kernel = bench.tree.root / "aten/src/ATen/native/cpu/SwingKernel.cpp"
+    text = f"FAILED: x.o\\n{kernel}:7:3: error: no semicolon"
+    with pytest.raises(CompileError) as caught:
+        bench.build(f"print({text!r}.replace('\\\\n', chr(10))); raise SystemExit(1)")
+    source = bench.additions.source_root / "native/cpu/SwingKernel.cpp"
+    assert caught.value.where == f"{source}:7" and "no semicolon" in caught.value.why
+
+
+def test_a_killed_compiler_is_told_as_too_little_memory(bench: Bench) -> None:
+    said = "FAILED: x.o\\nc++: fatal error: Killed signal terminated program cc1plus"
+    with pytest.raises(CompileError, match="out of memory") as caught:
+        bench.build(f"print('{said}'); raise SystemExit(1)")
+    assert "MAX_JOBS=1" in caught.value.next
+
+
+def test_a_missing_header_is_told_by_name(bench: Bench) -> None:
+    said = "FAILED: x.o\\nx.cpp:1:10: fatal error: cpuinfo.h: No such file or directory"
+    with pytest.raises(ToolMissingError, match=r"cpuinfo\.h"):
+        bench.build(f"print('{said}'); raise SystemExit(1)")
+
+
+def test_a_full_disk_is_told(bench: Bench) -> None:
+    with pytest.raises(OutputError, match="disk is full"):
+        bench.build("print('x: No space left on device'); raise SystemExit(1)")
+
+
+def test_too_little_disk_is_refused_before_anything_runs(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = type("usage", (), {"free": 10**9})
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    with pytest.raises(OutputError, match=r"needs 8 GB of disk, 1\.0 GB are free"):
+        preflight.require_space(bench.tree, SETTLED)
+
+
+def test_too_little_memory_is_warned_of(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(toolchain, "available_memory", lambda: 3 * 10**9)
+    four = (Setting("MAX_JOBS", "4", "user", ""),)
+    assert "MAX_JOBS=2" in preflight.require_space(bench.tree, four)
+    assert preflight.require_space(bench.tree, SETTLED) == ""
+
+
+def same(bench: Bench, *more: Setting, fresh: bool = False) -> None:
+    preflight.require_same_settings(bench.tree, (*SETTLED, *more), bench.python, fresh=fresh)
+
+
+def test_a_build_directory_of_other_settings_is_named_and_rebuilt_only_with_consent(
+    bench: Bench,
+) -> None:
+    same(bench)  # none yet
+    bench.build(GOOD)
+    same(bench)
+    same(bench, Setting("CCACHE_DIR", "/elsewhere", "user", ""))
+    with pytest.raises(StateError, match="other settings") as caught:
+        same(bench, Setting("CXX", "g++-13", "user", ""))
+    assert "CXX: (unset) → g++-13" in caught.value.why and "--fresh" in caught.value.next
+    assert (bench.tree.root / "build").is_dir()
+    same(bench, Setting("CXX", "g++-13", "user", ""), fresh=True)
+    assert not (bench.tree.root / "build").exists()
+
+
+def test_a_build_directory_that_somebody_else_made_is_not_taken_over(bench: Bench) -> None:
+    (bench.tree.root / "build").mkdir()
+    with pytest.raises(StateError, match="other settings"):
+        same(bench)
+
+
+def test_new_kernels_make_cmake_look_again_and_edits_do_not(bench: Bench) -> None:
+    cache = bench.tree.root / "build" / "CMakeCache.txt"
+    bench.build(GOOD)
+    cache.write_text("")
+    os.utime(cache, (1_600_000_000, 1_600_000_000))
+    (bench.additions.source_root / "native/cpu/SwingKernel.cpp").write_text("// edited\n")
+    bench.build(GOOD)
+    assert int(cache.stat().st_mtime) == 1_600_000_000
+    bench.additions = sample_additions.write(bench.additions.root, native__More_cpp="// new\n")
+    bench.build(GOOD)
+    assert cache.stat().st_mtime > 1_700_000_000
+
+
+def test_a_license_that_a_killed_packing_left_longer_is_put_right(bench: Bench) -> None:
+    path = bench.tree.root / "LICENSE"
+    own = "Permission is granted.\n"
+    path.write_text(own + "\n\nThe PyTorch repository and source distributions bundle several")
+    bench.build(GOOD)
+    assert path.read_text() == own
+
+
+def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def gone(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux tells a child that its parent died")
+@pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGINT])
+def test_the_compilers_end_with_whoever_started_the_build(
+    tmp_path: Path, signal_number: int
+) -> None:
+    note = tmp_path / "pid"
+    # A make program and a compiler below it, neither of which the killed process knows.
+    compiler = f"import os, time; open({str(note)!r}, 'w').write(str(os.getpid())); time.sleep(60)"
+    make = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {compiler!r}])"
+    starter = (
+        "import subprocess, sys\n"
+        f"p = subprocess.Popen([sys.executable, '-I', {supervise.__file__!r}, sys.executable, "
+        f"'-c', {make!r}])\n"
+        "try:\n    p.wait()\nexcept KeyboardInterrupt:\n    p.send_signal(2); p.wait()\n"
+    )
+    running = subprocess.Popen([sys.executable, "-c", starter], stderr=subprocess.DEVNULL)
+    until(lambda: note.is_file() and note.read_text() != "")
+    pid = int(note.read_text())
+    running.send_signal(signal_number)
+    running.wait()
+    until(lambda: gone(pid))
+
+
+@pytest.mark.parametrize(("tag", "state"), [("3.9.1", "old"), ("3.15.0", "new")])
+def test_a_python_that_the_release_was_never_made_for_is_refused(
+    bench: Bench, tag: str, state: str
+) -> None:
+    from torchfork import releases
+
+    release = releases.load().get("2.6.0")
+    interpreter = sample_additions.base(bench.tree.root.parent / "base").interpreter
+    import dataclasses
+
+    with pytest.raises(ToolMissingError, match=f"too {state}"):
+        buildenv.require_python(bench.tree, dataclasses.replace(interpreter, version=tag), release)
+    buildenv.require_python(bench.tree, interpreter, release)
+
+
+@pytest.mark.parametrize(
+    ("version", "expected"), [("3.10.0", None), ("3.31.0", {}), ("4.1.0", dict([buildenv.POLICY]))]
+)
+def test_cmake_may_be_neither_too_old_nor_left_alone_when_too_new(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, version: str, expected: dict[str, str] | None
+) -> None:
+    (bench.tree.root / "CMakeLists.txt").write_text("cmake_minimum_required(VERSION 3.18)\n")
+    outcome = process.Outcome(("cmake",), 0, f"cmake version {version}\n", "")
+    monkeypatch.setattr(process, "run", lambda *a, **k: outcome)
+    if expected is None:
+        with pytest.raises(ToolMissingError, match=r"too old") as caught:
+            buildenv.require_cmake(bench.tree, bench.python)
+        assert "3.18" in caught.value.why
+    else:
+        assert buildenv.require_cmake(bench.tree, bench.python) == expected
