@@ -118,10 +118,11 @@ def run(options: RebaseOptions, ui: Ui) -> None:
 
         matrix = runner.run(chosen, settings, watch)
         step.say(f"tiers ({letters[0]}) to ({letters[-1]})")
-    _report(matrix, options, ui)
+    report(matrix, options, ui)
 
 
-def _report(matrix: Matrix, options: RebaseOptions, ui: Ui) -> None:
+def report(matrix: Matrix, options: RebaseOptions, ui: Ui) -> None:
+    """Write the report, show it, and raise RebaseError where anything needs a person."""
     files.write_json(options.report / "matrix.json", matrix.to_json())
     files.write_text(options.report / "matrix.md", markdown.render(matrix))
     files.write_text(options.report / "matrix.html", page.render(matrix))

@@ -89,9 +89,15 @@ def write_vectors(base: Base, build: Path) -> str:
     missing = sorted(name for name in called - known if re.search(r"[fd](4|8|16)(_u\d+)?$", name))
     if not missing:
         return ""
-    lines = [f"template <class T, class... Rest> T {name}(T, Rest...);" for name in missing]
-    files.write_if_changed(build / _VECTORS, "\n".join(["#pragma once", *lines, ""]))
+    pair = "template <class T> struct TorchforkVectorPair { T x, y; };"
+    lines = [f"template <class T, class... Rest> {_returned(n)} {n}(T, Rest...);" for n in missing]
+    files.write_if_changed(build / _VECTORS, "\n".join(["#pragma once", pair, *lines, ""]))
     return _VECTORS
+
+
+def _returned(name: str) -> str:
+    """Sine and cosine come together; everything else gives a vector like its first argument."""
+    return "TorchforkVectorPair<T>" if name.startswith("Sleef_sincos") else "T"
 
 
 def _words(path: Path) -> set[str]:

@@ -86,12 +86,14 @@ def foreign_signatures(base: Base, exports: Iterable[str]) -> set[str]:
 
 
 def normal_signature(text: str) -> str:
-    """A demangled name without what differs between C++ libraries and data models."""
-    return (
-        text.replace("std::__1::", "std::")
-        .replace("std::__cxx11::", "std::")
-        .replace("long long", "long")
-    )
+    """A demangled name without what differs between systems, C++ libraries and processors.
+
+    How many kernels a dispatch stub is given depends on the capabilities that the processor has.
+    """
+    for theirs, ours in (("std::__1::", "std::"), ("std::__cxx11::", "std::")):
+        text = text.replace(theirs, ours)
+    text = text.replace("long long", "long")
+    return re.sub(r"(\bDispatchStubImpl::\w+)\(.*\)", r"\1", text)
 
 
 def check(

@@ -1,0 +1,218 @@
+"""The matrix without a torch: what is red, what it says, and what it is compared with."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import sample_additions as sample
+import sample_wheel
+
+from torchfork import cli, errors, releases
+from torchfork.bases import interpreter, macho
+from torchfork.commands import rebase
+from torchfork.errors import BaseRefusedError, CompileError, RebaseError, UsageError
+from torchfork.matrix import changes, findings, lighter, runner, subjects
+from torchfork.matrix.model import (
+    FAILED,
+    NOT_ASKED,
+    NOT_REACHED,
+    PASSED,
+    TIERS,
+    Finding,
+    Matrix,
+    SubjectResult,
+    TierResult,
+    subject_from_json,
+    subject_to_json,
+)
+from torchfork.report import markdown, page, tables, terminal
+from torchfork.ui import Ui
+from torchfork.units import Unit
+
+FOUND = Finding(
+    "anchor gone", "Find where the list went.", "a place is <lost>", "torch/overrides.py",
+    "0 lines match\n| none |", "look", 23,
+)  # fmt: skip
+
+
+def subject(name: str = "9.1.0", *, fails: str = "") -> SubjectResult:
+    """A subject that came through tiers a to d, or failed at one of them."""
+    tiers = []
+    for letter in TIERS:
+        if letter in "ef":
+            tiers.append(TierResult(letter, NOT_ASKED))
+        elif letter == fails:
+            tiers.append(TierResult(letter, FAILED, 1.5, "lost", FOUND, "a <log>"))
+        elif fails and letter > fails:
+            tiers.append(TierResult(letter, NOT_REACHED))
+        else:
+            rows = ({"name": "torch/overrides.py", "state": PASSED, "text": "filled"},)
+            tiers.append(TierResult(letter, PASSED, 2.0, "fine", None, "log", rows))
+    row = {"name": "swing", "state": FAILED if fails else PASSED, "text": "said"}
+    return SubjectResult(name, f"{name}+cpu", "c0ffee" * 6, "torch.whl", tuple(tiers), (row,))
+
+
+def matrix(*results: SubjectResult) -> Matrix:
+    return Matrix("mine", ("swing",), "abcd", "2026-01-01T00:00:00+00:00", 3.0, results)
+
+
+def options(tmp_path: Path) -> rebase.RebaseOptions:
+    return rebase.RebaseOptions(
+        ("9.1.0",), False, "d", tmp_path, tmp_path / "work", tmp_path / "report", None, "", 1, False
+    )
+
+
+def test_a_red_matrix_ends_the_command_red_and_the_report_is_there(tmp_path: Path) -> None:
+    with pytest.raises(RebaseError, match="on 1 of 2") as caught:
+        rebase.report(matrix(subject(), subject("9.2.0", fails="b")), options(tmp_path), Ui())
+    assert caught.value.exit_code == 41
+    assert caught.value.where == "9.2.0" and "anchor gone" in caught.value.why
+    for name in ("matrix.json", "matrix.md", "matrix.html"):
+        assert (tmp_path / "report" / name).stat().st_size > 200
+
+
+def test_a_green_matrix_ends_green(tmp_path: Path) -> None:
+    rebase.report(matrix(subject(), subject("9.2.0")), options(tmp_path), Ui())
+
+
+def test_a_subject_that_cannot_be_opened_is_red_and_never_remembered(tmp_path: Path) -> None:
+    additions = sample.write(tmp_path / "mine")
+    python = interpreter.probe(headers=False)
+    pins = sample_wheel.releases(tmp_path / "releases.toml")
+    opening = subjects.Opening(python, pins, tmp_path / "cache", "", False)
+    settings = runner.Settings(additions, opening, "abcd", tmp_path / "work", 1, 1, False)
+    lost = subjects.Subject(subjects.WHEEL, "lost", place=str(tmp_path / "torch-9-lost.whl"))
+    found = runner.run([lost], settings, lambda *_: None)
+    assert found.red and found.subjects[0].first_failure
+    assert [tier.state for tier in found.subjects[0].tiers[:2]] == [FAILED, NOT_REACHED]
+    assert not (tmp_path / "work" / "results").exists()
+
+
+def test_the_command_line_refuses_to_carry_to_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["rebase"]) == UsageError.exit_code
+    assert "--onto" in capfd.readouterr().err
+
+
+def test_a_result_survives_being_kept() -> None:
+    result = subject(fails="b")
+    assert subject_from_json(subject_to_json(result)) == result
+
+
+def test_every_finding_has_advice_and_every_class_of_error_a_finding() -> None:
+    assert all("{release}" not in text.format(release="9") for text in findings.KINDS.values())
+    for kind in vars(errors).values():
+        if isinstance(kind, type) and issubclass(kind, errors.ForkError):
+            found = findings.finding_of(kind("what"), "9.1.0", "a")
+            assert found.kind in findings.KINDS
+    named = findings.finding_of(BaseRefusedError("x", kind="anchor gone"), "9.1.0", "b")
+    assert named.kind == "anchor gone" and "9.1.0" in named.advice
+    assert findings.finding_of(CompileError("x"), "9", "e").kind == "does not link"
+
+
+def test_the_page_is_whole_escaped_and_loads_nothing() -> None:
+    text = page.render(matrix(subject(), replace(subject("9.2.0", fails="b"), changes=CHANGED)))
+    assert "a &lt;log&gt;" in text and "a place is &lt;lost&gt;" in text
+    assert "<script" not in text and "http" not in text and "url(" not in text
+    assert "prefers-color-scheme: dark" in text and "max-width" in text
+    assert "9.2.0 need a person" in text and "+ swung(Tensor self)" in text
+    assert text.count("popovertarget=") >= 3 * 4
+
+
+CHANGED = {"since": "9.1.0", "operators": 3, "sections": {"touched": ["+ swung(Tensor self)"]}}
+
+
+def test_markdown_says_who_is_needed_and_keeps_its_table() -> None:
+    text = markdown.render(matrix(subject(), subject("9.2.0", fails="b")))
+    rows = [line for line in text.splitlines() if line.startswith("| ")]
+    assert len({line.replace("\\|", "").count("|") for line in rows if "none" not in line}) == 1
+    assert "✗ failed 1.5 s" in text and "Find where the list went." in text
+    assert "Nothing." in markdown.render(matrix(subject()))
+
+
+def test_the_terminal_says_state_in_words(capfd: pytest.CaptureFixture[str]) -> None:
+    from rich.console import Console
+
+    terminal.show(matrix(subject("9.2.0", fails="b")), Console(width=120))
+    said = capfd.readouterr().out
+    assert "FAILED 1.5 s" in said and "anchor gone" in said and "1 need a person" in said
+
+
+def test_tables_have_a_cell_for_every_subject() -> None:
+    both = matrix(subject(), subject("9.2.0", fails="a"))
+    assert [cell is None for cell in tables.patches(both)["torch/overrides.py"]] == [False, True]
+    assert [cell and cell["state"] for cell in tables.operators(both)["swing"]] == [PASSED, FAILED]
+
+
+FACTS = {
+    "operators": 10, "tags": ["core"], "dispatch_keys": ["CPU"], "validations": ["a: assert x"],
+    "touched": {"mul": "mul(Tensor a) -> Tensor"}, "templates": {"T.cpp": "1"},
+}  # fmt: skip
+
+
+def test_changes_say_only_what_changed() -> None:
+    assert changes.between(FACTS, FACTS, "9")["sections"] == {}
+    after = {
+        **FACTS,
+        "operators": 12,
+        "touched": {"mul": "mul(Tensor a, int n) -> Tensor"},
+        "templates": {"T.cpp": "2", "U.cpp": "1"},
+        "tags": [],
+        "validations": ["a: assert x", "b: raise Error"],
+    }
+    told = changes.between(FACTS, after, "9")
+    assert told["operators"] == 2
+    assert told["sections"] == {
+        "touched": ["- mul(Tensor a) -> Tensor", "+ mul(Tensor a, int n) -> Tensor"],
+        "templates": ["+ U.cpp", "~ T.cpp"],
+        "validations": ["+ b: raise Error"],
+        "enumerations": ["- tags: core"],
+    }
+
+
+def test_what_is_named_becomes_the_right_kind_of_subject(tmp_path: Path) -> None:
+    pins = releases.load()
+    words = [str(tmp_path), "nightly/torch-9.whl", "main", pins.default]
+    found = subjects.parse(words, pins, everything=False)
+    assert [s.kind for s in found] == [
+        subjects.RELEASE, subjects.TREE, subjects.WHEEL, subjects.REF,
+    ]  # fmt: skip
+    assert subjects.parse([], pins, everything=True)[0].name == pins.versions[0]
+    assert found[1].possible == "abc" and found[2].possible == "abcdef"
+
+
+def test_only_generated_files_are_given_the_shared_headers(tmp_path: Path) -> None:
+    generated = Unit("a", "generated/A.cpp.o", "cxx", ("-O2",), False, False)
+    ours = Unit("b", "additions/native/cpu/B.cpp.AVX2.o", "cxx", ("-O3", "-mavx2"), False, True)
+    checked = lighter.units([generated, ours], "shared.h", "vectors.h")
+    assert checked[0].flags == ("-O0", "-include", "shared.h")
+    assert checked[1].flags == ("-O0", "-mavx2", "-include", "vectors.h")
+
+
+def test_shared_headers_leave_out_what_a_condition_or_an_operator_brings(tmp_path: Path) -> None:
+    text = (
+        "#include <ATen/Tensor.h>\n#ifndef X\n#include <ATen/Operators.h>\n#endif\n"
+        "#include <ATen/ops/mul.h>\n#include <Python.h>\n"
+    )
+    (tmp_path / "A.cpp").write_text(text)
+    assert lighter.write_prelude(tmp_path, tmp_path, ["A.cpp"]) == "prelude/shared.h"
+    written = (tmp_path / "prelude" / "shared.h").read_text()
+    assert written.index("Python.h") < written.index("ATen/Tensor.h")
+    assert "Operators.h" not in written and "mul.h" not in written
+
+
+def test_exported_names_are_read_from_a_macos_library(tmp_path: Path) -> None:
+    names = [("__ZN2at3addEv", 0x0F), ("__ZN2at4hereEv", 0x1F), ("__ZN2at4lostEv", 0x01)]
+    table, text = b"", b"\0"
+    for name, kind in names:
+        table += struct.pack("<IBBHQ", len(text), kind, 1, 0, 8)
+        text += name.encode() + b"\0"
+    start = 32 + 24
+    command = struct.pack("<IIIIII", 2, 24, start, len(names), start + len(table), len(text))
+    header = macho.MAGIC + struct.pack("<IIIIIII", 0, 0, 6, 1, len(command), 0, 0)
+    library = tmp_path / "lib.dylib"
+    library.write_bytes(header + command + table + text)
+    assert macho.is_macho(library)
+    assert macho.exported(library) == {"_ZN2at3addEv"}
