@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,8 +20,8 @@ import pytest
 from torchfork import files, releases
 from torchfork.additions import load
 from torchfork.bases.base import Base
-from torchfork.matrix import afterwards, runner, subjects
-from torchfork.matrix.model import FAILED, NOT_REACHED, PASSED, SubjectResult
+from torchfork.matrix import afterwards, runner, sourcetree, subjects
+from torchfork.matrix.model import FAILED, IMPOSSIBLE, NOT_REACHED, PASSED, SubjectResult
 
 pytestmark = pytest.mark.wheel
 
@@ -256,3 +257,59 @@ def test_what_changed_upstream_is_listed(world: World) -> None:
     assert second.changes["since"] == "9.0.0" and second.changes["operators"] >= 1
     assert sections["touched"] == ["+ synth_half.theirs(Tensor self, Scalar by) -> Tensor"]
     assert sections["templates"] == ["~ autograd/templates/VariableType.cpp"]
+
+
+@pytest.fixture(scope="module")
+def source(world: World) -> Path:
+    """A source tree in a git repository, made of what the wheel has of it."""
+    root = world.root / "pytorch"
+    wheel = world.upstream("for the tree", {}).root
+    for own, packaged in sourcetree.MOVED.items():
+        place = wheel / packaged if (wheel / packaged).exists() else world.base.root / packaged
+        if place.is_dir():
+            shutil.copytree(place, root / own, ignore=shutil.ignore_patterns("__pycache__"))
+        elif place.is_file():
+            (root / own).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(place, root / own)
+    for name in ("torchgen", "torch"):
+        skip = shutil.ignore_patterns("packaged", "__pycache__", "include")
+        shutil.copytree(wheel / name, root / name, ignore=skip, dirs_exist_ok=True)
+    version = world.base.public_version
+    (root / "version.txt").write_text(f"{version}a0\n")
+    (root / "setup.py").write_text("")
+    (root / "pyproject.toml").write_text("")
+    git = ["git", "-C", str(root), "-c", "user.name=a", "-c", "user.email=a@b"]
+    subprocess.run([*git, "init", "--quiet", "--initial-branch=main"], check=True)
+    subprocess.run([*git, "config", "uploadpack.allowFilter", "true"], check=True)
+    subprocess.run([*git, "add", "--all", "--force"], check=True)
+    subprocess.run([*git, "commit", "--quiet", "--message", "upstream"], check=True)
+    return root
+
+
+def run_on(world: World, word: str, repository: str = "") -> SubjectResult:
+    opening = replace(world.settings.opening, repository=repository)
+    settings = replace(world.settings, opening=opening, tiers="abcd")
+    chosen = subjects.parse([word], opening.pins, everything=False)
+    return runner.run(chosen, settings, lambda *_: None).subjects[0]
+
+
+def test_a_local_tree_comes_through_and_says_where_it_ends(world: World, source: Path) -> None:
+    result = run_on(world, str(source))
+    assert states(result) == {"a": PASSED, "b": PASSED, "c": PASSED}, result.first_failure
+    assert result.tiers[3].state == IMPOSSIBLE and "headers" in result.tiers[3].outcome
+    head = subprocess.run(
+        ["git", "-C", source, "rev-parse", "HEAD"], capture_output=True, text=True, check=True
+    )
+    assert result.commit == head.stdout.strip()
+
+
+def test_a_git_ref_comes_through_without_a_checkout_of_ones_own(world: World, source: Path) -> None:
+    result = run_on(world, "main", f"file://{source}")
+    assert states(result) == {"a": PASSED, "b": PASSED, "c": PASSED}, result.first_failure
+
+
+def test_a_ref_that_is_not_there_is_red(world: World, source: Path) -> None:
+    result = run_on(world, "no-such-branch", f"file://{source}")
+    failed = result.first_failure
+    assert failed is not None and failed.finding is not None
+    assert failed.finding.kind == "not to be had"

@@ -24,7 +24,8 @@ MOVED = {
 }
 # At the same place in both; torch/ is needed for the lists that upstream keeps by hand.
 SAME = ("torchgen", "torch", "version.txt", "setup.py", "pyproject.toml")
-_KEPT = re.compile(r"\.(py|pyi|in|yaml|h|cpp|cu|txt|bzl|bazel|toml)$")
+# Of torch/ only what hooks and patches read; of the generator's own folders everything.
+_KEPT = re.compile(r"\.(py|pyi|in|h)$")
 
 
 def open_tree(tree: Path, interpreter: Interpreter, cache: Path) -> Base:
@@ -85,19 +86,18 @@ def _git(tree: Path, *arguments: str) -> str:
 
 
 def _sources(tree: Path) -> list[Path]:
-    """Every text file that the layout takes, whatever else lies about."""
+    """Every file that the layout takes, whatever else lies about."""
     found: set[Path] = set()
     for name in [*MOVED, *SAME]:
         place = tree / name
         if place.is_dir():
-            found.update(files.tree_files(place))
+            kept = (p for p in files.tree_files(place) if name != "torch" or _KEPT.search(p.name))
+            found.update(kept)
         elif place.is_file():
             found.add(place)
     # What an earlier build copied into the generator's package is made anew from its sources.
     copied = tree / "torchgen" / "packaged"
-    return sorted(
-        path for path in found if _KEPT.search(path.name) and not path.is_relative_to(copied)
-    )
+    return sorted(path for path in found if not path.is_relative_to(copied))
 
 
 def _lay_out(tree: Path, sources: list[Path], target: Path) -> None:
