@@ -193,11 +193,11 @@ def _generate(
 
 def _exports(base: Base, layout: Layout) -> tuple[set[str], set[str]]:
     """What the base's libraries export, read once a build directory (nm takes a second)."""
-    note = layout.root / "exports.json"
+    note, key = layout.root / "exports.json", tooling_fingerprint()
     known = files.read_json(note)
-    if not isinstance(known, dict):
+    if not isinstance(known, dict) or known.get("key") != key:
         names = symbols.exported(symbols.base_libraries(base))
         signatures = symbols.foreign_signatures(base, names)
-        known = {"names": sorted(names), "signatures": sorted(signatures)}
+        known = {"key": key, "names": sorted(names), "signatures": sorted(signatures)}
         files.write_json(note, known)
     return set(known["names"]), set(known["signatures"])

@@ -14,6 +14,9 @@ from ..bases.base import Base
 from ..errors import KernelError
 from ..units import Unit, source_path
 
+# libc++ and libstdc++, and 64-bit integers on macOS and Linux.
+_SPELLINGS = (("std::__1::", "std::"), ("std::__cxx11::", "std::"), ("[abi:cxx11]", ""),
+              ("long long", "long"))  # fmt: skip
 # Where the author of a view defines how to undo it.
 INVERSES = "at::functionalization::FunctionalInverses::"
 
@@ -90,9 +93,8 @@ def normal_signature(text: str) -> str:
 
     How many kernels a dispatch stub is given depends on the capabilities that the processor has.
     """
-    for theirs, ours in (("std::__1::", "std::"), ("std::__cxx11::", "std::")):
+    for theirs, ours in _SPELLINGS:
         text = text.replace(theirs, ours)
-    text = text.replace("long long", "long")
     return re.sub(r"(\bDispatchStubImpl::\w+)\(.*\)", r"\1", text)
 
 
