@@ -93,13 +93,17 @@ def test_a_context_that_changed_is_merged_where_the_origin_is_known(series: Seri
     assert found.state is State.MERGED
     assert found.texts == {SHAPES: changed.replace("2 * math.pi * r", "math.tau * r")}
     report = plan(series, tree(with_shapes(changed)), "2.15.0", "graft", [tree()])
-    assert report.ok and "patch refresh --torch 2.15.0" in report.attention()[0]
+    assert report.ok and "patch edit --torch 2.15.0" in report.attention()[0]
+    (error,) = report.objections()
+    assert error.kind == "patch needs refresh" and "series:1" in error.where
 
 
 def test_a_patch_that_landed_is_told_to_be_dropped(series: Series) -> None:
     report = plan(series, tree(with_shapes(PATCHED)), "2.15.0", "graft")
     assert report.outcomes[0].state is State.LANDED and SHAPES not in report.texts
     assert "drop it" in report.attention()[0] and report.ok
+    (error,) = report.objections()
+    assert error.kind == "patch landed upstream" and "<2.15.0" in error.next
 
 
 def test_a_change_that_landed_among_others_is_seen_by_the_merge(series: Series) -> None:
@@ -121,6 +125,7 @@ def test_lines_that_upstream_rewrote_conflict_with_both_sides(series: Series) ->
         assert f"tau.patch:{line}" in message, "the hunk"
         assert "return math.tau * r" in message and "return 2.0 * math.pi * r" in message
         assert "scripts/torchfork patch edit --torch 2.15.0" in message
+        assert [error.kind for error in report.objections()] == ["patch conflicts"]
 
 
 def test_a_renamed_file_is_followed(series: Series) -> None:

@@ -63,6 +63,10 @@ KINDS = {
     "went, and give the hook an anchor that exists in every release (hooks/registry.py).",
     "anchor doubled": "torch {release} has several lines that this hook could be placed by. Make "
     "the hook's pattern name the right one (hooks/registry.py).",
+    "patch landed upstream": "torch {release} has what this patch does. End its range before that "
+    "release in patches/series, or drop it when no older release is wanted.",
+    "patch needs refresh": "torch {release} changed lines around the patch. The merge went well: "
+    "refresh the patch, so that the next release finds it as this one is.",
     "patch conflicts": "resolve the patch once on torch {release} and refresh it: the command "
     "stands under 'next'.",
     "template changed": "torch {release} changed a codegen template beyond what the graft knows. "

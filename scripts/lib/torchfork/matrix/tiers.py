@@ -94,11 +94,10 @@ def patches(run: Carried) -> str:
     series = patch.load(run.additions)
     report = patch.plan(run.base, series, run.cache)
     run.rows += [_patch_row(outcome) for outcome in report.outcomes]
-    run.log += report.attention()
-    conflicts = report.errors()
-    if conflicts:
-        run.log += [error.render() for error in conflicts]
-        raise Objections([*conflicts])
+    wrong = report.objections()
+    if wrong:
+        run.log += [error.render() for error in wrong]
+        raise Objections([*wrong])
     run.tree = replace(run.tree, patched=patch.texts(report))
     run.step("find the places of all lists")
     states = texts.hook_states(run.base, run.additions, run.tree, run.manifest)
@@ -113,7 +112,8 @@ def patches(run: Carried) -> str:
 
 
 def _patch_row(outcome: Outcome) -> Row:
-    state = {State.CONFLICTS: FAILED, State.NOT_HERE: NOT_NEEDED}.get(outcome.state, PASSED)
+    fine = {State.APPLIES: PASSED, State.NOT_HERE: NOT_NEEDED}
+    state = fine.get(outcome.state, FAILED)
     text = f"{outcome.state.value}{f': {outcome.note}' if outcome.note else ''}"
     return {"name": f"patches/{outcome.name}", "state": state, "text": text}
 

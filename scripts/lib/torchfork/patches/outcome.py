@@ -21,6 +21,10 @@ class State(str, Enum):
     NOT_HERE = "not for this release and lane"
 
 
+# States in which a build goes on and patches/ wants an edit: what the matrix calls them.
+_NEEDS_EDIT = {State.LANDED: "patch landed upstream", State.MERGED: "patch needs refresh"}
+
+
 @dataclass(frozen=True)
 class Conflict:
     """The first place at which a patch does not fit.
@@ -113,11 +117,40 @@ class Report:
 
     def attention(self) -> list[str]:
         """A line for each patch that works here and still needs an edit of patches/."""
-        advice = {
-            State.LANDED: "upstream has it: end its range before this release, or drop it",
-            State.MERGED: f"refresh it: scripts/torchfork patch refresh --torch {self.version}",
-        }
-        return [f"{o.name}: {o.note}; {advice[o.state]}" for o in self.of(*advice)]
+        return [f"{o.name}: {o.note}; {self._advice(o)}" for o in self.of(*_NEEDS_EDIT)]
+
+    def objections(self) -> list[PatchConflictError]:
+        """An error for each patch that is not as it should be for this release, in their order.
+
+        Stricter than errors(): a build goes on with a patch that landed or was merged; who carries
+        the series to a release has to know.
+        """
+        conflicts = iter(self.errors())
+        return [
+            next(conflicts) if o.state is State.CONFLICTS else self._needs_edit(o)
+            for o in self.of(State.CONFLICTS, *_NEEDS_EDIT)
+        ]
+
+    def _needs_edit(self, outcome: Outcome) -> PatchConflictError:
+        release = self.version.partition("+")[0]
+        return PatchConflictError(
+            f"the patch '{outcome.name}' {outcome.state.value} on torch {release}"
+            if outcome.state is State.MERGED
+            else f"the patch '{outcome.name}' landed upstream: torch {release} has it",
+            where=outcome.entry.where(),
+            why=f"{outcome.note}\nthe patch exists because: {outcome.why}",
+            next=self._advice(outcome),
+            kind=_NEEDS_EDIT[outcome.state],
+        )
+
+    def _advice(self, outcome: Outcome) -> str:
+        release = self.version.partition("+")[0]
+        if outcome.state is State.LANDED:
+            return f"end its range before {release} in the series (<{release}), or drop it"
+        return (
+            f"scripts/torchfork patch edit --torch {release} --lane {self.lane}, "
+            "then scripts/torchfork patch refresh"
+        )
 
     def errors(self) -> list[PatchConflictError]:
         """An error for each patch that conflicts."""

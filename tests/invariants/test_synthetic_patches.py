@@ -1,0 +1,150 @@
+"""Upstreams that change under the patches: each change has its name in the matrix and is red."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from test_synthetic_upstreams import ADDED, World, states
+
+from torchfork import releases
+from torchfork.additions import load
+from torchfork.bases.base import Base
+from torchfork.matrix import runner, subjects
+from torchfork.matrix.model import FAILED, PASSED, SubjectResult
+from torchfork.patches import scratch
+from torchfork.patches.header import Header
+from torchfork.patches.render import render
+
+pytestmark = pytest.mark.wheel
+
+FILE = "torch/nn/modules/flatten.py"
+HOOKED = "torch/nn/utils/memory_format.py"
+ANCHOR = "import torch"
+OURS = "    # ours\n"
+FOLDER = f"""
+subject = "Add a name"
+why = "this test"
+until = "this test is gone"
+upstream = "none"
+
+[[hook]]
+file = "{HOOKED}"
+after = "{ANCHOR}"
+lines = '''
+OURS = 1
+'''
+"""
+Edit = Callable[[str], str | None]
+
+
+def place(text: str) -> int:
+    """Where the patch puts its line: before the last method of the file's first class."""
+    return text.index("    def forward(")
+
+
+def inserted(text: str, line: str) -> str:
+    return text[: place(text)] + line + text[place(text) :]
+
+
+def make_patch(root: Path, before: str, after: str) -> str:
+    scratch.create(root)
+    scratch.put(root, {FILE: before})
+    start = scratch.commit(root, "before")
+    scratch.put(root, {FILE: after})
+    scratch.commit(root, "after")
+    about = Header("Say whose it is", "this test", "this test is gone", "none")
+    return render(root, start, "HEAD", about, "A <a@b.c>", scratch.DATE)
+
+
+@pytest.fixture(scope="module")
+def world(base: Base, tmp_path_factory: pytest.TempPathFactory) -> World:
+    """Additions with a diff and a folder; the base is in the cache, so merges are possible."""
+    root = tmp_path_factory.mktemp("synthetic-patches")
+    (root / "added" / "patches" / "named").mkdir(parents=True)
+    (root / "added" / "native_functions_additions.yaml").write_text(ADDED)
+    series = "ours.patch  *  both  # x\nnamed  *  both  # x\n"
+    (root / "added" / "patches" / "series").write_text(series)
+    before = (base.root / FILE).read_text(encoding="utf-8")
+    patch = make_patch(root / "git", before, inserted(before, OURS))
+    (root / "added" / "patches" / "ours.patch").write_text(patch, encoding="utf-8")
+    (root / "added" / "patches" / "named" / "patch.toml").write_text(FOLDER)
+    (root / "cache" / "unpacked").mkdir(parents=True)
+    (root / "cache" / "unpacked" / "origin").symlink_to(base.root)
+    opening = subjects.Opening(base.interpreter, releases.load(), root / "cache", "", False)
+    settings = runner.Settings(load(root / "added"), opening, "ab", root / "work", 1, 1, True)
+    return World(base, root, settings)
+
+
+def context_changed(text: str) -> str:
+    """The third line after the patch's place is another one; git merges what does not touch."""
+    lines = text[place(text) :].split("\n")
+    lines[2] += "  # theirs"
+    return text[: place(text)] + "\n".join(lines)
+
+
+def doubled(text: str) -> str:
+    return text.replace(f"{ANCHOR}\n", f"{ANCHOR}\n\n{ANCHOR}\n", 1)
+
+
+CHANGES: dict[str, tuple[dict[str, Edit], str, str]] = {
+    "lines around it changed": ({FILE: context_changed}, "patch needs refresh", "ours.patch"),
+    "its lines were rewritten": (
+        {FILE: lambda text: inserted(text, "    # theirs\n")}, "patch conflicts", "ours.patch",
+    ),
+    "the same change landed": (
+        {FILE: lambda text: inserted(text, OURS)}, "patch landed upstream", "ours.patch",
+    ),
+    "the file was deleted": ({FILE: lambda text: None}, "patch conflicts", "ours.patch"),
+    "an anchor was removed": (
+        {HOOKED: lambda text: text.replace(f"{ANCHOR}\n", "from torch import *\n", 1)},
+        "patch conflicts", "named",
+    ),
+    "an anchor was doubled": ({HOOKED: doubled}, "patch conflicts", "named"),
+    "a hooked file is gone": ({HOOKED: lambda text: None}, "patch conflicts", "named"),
+}  # fmt: skip
+
+
+def rows(result: SubjectResult) -> dict[str, str]:
+    found = {}
+    for tier in result.tiers:
+        if tier.tier == "b":
+            found = {row["name"]: row["state"] for row in tier.rows}
+    return {name: state for name, state in found.items() if name.startswith("patches/")}
+
+
+def test_patches_come_through_on_the_untouched_upstream(world: World) -> None:
+    (result,) = world.carry(world.upstream("untouched", {}))
+    assert states(result)["b"] == PASSED and not result.red, result.first_failure
+    assert rows(result) == {"patches/ours.patch": PASSED, "patches/named": PASSED}
+
+
+def test_lines_that_moved_within_their_file_are_no_trouble(world: World) -> None:
+    moved = {FILE: lambda text: "# a line more\n" * 3 + text}
+    (result,) = world.carry(world.upstream("moved", moved))
+    assert states(result)["b"] == PASSED and not result.red, result.first_failure
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_change_under_a_patch_is_red_and_called_by_its_name(world: World, change: str) -> None:
+    edits, kind, patch = CHANGES[change]
+    (result,) = world.carry(world.upstream(change, edits))
+    assert result.red and states(result)["b"] == FAILED
+    failure = result.first_failure
+    assert failure and failure.finding
+    assert failure.finding.kind == kind and f"'{patch}'" in failure.finding.what
+    assert failure.finding.where and failure.finding.next and failure.finding.exit_code == 19
+    assert rows(result)[f"patches/{patch}"] == FAILED
+
+
+def test_a_renamed_file_is_followed_and_wants_a_refresh(world: World) -> None:
+    upstream = world.upstream("renamed", {FILE: lambda text: None})
+    text = (world.base.root / FILE).read_text(encoding="utf-8")
+    new = upstream.root / "torch" / "nn" / "modules" / "flat.py"
+    new.write_text("# renamed\n" + text, encoding="utf-8")
+    (result,) = world.carry(replace(upstream, identity="renamed"))
+    failure = result.first_failure
+    assert failure and failure.finding and failure.finding.kind == "patch needs refresh"
+    assert "torch/nn/modules/flat.py" in failure.finding.why
