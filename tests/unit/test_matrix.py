@@ -61,7 +61,17 @@ def matrix(*results: SubjectResult) -> Matrix:
 
 def options(tmp_path: Path) -> rebase.RebaseOptions:
     return rebase.RebaseOptions(
-        ("9.1.0",), False, "d", tmp_path, tmp_path / "work", tmp_path / "report", None, "", 1, False
+        ("9.1.0",),
+        False,
+        "d",
+        False,
+        tmp_path,
+        tmp_path / "work",
+        tmp_path / "report",
+        None,
+        "",
+        1,
+        False,
     )
 
 

@@ -28,6 +28,7 @@ class RebaseOptions:
     onto: tuple[str, ...]
     everything: bool
     last_tier: str
+    native: bool
     additions: Path
     work: Path
     report: Path
@@ -47,6 +48,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--to", choices=tuple(TIERS), default="d", metavar="TIER",
         help="the last tier: " + ", ".join(f"{k} {v}" for k, v in TIERS.items()) + " (default: d)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--native", action="store_true",
+        help="take the wheels that this machine runs also for (a) to (d): CUDA kernels are "
+        "compiled where there is a toolkit",
     )  # fmt: skip
     parser.add_argument("--additions", type=Path, default=PROJECT, metavar="DIR")
     parser.add_argument("--python", metavar="PYTHON", help="the interpreter that wheels are for")
@@ -72,6 +78,7 @@ def _run(options: argparse.Namespace, ui: Ui) -> None:
             onto=tuple(options.onto),
             everything=options.all,
             last_tier=options.to,
+            native=options.native,
             additions=options.additions,
             work=options.work.absolute(),
             report=options.report.absolute(),
@@ -99,7 +106,7 @@ def run(options: RebaseOptions, ui: Ui) -> None:
             pins=pins,
             cache=cache.directory(),
             repository=options.repository,
-            runnable=bool(set(NEEDS_THE_VERY_WHEEL) & set(letters)),
+            runnable=options.native or bool(set(NEEDS_THE_VERY_WHEEL) & set(letters)),
         ),
         tiers=letters,
         work=options.work,

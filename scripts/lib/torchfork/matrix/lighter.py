@@ -9,6 +9,7 @@ from pathlib import Path
 
 from .. import files, toolchain
 from ..bases.base import Base
+from ..errors import ToolkitMismatchError, ToolMissingError
 from ..stages import symbols
 from ..stages.symbols import Symbols
 from ..toolchain import Toolchain
@@ -27,9 +28,22 @@ _UNDEFINED = ("#undef TORCH_ASSERT_ONLY_METHOD_OPERATORS", "#undef TORCH_ASSERT_
 _CCACHE = "CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime ccache"
 
 
-def tools(base: Base, env: Mapping[str, str], jobs: int) -> Toolchain:
-    """The host's compilers, `jobs` at once unless the user says MAX_JOBS."""
-    found = toolchain.find(base, env)
+def tools(base: Base, env: Mapping[str, str], jobs: int, *, final: bool) -> Toolchain:
+    """The host's compilers, `jobs` at once unless the user says MAX_JOBS.
+
+    A toolkit that a wheel could not be built with leaves CUDA out of a check, and the note says so;
+    where it fits, a check compiles for one architecture.
+    """
+    try:
+        found = toolchain.find(base, env)
+    except (ToolkitMismatchError, ToolMissingError) as error:
+        if final or base.cuda is None:
+            raise
+        found = replace(toolchain.find(base, {**env, "USE_CUDA": "0"}), cuda_note=error.what)
+    if final:
+        return found
+    if found.cuda is not None:
+        found = replace(found, cuda=replace(found.cuda, gencode=found.cuda.gencode[:1]))
     if found.launcher == "ccache":
         found = replace(found, launcher=_CCACHE)
     return found if env.get("MAX_JOBS") else replace(found, jobs=jobs)

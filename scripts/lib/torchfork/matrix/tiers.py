@@ -131,8 +131,9 @@ def generate(run: Carried) -> str:
     assert run.tree is not None
     run.step("run the code generator")
     run.chosen = graft.generate(
-        run.base, run.additions, run.tree, run.manifest, run.layout, cuda=False
-    )
+        run.base, run.additions, run.tree, run.manifest, run.layout,
+        cuda=run.base.cuda is not None,
+    )  # fmt: skip
     run.log += [f"  {item.name}" for item in run.chosen]
     return f"{len(run.chosen)} generated files hold something of the additions"
 
@@ -146,7 +147,11 @@ def compile_all(run: Carried) -> str:
     run.facts["wrapper"] = {"before": wrapper.before, "after": wrapper.after}
     run.log.append(f"{run.gated.compared} headers equal what the YAML makes")
     texts.assemble_all(run.base, run.additions, wrapper, run.tree, run.manifest, run.layout)
-    tools = lighter.tools(run.base, os.environ, run.jobs)
+    tools = lighter.tools(run.base, os.environ, run.jobs, final=run.final)
+    if run.base.cuda is not None and tools.cuda is None:
+        run.chosen = graft.generate(
+            run.base, run.additions, run.tree, run.manifest, run.layout, cuda=False
+        )
     objects, prelude = units.all_units(run.chosen, run.additions, tools), ""
     if not run.final:
         names = [item.name for item in run.chosen]

@@ -69,25 +69,26 @@ def fetch_smallest(
     progress: Callable[[int], None] | None = None,
     on_wait: Callable[[str], None] = lambda holder: None,
 ) -> Path:
-    """A wheel of a release for whatever machine: one that is here, else the smallest.
+    """The smallest wheel of a release, whatever machine it is for; another where that fails.
 
     Enough for checks that run nothing of it: YAML, generator, headers and the exported names are
     those of every wheel of the release.
     """
     pins = sorted(release.wheels, key=lambda pin: _weight(pin, interpreter))
-    here = [path for pin in pins if (path := _place(cache, pin)).is_file()]
-    kept = next((path for path in here if hashed(path, cache) == path.parent.name), None)
-    if kept or not pins:
-        return kept or fetch_wheel(release, interpreter, releases, cache)
+    places = [place for pin in pins if (place := _place(cache, pin)).is_file()]
+    here = [place for place in places if hashed(place, cache) == place.parent.name]
+    if here and _weight(WheelPin(here[0].name, ""), interpreter)[0] == 0:
+        return here[0]
     tags = ["--platform", pins[0].platform_tag, "--implementation", "cp",
             "--python-version", pins[0].python_tag.removeprefix("cp")]  # fmt: skip
-    with files.lock(
-        cache / "locks" / f"fetch-{release.version}.lock",
-        f"fetching torch {release.version}",
-        on_wait,
-        LOCK_SECONDS,
-    ):
-        return _download(release, interpreter, releases, cache, progress, tags)
+    lock = cache / "locks" / f"fetch-{release.version}.lock"
+    try:
+        with files.lock(lock, f"fetching torch {release.version}", on_wait, LOCK_SECONDS):
+            return _download(release, interpreter, releases, cache, progress, tags)
+    except DownloadError:
+        if here:  # any other of the release does as well, only slower
+            return here[0]
+        raise
 
 
 def _weight(pin: WheelPin, interpreter: Interpreter) -> tuple[int, bool, str]:

@@ -16,7 +16,7 @@ from ..units import Unit, source_path
 
 # libc++ and libstdc++, and 64-bit integers on macOS and Linux.
 _SPELLINGS = (("std::__1::", "std::"), ("std::__cxx11::", "std::"), ("[abi:cxx11]", ""),
-              ("long long", "long"))  # fmt: skip
+              ("std::__exception_ptr::", "std::"), ("long long", "long"))  # fmt: skip
 # Where the author of a view defines how to undo it.
 INVERSES = "at::functionalization::FunctionalInverses::"
 
@@ -82,10 +82,8 @@ def foreign_signatures(base: Base, exports: Iterable[str]) -> set[str]:
     """
     if not any(macho.is_macho(path) for path in base_libraries(base)):
         return set()
-    ours = [
-        name for name in exports if name.startswith(("_ZN2at", "_ZNK2at", "_ZN5torch", "_ZNK5t"))
-    ]
-    return {normal_signature(text) for text in demangle(ours).values()}
+    texts = demangle(name for name in exports if name.startswith("_Z")).values()
+    return {normal_signature(text) for text in texts if text.startswith(("at::", "torch::"))}
 
 
 def normal_signature(text: str) -> str:
