@@ -158,7 +158,8 @@ def measure_edit_loop(scratch: Path) -> dict[str, float]:
     additions.mkdir()
     for name in ("native_functions_additions.yaml", "derivatives_additions.yaml"):
         shutil.copy(PROJECT / name, additions)
-    shutil.copytree(PROJECT / "aten_src", additions / "aten_src")
+    for directory in ("aten_src", "patches"):
+        shutil.copytree(PROJECT / directory, additions / directory)
     options = ("--additions", additions, "--develop", "--python", python)
     options += ("--work", scratch / "develop")
     run(*options)

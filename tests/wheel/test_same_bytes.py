@@ -102,7 +102,8 @@ def test_a_whole_build_elsewhere_gives_the_very_wheel(
     place = foreign_place / "build"
     (place / "home").mkdir(parents=True)
     (place / "elsewhere").mkdir()
-    shutil.copytree(PROJECT / "aten_src", place / "additions" / "aten_src")
+    for directory in ("aten_src", "patches"):
+        shutil.copytree(PROJECT / directory, place / "additions" / directory)
     for yaml in PROJECT.glob("*_additions.yaml"):
         shutil.copyfile(yaml, place / "additions" / yaml.name)
     # Empty counts as unset: the cache is that of the other home.
