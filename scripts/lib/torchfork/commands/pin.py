@@ -98,7 +98,7 @@ def _pin_release(
         step.say(f"{said.git_version} ({path.name})")
     with ui.step("compare it with upstream's tag") as step:
         tagged = discover.tag_commit(version, repository)
-        _require_same(version, said.git_version, tagged, path)
+        require_same(version, said.git_version, tagged, path)
         step.say("the same" if tagged else f"{repository} cannot be reached: not compared")
     pins = releases.add_release(pins, Release(version, said.git_version, found))
     ui.note(f"torch {version} is pinned in {pins.path}")
@@ -106,7 +106,8 @@ def _pin_release(
     return pins
 
 
-def _require_same(version: str, commit: str, tagged: str | None, path: Path) -> None:
+def require_same(version: str, commit: str, tagged: str | None, path: Path) -> None:
+    """Refuse a wheel whose commit is not the one of the tag, where the tag is known."""
     if tagged is not None and tagged != commit:
         raise BaseRefusedError(
             f"the wheel of torch {version} is not built from upstream's tag",

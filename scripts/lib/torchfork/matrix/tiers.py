@@ -164,6 +164,7 @@ def compile_all(run: Carried) -> str:
         text, run.additions, tools, run.layout,
         lambda done, total, name: run.say(f"compiling {done}/{total} {name}"),
     )  # fmt: skip
+    lighter.remove_precompiled(run.layout.build)
     run.step("compare declared and defined kernels")
     kernels = graft.compare_symbols(run.base, run.additions, objects, run.layout)
     exports.note(run.base, run.work)

@@ -1,0 +1,170 @@
+"""CI: actions pinned by commit, least rights, jobs for people too; releases that find themselves."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sample_wheel as sample
+import yaml
+
+from torchfork import cli, releases
+from torchfork.bases import interpreter
+from torchfork.bases.base import Interpreter
+from torchfork.commands import pin
+from torchfork.errors import BaseRefusedError, DownloadError
+from torchfork.process import Outcome
+from torchfork.releases import Release, WheelPin
+from torchfork.stages import discover, sbom
+
+PROJECT = Path(__file__).resolve().parents[2]
+WORKFLOWS = sorted((PROJECT / ".github" / "workflows").glob("*.yml"))
+
+
+def steps(workflow: Path) -> list[dict[str, Any]]:
+    jobs = yaml.safe_load(workflow.read_text(encoding="utf-8"))["jobs"].values()
+    return [step for job in jobs for step in job["steps"]]
+
+
+def test_there_are_workflows_for_pushes_nights_new_releases_and_tags() -> None:
+    assert {path.stem for path in WORKFLOWS} == {"ci", "nightly", "new-release", "release"}
+
+
+@pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.stem)
+def test_every_action_is_pinned_by_its_commit_and_says_its_version(workflow: Path) -> None:
+    lines = [line for line in workflow.read_text().splitlines() if "uses:" in line]
+    assert lines
+    for line in lines:
+        assert re.search(r"uses: [\w./-]+@[0-9a-f]{40} # v\d", line), line
+
+
+@pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.stem)
+def test_rights_are_given_job_by_job_and_no_checkout_keeps_a_token(workflow: Path) -> None:
+    read = yaml.safe_load(workflow.read_text(encoding="utf-8"))
+    assert read["permissions"] == {}
+    assert all("permissions" in job and "timeout-minutes" in job for job in read["jobs"].values())
+    for step in steps(workflow):
+        if step.get("uses", "").startswith("actions/checkout@"):
+            assert step["with"]["persist-credentials"] is False
+
+
+@pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.stem)
+def test_a_job_runs_one_thing_that_people_can_run_too(workflow: Path) -> None:
+    known = set(re.findall(r"^#   (\w+)", (PROJECT / "ci" / "job").read_text(), re.MULTILINE))
+    called = [step["run"] for step in steps(workflow) if "run" in step]
+    for command in called:
+        found = re.search(r"ci/job (?:\"\$JOB\"|(\w+))", command)
+        assert found and (found[1] is None or found[1] in known), command
+    assert not any("${{" in command for command in called), "an expression in a shell command"
+
+
+def test_an_unknown_job_is_refused_and_the_known_ones_are_listed() -> None:
+    done = subprocess.run([PROJECT / "ci" / "job", "nope"], capture_output=True, text=True)
+    assert done.returncode == 2 and "carry VERSION" in done.stderr
+
+
+def test_the_list_for_a_workflow_is_the_pins(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["releases", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == releases.load().versions
+
+
+@pytest.fixture(scope="module")
+def python() -> Interpreter:
+    """Asked before a test plays pip: the module that runs programs is the same."""
+    return interpreter.probe(headers=False)
+
+
+def answer(stdout: str = "", code: int = 0, stderr: str = "") -> Outcome:
+    return Outcome(("pip",), code, stdout, stderr)
+
+
+def test_new_releases_are_the_final_ones_that_are_not_pinned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, python: Interpreter
+) -> None:
+    listed = "torch (9.2.0)\nAvailable versions: 9.2.0, 9.2.0rc1, 9.1.1, 9.1.0+cpu, 9.1.0, 8.9.0\n"
+    monkeypatch.setattr(discover.process, "run", lambda *_, **__: answer(listed))
+    found = discover.available(python)
+    assert found == ["8.9.0", "9.1.0", "9.1.1", "9.2.0"]
+    pins = sample.releases(tmp_path / "releases.toml", sample.write_wheel(tmp_path))
+    assert discover.unpinned(found, pins) == ["9.1.1", "9.2.0"]
+
+
+def test_wheels_are_resolved_with_the_hashes_of_the_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, python: Interpreter
+) -> None:
+    def run(argv: list[object], **_: object) -> Outcome:
+        words = [str(word) for word in argv]
+        if "-c" in words:
+            return answer()
+        tag = words[words.index("--python-version") + 1]
+        if tag == "312":
+            return answer("", 1, "ERROR: No matching distribution found for torch==9.2.0")
+        name = f"cp{tag}-cp{tag}-manylinux_2_28_x86_64"
+        url = f"https://example.org/torch-9.2.0%2Bcpu-{name}.whl"
+        info = {"url": url, "archive_info": {"hashes": {"sha256": "a" * 64}}}
+        return answer(json.dumps({"install": [{"download_info": info}]}))
+
+    monkeypatch.setattr(discover.process, "run", run)
+    file = WheelPin("torch-9.1.0-cp311-cp311-manylinux_2_28_x86_64.whl", "b" * 64)
+    pins = releases.Releases(tmp_path, "9.1.0", (Release("9.1.0", sample.COMMIT, (file,)),))
+    found = discover.wheels("9.2.0", pins, python, lambda _: None)
+    assert [(p.file, p.sha256) for p in found] == [
+        ("torch-9.2.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl", "a" * 64)
+    ]
+
+
+def test_an_index_out_of_reach_is_no_release_without_wheels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, python: Interpreter
+) -> None:
+    down = answer("", 1, "WARNING: Retrying\nERROR: Connection refused")
+    quick = answer()
+    monkeypatch.setattr(
+        discover.process, "run", lambda argv, **_: quick if "-c" in map(str, argv) else down
+    )
+    file = WheelPin("torch-9.1.0-cp311-cp311-manylinux_2_28_x86_64.whl", "b" * 64)
+    pins = releases.Releases(tmp_path, "9.1.0", (Release("9.1.0", sample.COMMIT, (file,)),))
+    with pytest.raises(DownloadError, match="cannot reach"):
+        discover.wheels("9.2.0", pins, python, lambda _: None)
+
+
+def test_a_release_is_written_in_the_order_of_the_versions(tmp_path: Path) -> None:
+    pins = sample.releases(tmp_path / "releases.toml", sample.write_wheel(tmp_path))
+    for version, digit in (("9.10.0", "1"), ("9.2.0", "2")):
+        file = WheelPin(f"torch-{version}-cp311-cp311-manylinux_2_28_x86_64.whl", digit * 64)
+        pins = releases.add_release(pins, Release(version, digit * 40, (file,)))
+    assert pins.versions == ["9.1.0", "9.2.0", "9.10.0"]
+    assert pins.path.read_text().startswith("# kept\n")
+
+
+def test_a_wheel_that_is_not_of_upstreams_tag_is_refused(tmp_path: Path) -> None:
+    upstream = tmp_path / "upstream"
+    git = ["git", "-C", str(upstream), "-c", "user.name=a", "-c", "user.email=a@b"]
+    upstream.mkdir()
+    subprocess.run([*git, "init", "--quiet"], check=True)
+    subprocess.run([*git, "commit", "--quiet", "--allow-empty", "--message", "x"], check=True)
+    subprocess.run([*git, "tag", "--annotate", "--message", "x", "v9.1.0"], check=True)
+    head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
+    assert discover.tag_commit("9.1.0", str(upstream)) == head.stdout.strip()
+    assert discover.tag_commit("9.1.0", str(tmp_path / "nothing")) is None
+    with pytest.raises(DownloadError, match=r"no tag v9\.2\.0"):
+        discover.tag_commit("9.2.0", str(upstream))
+    with pytest.raises(BaseRefusedError, match="not built from upstream's tag"):
+        pin.require_same("9.1.0", sample.COMMIT, head.stdout.strip(), tmp_path)
+
+
+def test_a_wheels_bill_of_materials_names_what_is_in_it(tmp_path: Path) -> None:
+    official = sample.write_wheel(tmp_path / "official")
+    pins = sample.releases(tmp_path / "releases.toml", official)
+    made = sample.write_wheel(tmp_path / "made", version="9.1.0+cpu.ext1")
+    bill = sbom.describe(made, pins)
+    assert bill == sbom.describe(made, pins)
+    assert bill["metadata"]["component"]["hashes"][0]["content"] == sample.sha256(made)
+    (upstream,) = bill["components"]
+    assert upstream["pedigree"]["commits"] == [{"uid": sample.COMMIT}]
+    assert upstream["externalReferences"][0]["hashes"][0]["content"] == sample.sha256(official)
+    with pytest.raises(BaseRefusedError, match="not a wheel that torchfork made"):
+        sbom.describe(official, pins)
