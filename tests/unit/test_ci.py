@@ -1,4 +1,4 @@
-"""CI: actions pinned by commit, least rights, jobs for people too; releases that find themselves."""
+"""CI: pinned actions, least rights, jobs for people too; releases that are found by themselves."""
 
 from __future__ import annotations
 
