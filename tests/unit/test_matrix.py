@@ -127,7 +127,7 @@ def test_the_page_is_whole_escaped_and_loads_nothing() -> None:
     assert "a &lt;log&gt;" in text and "a place is &lt;lost&gt;" in text
     assert "<script" not in text and "http" not in text and "url(" not in text
     assert "prefers-color-scheme: dark" in text and "max-width" in text
-    assert "9.2.0 need a person" in text and "+ swung(Tensor self)" in text
+    assert "9.2.0 needs a person" in text and "+ swung(Tensor self)" in text
     assert text.count("popovertarget=") >= 3 * 4
 
 
@@ -147,7 +147,7 @@ def test_the_terminal_says_state_in_words(capfd: pytest.CaptureFixture[str]) -> 
 
     terminal.show(matrix(subject("9.2.0", fails="b")), Console(width=120))
     said = capfd.readouterr().out
-    assert "FAILED 1.5 s" in said and "anchor gone" in said and "1 need a person" in said
+    assert "FAILED 1.5 s" in said and "anchor gone" in said and "1 needs a person" in said
 
 
 def test_tables_have_a_cell_for_every_subject() -> None:

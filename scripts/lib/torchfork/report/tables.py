@@ -53,4 +53,5 @@ def headline(matrix: Matrix) -> str:
     if not red:
         through = f"all {total} releases" if total > 1 else f"torch {matrix.subjects[0].name}"
         return f"Came through on {through}; nothing needs a person."
-    return f"Came through on {total - len(red)} of {total}; {', '.join(red)} need a person."
+    needs = "needs" if len(red) == 1 else "need"
+    return f"Came through on {total - len(red)} of {total}; {', '.join(red)} {needs} a person."

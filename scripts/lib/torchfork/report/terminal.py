@@ -30,7 +30,9 @@ STATES = {
 
 def show(matrix: Matrix, console: Console) -> None:
     """Print the table and every finding."""
-    table = Table(title=f"{matrix.additions}: {len(matrix.operators)} operators", title_style="")
+    table = Table(
+        title=f"{len(matrix.operators)} added operators ({matrix.additions})", title_style=""
+    )
     table.add_column("torch", no_wrap=True)
     for letter, title in TIERS.items():
         if letter in matrix.tiers:
@@ -44,7 +46,7 @@ def show(matrix: Matrix, console: Console) -> None:
         failure = subject.first_failure
         if failure:
             console.print(_finding(subject, failure))
-    console.print(summary(matrix), markup=False)
+    console.print(summary(matrix), markup=False, soft_wrap=True)
 
 
 def _cell(tier: TierResult) -> Text:
@@ -80,5 +82,6 @@ def summary(matrix: Matrix) -> str:
     red = [subject for subject in matrix.subjects if subject.red]
     kept = sum(subject.cached for subject in matrix.subjects)
     through = f"{len(matrix.subjects) - len(red)} of {len(matrix.subjects)} came through"
-    person = f"{len(red)} need a person" if red else "nothing needs a person"
+    needs = "needs" if len(red) == 1 else "need"
+    person = f"{len(red)} {needs} a person" if red else "nothing needs a person"
     return f"\n{through}; {person} ({matrix.seconds:.1f} s, {kept} unchanged since an earlier run)"
