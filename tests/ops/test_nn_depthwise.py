@@ -102,6 +102,7 @@ def test_copies_and_pickles_compute_the_same() -> None:
 
 @pytest.mark.parametrize("padding", [(1, 2), "same", "valid"], ids=str)
 def test_it_can_be_scripted_traced_compiled_and_exported(padding: Any) -> None:
+    torch._dynamo.reset()  # what other tests compiled counts towards a limit
     module = nn.DepthwiseConv2dExt(4, (3, 4), padding=padding, bias=True)
     x = torch.randn(2, 4, 8, 9)
     expected = module(x)
@@ -258,6 +259,7 @@ def test_a_model_converted_under_its_optimizer_trains_the_same() -> None:
 
 
 def test_a_converted_model_compiles_and_exports_without_a_graph_break() -> None:
+    torch._dynamo.reset()
     model = convert_depthwise(network()).eval()
     x = torch.randn(2, 3, 16, 20)
     expected = model(x)

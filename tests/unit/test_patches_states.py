@@ -218,6 +218,17 @@ def test_a_folder_whose_lines_upstream_has_all_landed(series: Series) -> None:
     assert found.state is State.CONFLICTS and found.conflict and "a part" in found.conflict.why
 
 
+def test_a_line_that_stands_elsewhere_in_the_file_has_not_landed(tmp_path: Path) -> None:
+    common = hook("torch/other.py", 'after = "second = 2"', "import math\n")
+    series = write(tmp_path, "f * both # y\n", {"f/patch.toml": about_toml(common)})
+    elsewhere = {"torch/other.py": "import math\nfirst = 1\nsecond = 2\n"}
+    assert states(series, elsewhere) == [State.APPLIES]
+    beside = {"torch/other.py": "first = 1\nsecond = 2\n\nimport math\n"}
+    assert states(series, beside) == [State.LANDED]
+    moved = {"torch/other.py": "import math\nfirst = 1\n"}  # and the anchor is gone
+    assert states(series, moved) == [State.LANDED]
+
+
 def test_a_new_file_never_replaces_one_of_upstreams(series: Series, tmp_path: Path) -> None:
     texts = {**UPSTREAM, "torch/deep/new.py": "something else\n"}
     found = plan(series, tree(texts), "2.15.0", "graft").outcomes[1]

@@ -67,11 +67,18 @@ def put(tree: Tree, overlay: Overlay, name: str, lane: Lane) -> Placed | Trouble
 
 
 def _unmarked(text: str, hook: Insertion) -> bool:
-    """Whether upstream has a hook's lines, all of them together, as its own."""
+    """Whether upstream has a hook's lines, all of them together, as its own.
+
+    Beside the anchor where that is there once: a line like 'import math' may well stand elsewhere.
+    """
     body = [line.strip() for line in hook.text.splitlines() if line.strip()]
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    first = [i for i, line in enumerate(lines) if line == body[0]]
-    return any(lines[i : i + len(body)] == body for i in first)
+    starts = [i for i, line in enumerate(lines) if line == body[0]]
+    anchors = [i for i, line in enumerate(lines) if line in {a.strip() for a in hook.anchors}]
+    if len(anchors) == 1:
+        beside = anchors[0] + 1 if hook.place == "after" else anchors[0] - len(body)
+        starts = [i for i in starts if i == beside]
+    return any(lines[i : i + len(body)] == body for i in starts)
 
 
 def _said(error: BaseRefusedError) -> str:
