@@ -77,6 +77,8 @@ def _changes(subject: SubjectResult) -> list[str]:
         f"{found['operators']:+d} operators</summary>",
         "",
     ]
+    if not found["sections"]:
+        lines += ["Nothing that concerns these additions.", ""]
     for key, all_of_them in found["sections"].items():
         shown = all_of_them[:_LONGEST]
         more = len(all_of_them) - len(shown)
