@@ -1,6 +1,7 @@
 """What a graft costs: cold build, edit loop, second run, memory, many additions, call overhead.
 
     python benchmarks/build.py [--quick] [--json FILE]
+    python benchmarks/build.py --from-source ...      see source_build.py
 
 Run on an idle machine. Downloads and unpacked wheels are in the cache already (one build before the
 measured ones sees to that); compiler caches are switched off. Ratios are taken within this run.
@@ -23,6 +24,8 @@ import textwrap
 import threading
 import time
 from pathlib import Path
+
+import source_build
 
 PROJECT = Path(__file__).resolve().parents[1]
 BUILD = PROJECT / "scripts" / "build_torch.sh"
@@ -218,9 +221,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=textwrap.dedent(__doc__ or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--from-source", action="store_true", help="whole builds instead: hours")
+    parser.add_argument("--source", default="debian")
+    parser.add_argument("--parts", default=",".join(source_build.PARTS))
     options = parser.parse_args()
     scratch = Path(tempfile.mkdtemp(prefix="torchfork-benchmark-"))
     try:
+        if options.from_source:
+            parts = tuple(options.parts.split(","))
+            result = source_build.measure(scratch, options.source, parts, PeakMemory)
+            show(result, options.json)
+            return
         run("--work", scratch / "warm", "--out", scratch / "warm-dist", "--no-verify")
         shutil.rmtree(scratch / "warm")
         result = measure_build(scratch)
@@ -230,10 +241,15 @@ def main() -> None:
             result |= measure_many(scratch, result["cold build, CPU s"])
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+    show(result, options.json)
+
+
+def show(result: dict[str, float], target: Path | None) -> None:
+    """Print the figures, and write them where asked."""
     for name, value in result.items():
         print(f"{name:<60} {value:8.2f}")
-    if options.json:
-        options.json.write_text(json.dumps(result, indent=1) + "\n")
+    if target:
+        target.write_text(json.dumps(result, indent=1) + "\n")
 
 
 if __name__ == "__main__":

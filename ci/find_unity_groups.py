@@ -33,7 +33,9 @@ def commands(build: Path) -> Iterator[tuple[str, Path, list[str], str]]:
     ).stdout
     for entry in json.loads(told[told.index("[") :]):
         target = TARGETS.search(entry["output"])
-        if not target or SKIPPED.search(entry["file"]) or not entry["file"].endswith(".cpp"):
+        path = Path(entry["file"])
+        inside = path.is_relative_to(build.parent) and path.suffix == ".cpp"
+        if not target or not inside or SKIPPED.search(f"/{path.relative_to(build.parent)}"):
             continue
         words = shlex.split(entry["command"])
         first = next(i for i, word in enumerate(words) if not word.endswith(("ccache", "sccache")))

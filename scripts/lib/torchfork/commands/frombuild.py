@@ -89,7 +89,7 @@ def open_source(options: SourceOptions, ui: Ui) -> Opened:
 
 
 def _trees(options: SourceOptions) -> Path:
-    return options.work.parent / "source"
+    return options.work / "source"
 
 
 def _inputs(

@@ -1,0 +1,95 @@
+"""A source-built wheel is whole: its libraries are in it, the build machine's paths are not."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from torchfork.errors import ToolMissingError
+from torchfork.stages import bundle
+
+pytestmark = pytest.mark.skipif(not shutil.which("gcc"), reason="needs gcc")
+
+
+def library(path: Path, *arguments: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    command = [
+        "gcc",
+        "-shared",
+        "-nostdlib",
+        "-o",
+        str(path),
+        "-x",
+        "c",
+        "-",
+        "-x",
+        "none",
+        "-Wl,--no-as-needed",
+        *arguments,
+    ]
+    subprocess.run(command, input="int f(void){return 1;}", text=True, check=True)
+    return path
+
+
+@pytest.fixture
+def unpacked(tmp_path: Path) -> Path:
+    """A wheel's contents: a library that needs its own, another directory's, and the system's."""
+    deps, wheel = tmp_path / "deps", tmp_path / "unpacked"
+    library(deps / "libdeep.so.2", "-Wl,-soname,libdeep.so.2")
+    library(deps / "libmath.so.3", "-Wl,-soname,libmath.so.3", str(deps / "libdeep.so.2"))
+    library(wheel / "torch/lib/libc10.so", "-Wl,-soname,libc10.so")
+    library(
+        wheel / "torch/lib/libtorch_cpu.so", "-Wl,--no-as-needed", str(deps / "libmath.so.3"),
+        str(wheel / "torch/lib/libc10.so"), "-lc", "-Wl,--enable-new-dtags",
+        f"-Wl,-rpath,$ORIGIN:{tmp_path}/build/lib:$ORIGIN/../x",
+    )  # fmt: skip
+    (wheel / "torch" / "x.py").write_text("x = 1\n")
+    return wheel
+
+
+def test_libraries_that_nobody_else_has_are_put_in_with_what_they_need(
+    unpacked: Path, tmp_path: Path
+) -> None:
+    overlay = tmp_path / "overlay"
+    added = bundle.complete(unpacked, overlay, [tmp_path / "deps"], "gcc")
+    assert added == ["libdeep.so.2", "libmath.so.3"]
+    for name in added:
+        placed = overlay / "torch/lib" / name
+        assert placed.read_bytes() == (tmp_path / "deps" / name).read_bytes()
+    assert not (overlay / "torch/lib/libc10.so").exists()
+
+
+def test_the_build_machines_paths_go_and_what_is_relative_stays(
+    unpacked: Path, tmp_path: Path
+) -> None:
+    overlay = tmp_path / "overlay"
+    bundle.complete(unpacked, overlay, [tmp_path / "deps"], "gcc")
+    changed = overlay / "torch/lib/libtorch_cpu.so"
+    told = subprocess.run(
+        ["readelf", "-d", changed], check=True, capture_output=True, text=True
+    ).stdout
+    assert "[$ORIGIN:$ORIGIN/../x]" in told
+    assert str(tmp_path).encode() not in changed.read_bytes()
+    assert bundle.needed(changed) == bundle.needed(unpacked / "torch/lib/libtorch_cpu.so")
+
+
+def test_a_library_that_is_gone_is_told_by_name(unpacked: Path, tmp_path: Path) -> None:
+    (tmp_path / "deps" / "libdeep.so.2").unlink()
+    with pytest.raises(ToolMissingError, match=r"libdeep\.so\.2"):
+        bundle.complete(unpacked, tmp_path / "overlay", [tmp_path / "deps"], "gcc")
+
+
+@pytest.mark.parametrize(
+    "name", ["libc.so.6", "libstdc++.so.6", "ld-linux-x86-64.so.2", "libgcc_s.so.1", "libm.so.6"]
+)
+def test_what_every_linux_has_is_left_to_it(name: str) -> None:
+    assert bundle.SYSTEM.fullmatch(name)
+    assert not bundle.SYSTEM.fullmatch("libgomp.so.1")
+
+
+@pytest.mark.parametrize("name", ["libcudart.so.12", "libcublasLt.so.12", "libnccl.so.2"])
+def test_what_the_nvidia_packages_bring_is_left_to_them(name: str) -> None:
+    assert bundle.CUDA.fullmatch(name) and not bundle.CUDA.fullmatch("libcpuinfo.so.0")

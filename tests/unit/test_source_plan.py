@@ -1,0 +1,138 @@
+"""What goes into a tree: YAML, lists, kernels and patches, each where the tree has its like."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sample_additions
+import sample_tree as sample
+from sample_manifest import MANIFEST
+
+from torchfork.additions import Additions
+from torchfork.bases.sourcetree import SourceTree
+from torchfork.errors import AdditionsError, StateError
+from torchfork.lanes import source, treework
+from torchfork.markers import strip_blocks
+from torchfork.stages import codegen
+from torchfork.ui import Ui
+from torchfork.upstream import Upstream
+
+UPSTREAM = Upstream(
+    ("relu(Tensor self) -> Tensor",), frozenset({"core"}),
+    frozenset({"CPU", "CompositeExplicitAutograd"}),
+)  # fmt: skip
+KERNEL = "aten/src/ATen/native/cpu/SwingKernel.cpp"
+HELPER = "ATen/native/SwingFunctionsManual.h"
+
+
+class Bench:
+    """A sample tree and additions; torchgen's part is played by what it would say."""
+
+    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.tree: SourceTree = sample.unpacked(root / "tree")
+        self.root = root
+        self.generated = 0
+        monkeypatch.setattr(codegen, "survey", lambda home, scratch: UPSTREAM)
+        monkeypatch.setattr(codegen, "describe", lambda *a: MANIFEST)
+        monkeypatch.setattr(source.templates, "make_autograd_templates", lambda *a: None)
+
+        def generate(*arguments: Any) -> None:
+            self.generated += 1
+
+        monkeypatch.setattr(codegen, "generate", generate)
+
+    def plan(self, additions: Additions) -> source.Planned:
+        layout = treework.layout_for(self.tree, additions, self.root / "work")
+        with treework.locked(layout, Ui(quiet=True)):
+            return source.plan(self.tree, additions, layout, Ui(quiet=True))
+
+    def put(self, additions: Additions) -> None:
+        planned = self.plan(additions)
+        source.put_in(self.tree, planned, additions, self.root / "locks", Ui(quiet=True))
+
+    def additions(self, native: str = sample_additions.NATIVE) -> Additions:
+        return sample_additions.write(
+            self.root / "additions", native, sample_additions.DERIVATIVES,
+            native__cpu__SwingKernel_cpp="// swing\n", native__SwingFunctionsManual_h="// help\n",
+        )  # fmt: skip
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    return Bench(tmp_path, monkeypatch)
+
+
+def test_everything_goes_where_the_tree_has_its_like(bench: Bench) -> None:
+    planned = bench.plan(bench.additions())
+    contents = {name: data.decode() for name, data in planned.contents.items() if data is not None}
+    assert sample_additions.NATIVE in contents[sample.NATIVE]
+    assert sample_additions.DERIVATIVES in contents["tools/autograd/derivatives.yaml"]
+    assert "tools/autograd/deprecated.yaml" not in contents
+    assert contents[KERNEL] == "// swing\n"
+    assert f"#include <{HELPER}>" in contents["torch/csrc/autograd/FunctionsManual.h"]
+    assert "gdh" in contents["tools/autograd/gen_inplace_or_view_type.py"]
+    assert "gnn" in contents["torch/nn/functional.pyi.in"]
+    assert planned.added == {KERNEL, f"aten/src/{HELPER}"}
+    assert not any("packaged" in name for name in contents)
+
+
+def test_upstreams_own_lines_stay_byte_for_byte_below_the_insertions(bench: Bench) -> None:
+    for name, data in bench.plan(bench.additions()).contents.items():
+        place = bench.tree.root / name
+        if data is not None and place.is_file():
+            assert strip_blocks(data.decode(), name) == place.read_text()
+
+
+def test_a_plan_of_an_applied_tree_is_the_plan_of_a_clean_one(bench: Bench) -> None:
+    first = bench.plan(bench.additions())
+    bench.put(bench.additions())
+    assert bench.plan(bench.additions()) == first
+
+
+def test_the_whole_generator_runs_before_the_build_and_once(bench: Bench) -> None:
+    bench.plan(bench.additions())
+    bench.plan(bench.additions())
+    assert bench.generated == 1
+    bench.plan(bench.additions(sample_additions.NATIVE.replace("int n=1", "int n=2")))
+    assert bench.generated == 2
+
+
+@pytest.mark.parametrize(
+    ("native", "says"),
+    [
+        ("- func: relu(Tensor self, int n) -> Tensor\n", "change an operator"),
+        ("- func: f(Tensor self) -> Tensor\n  tags: brand_new\n", "the tag 'brand_new'"),
+    ],
+)
+def test_what_only_a_patch_can_do_is_told_so(bench: Bench, native: str, says: str) -> None:
+    root = bench.root / "bad"
+    with pytest.raises(AdditionsError, match=says) as caught:
+        bench.plan(sample_additions.write(root, native))
+    assert "patches/" in caught.value.next and "native_functions_additions.yaml:1" in (
+        caught.value.where.replace(":2", ":1")
+    )
+
+
+def test_a_patch_changes_what_the_additions_are_merged_into(bench: Bench) -> None:
+    additions = bench.additions()
+    folder = additions.root / "patches" / "note"
+    (folder / "torch").mkdir(parents=True)
+    (folder / "torch" / "note.py").write_text("note = 1\n")
+    (folder / "patch.toml").write_text(
+        'subject = "Add a note"\nwhy = "a test"\nuntil = "never"\nupstream = "none"\n'
+    )
+    (additions.root / "patches" / "series").write_text("note  *  both  # a test\n")
+    planned = bench.plan(additions)
+    assert planned.contents["torch/note.py"] == b"note = 1\n"
+    bench.put(additions)
+    assert (bench.tree.root / "torch" / "note.py").is_file()
+
+
+def test_other_additions_do_not_take_the_place_of_those_that_are_applied(bench: Bench) -> None:
+    bench.put(bench.additions())
+    other = sample_additions.write(bench.root / "other")
+    with pytest.raises(StateError, match="other additions") as caught:
+        source.require_same_additions(bench.tree, other)
+    assert "unapply" in caught.value.next
