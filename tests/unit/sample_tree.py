@@ -40,6 +40,7 @@ def write(root: Path) -> None:
         "pyproject.toml": '[build-system]\nbuild-backend = "setuptools.build_meta:__legacy__"\n',
         "CMakeLists.txt": 'option(USE_CUDA "Use CUDA" ON)\n',
         "torchgen/gen.py": "",
+        "torch/csrc/autograd/init.cpp": "// of libtorch_python\n",
         NATIVE: "- func: relu(Tensor self) -> Tensor\n",
         "aten/src/ATen/native/tags.yaml": "- tag: core\n  desc: none\n",
         "aten/src/ATen/templates/RegisterSchema.cpp": "// a template\n",

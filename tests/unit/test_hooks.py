@@ -20,6 +20,7 @@ HEADERS = ("ATen/native/GFormulas.h",)
 VIEWS = "torchgen/packaged/autograd/gen_inplace_or_view_type.py"
 COMPLEX = "torchgen/packaged/autograd/gen_variable_type.py"
 MANUAL = "torch/include/torch/csrc/autograd/FunctionsManual.h"
+INIT = "torch/csrc/autograd/init.cpp"
 OUTLESS = "torchgen/native_function_generation.py"
 
 
@@ -240,7 +241,8 @@ def test_both_lanes_put_the_same_text_into_the_same_lists(hooked: dict[str, str]
              MANUAL: "torch/csrc/autograd/FunctionsManual.h"}  # fmt: skip
     assert {path: source[moved.get(path, path)] for path in hooked} == hooked
     templates = set(source) - {moved.get(path, path) for path in hooked}
-    assert templates == {"torch/_C/_nn.pyi.in", "torch/nn/functional.pyi.in"}
+    assert templates == {"torch/_C/_nn.pyi.in", "torch/nn/functional.pyi.in", INIT}
+    assert '#include "torch/csrc/autograd/additions/python_symbolic_meta.cpp"' in source[INIT]
     assert "def gnn(input: Tensor, p: _float = 0.5) -> Tensor: ..." in source["torch/_C/_nn.pyi.in"]
     assert "from torch._C._nn import gnn as gnn" in source["torch/nn/functional.pyi.in"]
 

@@ -10,10 +10,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 SOURCE = "python_symbolic_meta.cpp"  # with the bindings: no one traces without Python
+HEADER = "symbolic_meta.h"  # what it includes, from the same directory
+# Where both are in a source tree, and the file of libtorch_python that includes the first.
+IN_TREE = "torch/csrc/autograd/additions"
+INCLUDED_BY = "torch/csrc/autograd/init.cpp"
 
 _TEMPLATE = """\
 // What tracing with dynamic shapes needs of the added operators' Meta kernels; see symbolic_meta.h.
-#include "symbolic_meta.h"
+#include "%(header)s"
 
 %(includes)s
 
@@ -32,6 +36,7 @@ def symbolic_meta_source(functions: Sequence[Any], indices: Mapping[Any, Any]) -
     chosen = [f for f in functions if _has_meta_kernel(f, meta) and _takes_tensors(f)]
     includes = sorted({f"#include <ATen/ops/{f.root_name}_meta_dispatch.h>" for f in chosen})
     return _TEMPLATE % {
+        "header": HEADER,
         "includes": "\n".join(includes),
         "registrations": "\n".join(_registration(f, meta) for f in chosen),
     }

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from ..codegen import symbolic
 from ..errors import AdditionsError
 from ..pytext import defines, has_all
 from .names import Manifest, expression, functions, mentions, methods, public_name, signature
@@ -216,3 +217,10 @@ def includes(headers: tuple[str, ...]) -> Callable[[Manifest, str], list[str]]:
         return [f"#include <{header}>" for header in headers]
 
     return render
+
+
+def symbolic_meta(manifest: Manifest, _upstream: str) -> list[str]:
+    """The generated file that wraps Meta kernels, into a file that is compiled anyway."""
+    if not manifest["operators"]:
+        return []
+    return [f'#include "{symbolic.IN_TREE}/{symbolic.SOURCE}"']

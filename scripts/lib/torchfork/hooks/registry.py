@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from ..codegen import symbolic
 from ..markers import END_OF_FILE, Anchor
 from ..stubs.nn import functional_stub, nn_stub
 from . import lists
@@ -32,7 +33,7 @@ def hooks_for(lane: Literal["graft", "source"], headers: tuple[str, ...]) -> lis
         *_by_name(),
         *_modules(),
     ]
-    return shared + (_stub_templates() if lane == "source" else [])
+    return shared + ([*_stub_templates(), _symbolic_meta()] if lane == "source" else [])
 
 
 def parser_hooks() -> list[Hook]:
@@ -191,6 +192,16 @@ def _modules() -> list[Hook]:
         )
         for module, (path, home) in MODULES.items()
     ]
+
+
+def _symbolic_meta() -> Hook:
+    """The Meta kernels that know symbolic shapes, in the library that is loaded after libtorch."""
+    return Hook(
+        symbolic.INCLUDED_BY,
+        Anchor(END_OF_FILE, "after", "of Meta kernels that know symbolic shapes"),
+        lists.symbolic_meta,
+        comment="//",
+    )
 
 
 def _stub_templates() -> list[Hook]:

@@ -11,10 +11,12 @@ from .. import files, hooks, patches
 from ..additions import Additions
 from ..bases import applied
 from ..bases.sourcetree import ATEN, SourceTree, in_tree
+from ..codegen import symbolic
 from ..errors import AdditionsError, NeedsSourceLaneError, StateError
 from ..merged import MERGED_FILES, MergedTree, merge_text
 from ..stages import apply, codegen, merge, mirror, templates, validate
 from ..ui import Ui
+from ..units import SUPPORT
 from ..upstream import Upstream
 from .treework import Layout
 from .workdir import tooling_fingerprint
@@ -57,7 +59,7 @@ def plan(tree: SourceTree, additions: Additions, layout: Layout, ui: Ui) -> Plan
         _generate_once(key, copy, merged, edits, additions, manifest, layout)
         generated = sum(op["generated"] for op in manifest["operators"])
         step.say(f"{len(manifest['operators'])} functions, {generated} of them generated variants")
-    contents, added = _contents(read, additions, {**patched, **edits})
+    contents, added = _contents(read, additions, {**patched, **edits}, layout)
     return Planned(contents, added, manifest, upstream)
 
 
@@ -155,10 +157,11 @@ def _generate_once(
 ) -> None:
     """Run the whole generator, so that what it refuses is told before the long build begins.
 
-    What it makes is thrown away: the tree's own build generates again.
+    What it makes is thrown away, but for the wrapped Meta kernels, which only torchfork's own
+    generator makes: the tree's build generates again.
     """
     note = layout.root / "generated.json"
-    if files.read_json(note) == key:
+    if files.read_json(note) == key and layout.symbolic_meta.is_file():
         return
     hooked = hooks.hooked_files("graft")
     in_wheel = {name: edits[in_tree(name)] for name in hooked if in_tree(name) in edits}
@@ -167,11 +170,13 @@ def _generate_once(
         own = copy.root / "torchgen" / "packaged" / "autograd" / "templates"
         templates.make_autograd_templates(own, out / "templates")
         codegen.generate(merged, additions, manifest, out / "templates", out, layout.root)
+        made = out / "added" / "ATen" / symbolic.SOURCE
+        files.write_if_changed(layout.symbolic_meta, made.read_bytes())
     files.write_json(note, key)
 
 
 def _contents(
-    read: Read, additions: Additions, texts: Mapping[str, str | None]
+    read: Read, additions: Additions, texts: Mapping[str, str | None], layout: Layout
 ) -> tuple[apply.Wanted, frozenset[str]]:
     """The contents of every file that an apply writes, and which of them are new."""
     contents = {
@@ -187,6 +192,9 @@ def _contents(
         f"{ATEN}/{path.relative_to(additions.source_root).as_posix()}": path.read_bytes()
         for path in additions.sources
     }
+    copied[f"{symbolic.IN_TREE}/{symbolic.SOURCE}"] = layout.symbolic_meta.read_bytes()
+    header = SUPPORT / symbolic.HEADER
+    copied[f"{symbolic.IN_TREE}/{symbolic.HEADER}"] = header.read_bytes()
     return {**contents, **copied}, frozenset(copied)
 
 

@@ -31,6 +31,11 @@ class Layout:
         """The same with the additions in it."""
         return self.root / "merged"
 
+    @property
+    def symbolic_meta(self) -> Path:
+        """The generated file of Meta kernels that know symbolic shapes."""
+        return self.root / "symbolic_meta.cpp"
+
 
 def layout_for(tree: SourceTree, additions: Additions, work: Path) -> Layout:
     """The directory for these additions and this tree; stable between edits."""
