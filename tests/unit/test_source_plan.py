@@ -24,6 +24,7 @@ UPSTREAM = Upstream(
     frozenset({"CPU", "CompositeExplicitAutograd"}),
 )  # fmt: skip
 KERNEL = "aten/src/ATen/native/cpu/SwingKernel.cpp"
+META = "torch/csrc/autograd/additions"
 HELPER = "ATen/native/SwingFunctionsManual.h"
 
 
@@ -40,6 +41,9 @@ class Bench:
 
         def generate(*arguments: Any) -> None:
             self.generated += 1
+            made = arguments[4] / "added" / "ATen" / "python_symbolic_meta.cpp"
+            made.parent.mkdir(parents=True)
+            made.write_text("// registrations\n")
 
         monkeypatch.setattr(codegen, "generate", generate)
 
@@ -74,7 +78,10 @@ def test_everything_goes_where_the_tree_has_its_like(bench: Bench) -> None:
     assert f"#include <{HELPER}>" in contents["torch/csrc/autograd/FunctionsManual.h"]
     assert "gdh" in contents["tools/autograd/gen_inplace_or_view_type.py"]
     assert "gnn" in contents["torch/nn/functional.pyi.in"]
-    assert planned.added == {KERNEL, f"aten/src/{HELPER}"}
+    assert contents[f"{META}/python_symbolic_meta.cpp"] == "// registrations\n"
+    assert f'#include "{META}/python_symbolic_meta.cpp"' in contents["torch/csrc/autograd/init.cpp"]
+    wrapped = {f"{META}/python_symbolic_meta.cpp", f"{META}/symbolic_meta.h"}
+    assert planned.added == {KERNEL, f"aten/src/{HELPER}", *wrapped}
     assert not any("packaged" in name for name in contents)
 
 
