@@ -29,6 +29,7 @@ from torchfork.matrix.model import (
     subject_to_json,
 )
 from torchfork.report import markdown, page, tables, terminal
+from torchfork.toolchain import Cuda, Toolchain
 from torchfork.ui import Ui
 from torchfork.units import Unit
 
@@ -191,6 +192,39 @@ def test_what_is_named_becomes_the_right_kind_of_subject(tmp_path: Path) -> None
     ]  # fmt: skip
     assert subjects.parse([], pins, everything=True)[0].name == pins.versions[0]
     assert found[1].possible == "abc" and found[2].possible == "abcdef"
+
+
+TOOLS = Toolchain("g++", "ccache", 8, True, None, "the base is a CPU build")
+
+
+def test_a_toolkit_that_does_not_fit_leaves_cuda_out_of_a_check_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = sample.base(tmp_path, cuda="12.4")
+
+    def find(_: object, env: dict[str, str]) -> Toolchain:
+        if env.get("USE_CUDA") == "0":
+            return TOOLS
+        raise errors.ToolkitMismatchError("the CUDA toolkit is 13.0")
+
+    monkeypatch.setattr(lighter.toolchain, "find", find)
+    found = lighter.tools(base, {}, 2, final=False)
+    assert found.cuda is None and found.cuda_note == "the CUDA toolkit is 13.0"
+    assert found.jobs == 2 and found.launcher.endswith(" ccache")
+    with pytest.raises(errors.ToolkitMismatchError):
+        lighter.tools(base, {}, 2, final=True)
+
+
+def test_a_check_compiles_cuda_for_one_architecture(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cuda = Cuda(Path("nvcc"), "13.0", (), ("-gencode=a", "-gencode=b"))
+    monkeypatch.setattr(lighter.toolchain, "find", lambda *_: replace(TOOLS, cuda=cuda))
+    base = sample.base(tmp_path, cuda="13.0")
+    found = lighter.tools(base, {}, 2, final=False).cuda
+    assert found is not None and found.gencode == ("-gencode=a",)
+    whole = lighter.tools(base, {}, 2, final=True).cuda
+    assert whole is not None and len(whole.gencode) == 2
 
 
 def test_only_generated_files_are_given_the_shared_headers(tmp_path: Path) -> None:

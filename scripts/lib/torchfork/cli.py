@@ -205,7 +205,10 @@ def _add_clean(commands: Commands) -> None:
 
 
 def _clean(options: argparse.Namespace, ui: Ui) -> None:
-    clean.run([build.DEFAULT_WORK, *([cache.directory()] if options.cache else [])], ui)
+    clean.run(
+        [build.DEFAULT_WORK, rebase.DEFAULT_WORK, *([cache.directory()] if options.cache else [])],
+        ui,
+    )
 
 
 def _positive(text: str) -> int:

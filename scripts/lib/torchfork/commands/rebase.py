@@ -18,6 +18,7 @@ from ..report import markdown, page, terminal
 from ..ui import Ui
 from .options import PROJECT, UPSTREAM
 
+DEFAULT_WORK = PROJECT / ".torchfork" / "matrix"
 NEEDS_THE_VERY_WHEEL = "ef"  # tiers that run what they made
 
 
@@ -61,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="where matrix.{html,md,json} go",
     )  # fmt: skip
     parser.add_argument(
-        "--work", type=Path, default=PROJECT / ".torchfork" / "matrix", metavar="DIR",
+        "--work", type=Path, default=DEFAULT_WORK, metavar="DIR",
         help="where build files and results are kept between runs",
     )  # fmt: skip
     parser.add_argument(
