@@ -12,9 +12,11 @@ from sample_patches import about_toml, diff, hook, write
 
 from torchfork.errors import PatchError
 from torchfork.hooks import text_hooks
+from torchfork.lanes import texts
 from torchfork.markers import strip_blocks
 from torchfork.patches import Tree, layered, plan
 from torchfork.stages import merge, patch
+from torchfork.ui import Ui
 
 OVERRIDES = "torch/overrides.py"
 
@@ -50,8 +52,8 @@ def test_the_generator_that_runs_is_the_patched_one_until_the_patch_goes(tmp_pat
     (base.root / "torchgen" / "model.py").write_text("x = 1\n")
     additions = sample_additions.write(tmp_path / "mine")
     tree = merge.prepare(base, additions, tmp_path / "tree")
-    texts = {"torchgen/model.py": "x = 2\n", "torchgen/extra.py": "", "torch/a": ""}
-    patched = merge.MergedTree(tree.root, tree.merged, texts)
+    changed = {"torchgen/model.py": "x = 2\n", "torchgen/extra.py": "", "torch/a": ""}
+    patched = merge.MergedTree(tree.root, tree.merged, changed)
     merge.apply_edits(base, patched, {}, ())
     assert (tree.root / "torchgen" / "model.py").read_text() == "x = 2\n"
     assert (tree.root / "torchgen" / "extra.py").is_file()
@@ -86,6 +88,16 @@ def test_what_a_wheel_cannot_take_is_refused_before_anything_is_built(tmp_path: 
     gone = {"x.patch": diff({"torch/a.py": "a\n"}, {"torch/a.py": None})}
     with pytest.raises(PatchError, match="away"):
         graft(tmp_path / "c", "x.patch * both # y\n", gone)
+
+
+def test_a_patch_that_no_series_lists_is_not_passed_over(tmp_path: Path) -> None:
+    base = sample_additions.base(tmp_path / "base")
+    additions = sample_additions.write(tmp_path / "mine")
+    assert texts.patched(base, additions, Ui(quiet=True)) == {}
+    (additions.root / "patches").mkdir()
+    (additions.root / "patches" / "lost.patch").write_text(diff({}, {"torch/n.py": "n\n"}))
+    with pytest.raises(PatchError, match=r"orphan: 'lost\.patch'"):
+        texts.patched(base, additions, Ui(quiet=True))
 
 
 def test_a_patch_is_part_of_what_a_build_depends_on(tmp_path: Path) -> None:

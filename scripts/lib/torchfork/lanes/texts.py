@@ -19,7 +19,7 @@ from ..units import Layout
 def patched(base: Base, additions: Additions, ui: Ui) -> Mapping[str, str]:
     """What the patches of the additions change: files with their new text."""
     series = patch.load(additions)
-    if not series.entries:
+    if not series.folder.is_dir():
         return {}
     with ui.step("apply the patches") as step:
         report = patch.plan(base, series, cache.directory())
