@@ -7,14 +7,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from .. import files, hooks, patches
+from .. import cache, files, hooks, patches
 from ..additions import Additions
 from ..bases import applied
 from ..bases.sourcetree import ATEN, SourceTree, in_tree
 from ..codegen import symbolic
 from ..errors import AdditionsError, NeedsSourceLaneError, StateError
 from ..merged import MERGED_FILES, MergedTree, merge_text
-from ..stages import apply, codegen, merge, mirror, templates, validate
+from ..stages import apply, codegen, merge, mirror, patch, templates, validate
 from ..ui import Ui
 from ..units import SUPPORT
 from ..upstream import Upstream
@@ -71,10 +71,14 @@ def _upstream_tree(tree: SourceTree) -> patches.Tree:
 def _patch(tree: SourceTree, additions: Additions, ui: Ui) -> Mapping[str, str | None]:
     """What the patches of the additions change in this tree."""
     series = patches.load(additions.root)
-    if not series.entries:
+    if not series.folder.is_dir():
         return {}
     with ui.step("patch") as step:
-        report = patches.plan(series, _upstream_tree(tree), tree.version, "source")
+        for fault in patches.lint(series):
+            raise fault
+        # Unpacked wheels have the same Python files: a patch made on one of them can be merged.
+        origins = patch.origins(cache.directory())
+        report = patches.plan(series, _upstream_tree(tree), tree.version, "source", origins)
         report.require()
         for line in report.attention():
             ui.warn(line)
