@@ -6,6 +6,9 @@ own files. It needs pytest, numpy and expecttest (which torch.testing._internal 
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Iterator
+
 import pytest
 import torch
 
@@ -38,3 +41,14 @@ def device(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def no_vmap_fallback() -> Iterator[None]:
+    """vmap's loop in the dispatcher is off: an operator without a batch rule is an error."""
+    enabled = torch._C._functorch._is_vmap_fallback_enabled()
+    torch._C._functorch._set_vmap_fallback_enabled(False)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*performance drop")
+        yield
+    torch._C._functorch._set_vmap_fallback_enabled(enabled)

@@ -43,7 +43,7 @@ def test_gradcheck_of_every_order_and_mode(
     assert gradgradcheck(call, tensors, check_fwd_over_rev=True, nondet_tol=0.0)
 
 
-@pytest.mark.filterwarnings("ignore:.*performance drop")
+@pytest.mark.usefixtures("no_vmap_fallback")
 def test_batched_gradients() -> None:
     """vmap over the backward, as is_grads_batched asks."""
     case = SMALL[1]

@@ -248,6 +248,7 @@ def test_functionalization_keeps_aliases_and_values() -> None:
     torch.testing.assert_close(torch.func.functionalize(convolve)(image), convolve(image))
 
 
+@pytest.mark.usefixtures("no_vmap_fallback")
 def test_functional_transforms_compose() -> None:
     """grad, jvp, hessian of torch.func."""
     x, w, _ = make_inputs(Case(1, 2, 1, (3, 4), (2, 2)))
@@ -258,11 +259,9 @@ def test_functional_transforms_compose() -> None:
     def reference(x: Tensor, w: Tensor) -> Tensor:
         return nn.functional.conv2d(x, w, groups=2)
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        for transform in (torch.func.grad, torch.func.hessian):
-            actual = transform(loss, argnums=2)(torch.depthwise_conv2d_ext, x, w)
-            torch.testing.assert_close(actual, transform(loss, argnums=2)(reference, x, w))
+    for transform in (torch.func.grad, torch.func.hessian):
+        actual = transform(loss, argnums=2)(torch.depthwise_conv2d_ext, x, w)
+        torch.testing.assert_close(actual, transform(loss, argnums=2)(reference, x, w))
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

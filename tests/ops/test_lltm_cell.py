@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from itertools import product
 
@@ -194,16 +193,13 @@ def test_bias_gradient_of_many_rows_does_not_saturate(device: str) -> None:
     assert results[2].tolist() == torch.full_like(bias, batch).tolist()
 
 
+@pytest.mark.usefixtures("no_vmap_fallback")
 @pytest.mark.parametrize("sizes", [(2, 3, 2), (1, 2, 3), (3, 0, 2)], ids=str)
 def test_gradients_of_every_order_and_mode(sizes: tuple[int, int, int], device: str) -> None:
     """All five arguments, all three results, slow mode; forward over reverse; batched."""
     tensors = make(sizes, torch.float64, device, grad=True)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # vmap's fallback
-        assert gradcheck(
-            op, tensors, check_forward_ad=True, check_batched_grad=True, nondet_tol=0.0
-        )
-        assert gradgradcheck(op, tensors, check_fwd_over_rev=True, check_batched_grad=True)
+    assert gradcheck(op, tensors, check_forward_ad=True, check_batched_grad=True, nondet_tol=0.0)
+    assert gradgradcheck(op, tensors, check_fwd_over_rev=True, check_batched_grad=True)
 
 
 @pytest.mark.parametrize("used", [u for u in product((0, 1), repeat=3) if any(u)], ids=str)

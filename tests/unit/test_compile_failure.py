@@ -135,3 +135,11 @@ def test_no_compiler_runs_on_when_the_run_is_ended(tmp_path: Path, number: int) 
     time.sleep(2)
     assert (tmp_path / "build" / "a.o.started").exists()
     assert not (tmp_path / "build" / "a.o").exists()
+
+
+def test_the_support_sources_are_brought_with_their_folders(tmp_path: Path) -> None:
+    (tmp_path / "from" / "stand_ins").mkdir(parents=True)
+    (tmp_path / "from" / "a.cpp").write_text("a")
+    (tmp_path / "from" / "stand_ins" / "b.hpp").write_text("b")
+    stage.copy_support(tmp_path / "from", tmp_path / "to")
+    assert sample.tree(tmp_path / "to") == {"a.cpp": b"a", "stand_ins/b.hpp": b"b"}

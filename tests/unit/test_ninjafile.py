@@ -10,10 +10,10 @@ import ninja
 import pytest
 import sample_additions as sample
 
-from torchfork.ninjafile import common_flags, ninja_text
+from torchfork.ninjafile import STAND_INS, common_flags, include_flags, ninja_text
 from torchfork.toolchain import Cuda, Toolchain
 from torchfork.traits import Elf, Traits
-from torchfork.units import Generated, Unit, additions_units, all_units
+from torchfork.units import SUPPORT, Generated, Unit, additions_units, all_units
 
 ELF = Elf((), "", "", "")
 TRAITS = Traits("c++20", True, "libgomp.so.1", "", True, False, ELF, ELF)
@@ -85,6 +85,14 @@ def test_the_bases_abi_decides_the_flags(tmp_path: Path) -> None:
     assert "-DUSE_CUDA" not in flags and "-DUSE_CUDA" in common_flags(
         base, old, replace(PLAIN, cuda=CUDA)
     )
+
+
+def test_the_bases_own_headers_come_before_the_stand_ins(tmp_path: Path) -> None:
+    """A stand-in in front of the real header would hide what others call."""
+    flags = include_flags(sample.base(tmp_path))
+    places = [flag for flag in flags if not flag.startswith("-isystem")]
+    assert places[-1] == STAND_INS
+    assert (SUPPORT / Path(STAND_INS).name).is_dir()
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from .units import Unit
 
 OVERLAY_INCLUDE = "../overlay/torch/include"
 API_INCLUDE = "torch/csrc/api/include"
+STAND_INS = "../support/stand_ins"
 
 
 def _quote(text: str) -> str:
@@ -26,9 +27,12 @@ def _path(path: Path | str) -> str:
 
 
 def include_flags(base: Base) -> list[str]:
-    """Our headers before the base's; the base's as system headers, whose warnings are not ours."""
+    """Our headers before the base's; the base's as system headers, whose warnings are not ours.
+
+    Stand-ins for headers that a base includes and may not have come last.
+    """
     ours = ["../include", OVERLAY_INCLUDE, "../private", f"{OVERLAY_INCLUDE}/{API_INCLUDE}"]
-    system = [base.include, base.include / API_INCLUDE]
+    system = [base.include, base.include / API_INCLUDE, STAND_INS]
     return [f"-I{f}" for f in ours] + [part for f in system for part in ("-isystem", str(f))]
 
 

@@ -36,8 +36,8 @@ def link_additions(additions: Additions, directory: Path) -> None:
 
 def copy_support(source: Path, target: Path) -> None:
     """Bring the hand-written C++ into the build directory."""
-    for path in sorted(source.iterdir()):
-        write_if_changed(target / path.name, path.read_bytes())
+    for path in sorted(path for path in source.rglob("*") if path.is_file()):
+        write_if_changed(target / path.relative_to(source), path.read_bytes())
 
 
 def compile_all(

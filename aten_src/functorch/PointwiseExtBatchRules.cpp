@@ -1,0 +1,119 @@
+// vmap of sigmoid_ext, sigmoid_ext_backward and axpy_ext: the operator itself on the physical
+// tensors, once they broadcast and promote as the logical ones do.
+#include <ATen/functorch/BatchRulesExtHelper.h>
+#include <ATen/native/TypeProperties.h>
+
+#include <algorithm>
+#include <tuple>
+#include <utility>
+
+namespace at::functorch {
+
+namespace {
+
+struct Operand {
+  Tensor tensor; // batch dimension first
+  BatchDim dim;
+  int64_t rank; // logical
+
+  Operand(const Tensor& given, BatchDim given_dim)
+      : tensor(moveBatchDimToFront(given, given_dim)),
+        dim(given_dim),
+        rank(rankWithoutBatchDim(given, given_dim)) {}
+
+  // Logically 0-d, which counts for less in type promotion, and physically not.
+  bool is_number() const {
+    return dim.has_value() && rank == 0;
+  }
+
+  Tensor padded(int64_t to_rank) const {
+    return maybePadToLogicalRank(tensor, dim, to_rank);
+  }
+};
+
+// The common dtype of the logical operands.
+ScalarType logical_dtype(const Operand& number, const Operand& other) {
+  native::ResultTypeState state;
+  state.zeroResult = number.tensor.scalar_type();
+  const auto& tensor = other.tensor;
+  if (tensor.dim() == 0 && !tensor.unsafeGetTensorImpl()->is_wrapped_number()) {
+    state.zeroResult = promoteTypes(state.zeroResult, tensor.scalar_type());
+  } else {
+    state = native::update_result_type_state(tensor, state);
+  }
+  return native::result_type(state);
+}
+
+// Both operands as they broadcast and promote without the batch. A single number with the dtype
+// that it leads to leads to the same one with any number of dimensions.
+std::pair<Tensor, Tensor> aligned(Operand left, Operand right) {
+  if (left.is_number() != right.is_number()) {
+    auto& number = left.is_number() ? left : right;
+    const auto& other = left.is_number() ? right : left;
+    number.tensor = number.tensor.to(logical_dtype(number, other));
+  }
+  const auto rank = std::max(left.rank, right.rank);
+  return {left.padded(rank), right.padded(rank)};
+}
+
+// The same for `self op= other`, where self's dtype stays: other gets the common dtype, and with it
+// a dimension, so that the arithmetic is done in that dtype.
+std::pair<Tensor, Tensor> aligned_in_place(const Operand& self, Operand other) {
+  if (self.is_number() != other.is_number()) {
+    const auto dtype = self.is_number() ? logical_dtype(self, other) : logical_dtype(other, self);
+    other.tensor = other.tensor.to(dtype);
+    if (other.tensor.dim() == 0) {
+      other.tensor = other.tensor.unsqueeze(0);
+    }
+  }
+  const auto rank = std::max(self.rank, other.rank);
+  return {self.padded(rank), other.padded(rank)};
+}
+
+void sigmoid_ext_in_place_batch_rule(Tensor& self, BatchDim /*self_bdim*/) {
+  at::_ops::sigmoid_ext_::call(self);
+}
+
+std::tuple<Tensor, BatchDim> sigmoid_ext_backward_batch_rule(
+    const Tensor& grad_output,
+    BatchDim grad_output_bdim,
+    const Tensor& output,
+    BatchDim output_bdim) {
+  const auto [left, right] = aligned({grad_output, grad_output_bdim}, {output, output_bdim});
+  return {at::_ops::sigmoid_ext_backward::call(left, right), 0};
+}
+
+std::tuple<Tensor, BatchDim> axpy_ext_batch_rule(
+    const Tensor& self,
+    BatchDim self_bdim,
+    const Tensor& other,
+    BatchDim other_bdim,
+    const Scalar& alpha) {
+  const auto [left, right] = aligned({self, self_bdim}, {other, other_bdim});
+  return {at::_ops::axpy_ext::call(left, right, alpha), 0};
+}
+
+void axpy_ext_in_place_batch_rule(
+    Tensor& self,
+    BatchDim self_bdim,
+    const Tensor& other,
+    BatchDim other_bdim,
+    const Scalar& alpha) {
+  if (!self_bdim.has_value()) {
+    vmapIncompatibleInplaceError("axpy_ext_");
+  }
+  auto [left, right] = aligned_in_place({self, self_bdim}, {other, other_bdim});
+  at::_ops::axpy_ext_::call(left, right, alpha);
+}
+
+} // namespace
+
+TORCH_LIBRARY_IMPL(aten, FuncTorchBatched, m) {
+  UNARY_POINTWISE(sigmoid_ext);
+  VMAP_SUPPORT(sigmoid_ext_, sigmoid_ext_in_place_batch_rule);
+  VMAP_SUPPORT(sigmoid_ext_backward, sigmoid_ext_backward_batch_rule);
+  VMAP_SUPPORT(axpy_ext, axpy_ext_batch_rule);
+  VMAP_SUPPORT(axpy_ext_, axpy_ext_in_place_batch_rule);
+}
+
+} // namespace at::functorch
