@@ -115,6 +115,8 @@ def _patch_row(outcome: Outcome) -> Row:
     fine = {State.APPLIES: PASSED, State.NOT_HERE: NOT_NEEDED}
     state = fine.get(outcome.state, FAILED)
     text = f"{outcome.state.value}{f': {outcome.note}' if outcome.note else ''}"
+    if outcome.state is State.NOT_HERE:
+        text = f"not needed: {text}"
     return {"name": f"patches/{outcome.name}", "state": state, "text": text}
 
 
