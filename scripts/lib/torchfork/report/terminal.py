@@ -27,6 +27,9 @@ STATES = {
     IMPOSSIBLE: ("n/a", "dim"),
 }
 
+# Columns of a terminal that has room for the wheels' names; the page has them in any case.
+_WITH_BASE = 120
+
 
 def show(matrix: Matrix, console: Console) -> None:
     """Print the table and every finding."""
@@ -36,11 +39,13 @@ def show(matrix: Matrix, console: Console) -> None:
     table.add_column("torch", no_wrap=True)
     for letter, title in TIERS.items():
         if letter in matrix.tiers:
-            table.add_column(f"({letter}) {title}", no_wrap=True)
-    table.add_column("base", overflow="fold", style="dim")
+            table.add_column(f"({letter})\n{title}", no_wrap=True)
+    wide = console.width >= _WITH_BASE
+    if wide:
+        table.add_column("base", overflow="fold", style="dim")
     for subject in matrix.subjects:
         cells = [_cell(tier) for tier in subject.tiers if tier.tier in matrix.tiers]
-        table.add_row(subject.name, *cells, _base(subject))
+        table.add_row(subject.name, *cells, *([_base(subject)] if wide else []))
     console.print(table)
     for subject in matrix.subjects:
         failure = subject.first_failure
@@ -52,7 +57,7 @@ def show(matrix: Matrix, console: Console) -> None:
 def _cell(tier: TierResult) -> Text:
     word, style = STATES[tier.state]
     if tier.state in (PASSED, FAILED):
-        word += f" {tier.seconds:.1f} s"
+        word += f" {tier.seconds:.{1 if tier.seconds < 10 else 0}f} s"
     return Text(word, style=style)
 
 
