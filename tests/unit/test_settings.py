@@ -100,6 +100,11 @@ def test_a_compiler_cache_that_is_there_is_used_and_told_to_forget_paths(
     for language in ("C", "CXX", "CUDA"):
         assert told[f"CMAKE_{language}_COMPILER_LAUNCHER"].value == "/usr/bin/ccache"
     assert told["CCACHE_BASEDIR"].value == str(tree.root.parent)
+    beside = settings.defaults(
+        tree, version=None, prefixes=[tree.root.parent / "env"], environment={"PATH": ""},
+        source=(), epoch=0,
+    )  # fmt: skip
+    assert {s.name: s.value for s in beside}["CCACHE_BASEDIR"] == str(tree.root.parent)
     monkeypatch.setattr(toolchain, "find_launcher", lambda env: "")
     assert "CCACHE_BASEDIR" not in found(tree, {})
 

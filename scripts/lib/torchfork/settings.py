@@ -91,7 +91,7 @@ def defaults(
                 "knows it"),
         _prefix_path(prefixes, environment),
         *_jobs(environment, cuda),
-        *_launchers(environment, cuda, tree),
+        *_launchers(environment, cuda, tree, prefixes),
         Setting("BLAS", "MKL", "default", "upstream's wheels have it"),
         Setting("BUILD_TEST", "0", "default", "C++ tests are no part of a wheel"),
         Setting("SOURCE_DATE_EPOCH", str(epoch), "default", "two builds give the same bytes"),
@@ -170,7 +170,10 @@ def _jobs(environment: Mapping[str, str], cuda: bool) -> list[Setting]:
 
 
 def _launchers(
-    environment: Mapping[str, str], cuda: bool, tree: SourceTree | None
+    environment: Mapping[str, str],
+    cuda: bool,
+    tree: SourceTree | None,
+    prefixes: Sequence[Path],
 ) -> list[Setting]:
     launcher = toolchain.find_launcher(environment)
     if not launcher:
@@ -184,7 +187,7 @@ def _launchers(
     if Path(launcher.split(";")[0]).name == "ccache":
         # What another directory or machine has compiled is found again: nothing of a path counts.
         if tree:
-            where = str(tree.root.parent)
+            where = _common(tree, prefixes)
             found.append(Setting("CCACHE_BASEDIR", where, "machine", "paths below it do not count"))
         found.append(Setting("CCACHE_NOHASHDIR", "1", "default", "nor the current directory"))
         found.append(
@@ -192,6 +195,12 @@ def _launchers(
                     "include_file_ctime", "default", "what precompiled headers need")
         )  # fmt: skip
     return found
+
+
+def _common(tree: SourceTree, prefixes: Sequence[Path]) -> str:
+    """The directory that holds the tree and what it is built with; the tree's own without one."""
+    common = Path(os.path.commonpath([tree.root, *prefixes]))
+    return str(common if len(common.parts) > 2 else tree.root.parent)
 
 
 def _reader_texts(tree: SourceTree) -> dict[str, str]:
