@@ -122,6 +122,7 @@ def test_too_little_disk_is_refused_before_anything_runs(
 
 
 def test_too_little_memory_is_warned_of(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: type("usage", (), {"free": 10**11}))
     monkeypatch.setattr(toolchain, "available_memory", lambda: 3 * 10**9)
     four = (Setting("MAX_JOBS", "4", "user", ""),)
     assert "MAX_JOBS=2" in preflight.require_space(bench.tree, four)
