@@ -23,6 +23,8 @@
 namespace at::native {
 
 DEFINE_DISPATCH(lltm_cell_stub);
+DEFINE_DISPATCH(lltm_cell_small_stub);
+REGISTER_NO_CPU_DISPATCH(lltm_cell_small_stub)
 DEFINE_DISPATCH(lltm_cell_backward_stub);
 DEFINE_DISPATCH(lltm_cell_bias_stub);
 
@@ -220,9 +222,16 @@ std::tuple<Tensor, Tensor, Tensor> lltm_cell(
     const Tensor& old_h,
     const Tensor& old_cell) {
   check_forward(input, weight, bias, old_h, old_cell);
-  auto gates = compute_gates(input, weight, bias, old_h);
   auto new_h = at::empty(old_h.sizes(), input.options());
   auto new_cell = at::empty(old_h.sizes(), input.options());
+  if (input.is_cuda() && lltm_cell_is_small(input.size(0), input.size(1), old_h.size(1))) {
+    auto gates = at::empty({input.size(0), 3 * old_h.size(1)}, input.options());
+    if (new_h.numel() > 0) {
+      lltm_cell_small_stub(kCUDA, new_h, new_cell, gates, input, weight, bias, old_h, old_cell);
+    }
+    return {std::move(new_h), std::move(new_cell), std::move(gates)};
+  }
+  auto gates = compute_gates(input, weight, bias, old_h);
   if (new_h.numel() > 0) {
     lltm_cell_stub(input.device().type(), new_h, new_cell, gates, old_cell);
   }

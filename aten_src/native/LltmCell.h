@@ -29,6 +29,27 @@ using lltm_cell_fn = void (*)(
     const TensorBase& gates,
     const TensorBase& old_cell);
 
+// The whole forward in one kernel, products included: gates = [old_h, input] · weightᵀ + bias, and of
+// them, before they are rounded, new_cell and new_h. For problems so small that the launches of a
+// general product would take longer than its arithmetic (lltm_cell_is_small()). The results are
+// contiguous, the operands have any strides. CUDA alone has one.
+using lltm_cell_small_fn = void (*)(
+    const TensorBase& new_h,
+    const TensorBase& new_cell,
+    const TensorBase& gates,
+    const TensorBase& input,
+    const TensorBase& weight,
+    const TensorBase& bias,
+    const TensorBase& old_h,
+    const TensorBase& old_cell);
+
+// The most multiply-adds of one gate, B · S · (F + S), that the one kernel takes.
+constexpr int64_t kLltmSmallProduct = int64_t{1} << 22;
+inline bool lltm_cell_is_small(int64_t batch, int64_t features, int64_t state) {
+  // As a quotient, so that no product of sizes can overflow.
+  return batch <= kLltmSmallProduct / (state + 1) / (features + state + 1);
+}
+
 // grad_of_gates [B, 3·S], grad_old_cell [B, S] and bias_partials [⌈B / kLltmRowsPerPartial⌉, 3·S] are
 // contiguous and written; bias_partials is undefined where no bias gradient is asked for, and of
 // the accumulation type. The incoming gradients have any strides and may be undefined: zero.
@@ -46,6 +67,7 @@ using lltm_cell_backward_fn = void (*)(
 using lltm_cell_bias_fn = void (*)(const TensorBase& grad_bias, const TensorBase& bias_partials);
 
 DECLARE_DISPATCH(lltm_cell_fn, lltm_cell_stub)
+DECLARE_DISPATCH(lltm_cell_small_fn, lltm_cell_small_stub)
 DECLARE_DISPATCH(lltm_cell_backward_fn, lltm_cell_backward_stub)
 DECLARE_DISPATCH(lltm_cell_bias_fn, lltm_cell_bias_stub)
 

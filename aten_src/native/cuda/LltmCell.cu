@@ -1,5 +1,6 @@
-// CUDA kernels of lltm_cell: one for the gates after the product, one for them backward and one that
-// adds the partial bias gradients. All accumulate in float (double for double).
+// CUDA kernels of lltm_cell: one for the whole forward of a small problem, products included, one for
+// the gates after the product, one for them backward and one that adds the partial bias gradients.
+// All accumulate in float (double for double).
 #define TORCH_ASSERT_NO_OPERATORS
 #include <ATen/native/LltmCell.h>
 
@@ -55,6 +56,114 @@ __device__ T sigmoid(T x) {
 template <typename T>
 __device__ T elu(T x) {
   return x > T(0) ? x : std::expm1(x);
+}
+
+// The whole forward. A block computes kSmallUnits hidden units of kSmallRows rows, all three gates. The
+// columns of [old_h, input] and of the weight pass through shared memory, kSmallDepth at a time, where
+// they are joined without a copy of their own; kSmallSlices threads share the columns of one result
+// and their sums are added in order. So the bits depend neither on strides nor on the launch, and
+// the cell is computed from gates that were not rounded yet.
+constexpr int kSmallRows = 16;
+constexpr int kSmallUnits = 4;
+constexpr int kSmallSlices = 4;
+constexpr int kSmallDepth = 128;
+constexpr int kSmallPitch = kSmallDepth + 1; // neighbouring rows fall into different banks
+constexpr int kSmallThreads = kSmallRows * kSmallUnits * kSmallSlices;
+constexpr int kGates = 3;
+static_assert(kSmallThreads % kSmallDepth == 0 && kSmallDepth % kSmallSlices == 0);
+
+template <typename scalar_t>
+struct SmallParams {
+  scalar_t* new_h;
+  scalar_t* new_cell;
+  scalar_t* gates;
+  Rows<scalar_t> input;
+  Rows<scalar_t> weight;
+  const scalar_t* bias;
+  int64_t bias_stride;
+  Rows<scalar_t> old_h;
+  Rows<scalar_t> old_cell;
+  int64_t batch;
+  int64_t features;
+  int64_t state;
+};
+
+template <typename scalar_t>
+__global__ void __launch_bounds__(kSmallThreads) small_kernel(SmallParams<scalar_t> p) {
+  using T = opmath_type<scalar_t>;
+  constexpr int kLoadRows = kSmallThreads / kSmallDepth;
+  __shared__ T operand[kSmallRows][kSmallPitch];
+  __shared__ T factor[kGates * kSmallUnits][kSmallPitch];
+  __shared__ T shared_sums[kSmallSlices][kGates][kSmallRows * kSmallUnits];
+  const int result = threadIdx.x % (kSmallRows * kSmallUnits);
+  const int slice = threadIdx.x / (kSmallRows * kSmallUnits);
+  const int unit = result % kSmallUnits;
+  const int row = result / kSmallUnits;
+  const auto first_row = static_cast<int64_t>(blockIdx.x) * kSmallRows;
+  const auto first_unit = static_cast<int64_t>(blockIdx.y) * kSmallUnits;
+  const auto depth = p.state + p.features;
+  const int load_column = threadIdx.x % kSmallDepth;
+  const int load_row = threadIdx.x / kSmallDepth;
+  T sums[kGates] = {};
+  for (int64_t first = 0; first < depth; first += kSmallDepth) {
+    const auto column = first + load_column;
+    const bool is_hidden = column < p.state;
+#pragma unroll
+    for (int r = load_row; r < kSmallRows; r += kLoadRows) {
+      const auto at = first_row + r;
+      T value(0);
+      if (at < p.batch && column < depth) {
+        value = is_hidden ? p.old_h.template load<T>(at, column)
+                          : p.input.template load<T>(at, column - p.state);
+      }
+      operand[r][load_column] = value;
+    }
+#pragma unroll
+    for (int r = load_row; r < kGates * kSmallUnits; r += kLoadRows) {
+      const auto at = first_unit + r % kSmallUnits;
+      const bool exists = at < p.state && column < depth;
+      factor[r][load_column] =
+          exists ? p.weight.template load<T>(r / kSmallUnits * p.state + at, column) : T(0);
+    }
+    __syncthreads();
+    // Only columns that exist: a zero in place of one would make NaN of an infinite partner.
+    const auto columns =
+        static_cast<int>(depth - first < kSmallDepth ? depth - first : kSmallDepth);
+#pragma unroll 8
+    for (int k = slice; k < columns; k += kSmallSlices) {
+      const T value = operand[row][k];
+#pragma unroll
+      for (int gate = 0; gate < kGates; ++gate) {
+        sums[gate] += value * factor[gate * kSmallUnits + unit][k];
+      }
+    }
+    __syncthreads();
+  }
+#pragma unroll
+  for (int gate = 0; gate < kGates; ++gate) {
+    shared_sums[slice][gate][result] = sums[gate];
+  }
+  __syncthreads();
+  const auto column = first_unit + unit;
+  const auto at = first_row + row;
+  if (slice != 0 || column >= p.state || at >= p.batch) {
+    return;
+  }
+#pragma unroll
+  for (int gate = 0; gate < kGates; ++gate) {
+    T sum = sums[gate];
+#pragma unroll
+    for (int other = 1; other < kSmallSlices; ++other) {
+      sum += shared_sums[other][gate][result];
+    }
+    const auto of_gates = gate * p.state + column;
+    sum += static_cast<T>(p.bias[of_gates * p.bias_stride]);
+    p.gates[at * kGates * p.state + of_gates] = static_cast<scalar_t>(sum);
+    sums[gate] = sum;
+  }
+  const T cell = p.old_cell.template load<T>(at, column) + elu(sums[2]) * sigmoid(sums[0]);
+  p.new_cell[at * p.state + column] = static_cast<scalar_t>(cell);
+  p.new_h[at * p.state + column] = static_cast<scalar_t>(std::tanh(cell) * sigmoid(sums[1]));
 }
 
 template <typename scalar_t>
@@ -231,6 +340,37 @@ void lltm_cell_kernel_cuda(
   });
 }
 
+void lltm_cell_small_kernel_cuda(
+    const TensorBase& new_h,
+    const TensorBase& new_cell,
+    const TensorBase& gates,
+    const TensorBase& input,
+    const TensorBase& weight,
+    const TensorBase& bias,
+    const TensorBase& old_h,
+    const TensorBase& old_cell) {
+  AT_DISPATCH_FLOATING_TYPES_AND2(kHalf, kBFloat16, gates.scalar_type(), "lltm_cell_cuda", [&] {
+    const SmallParams<scalar_t> params{
+        new_h.mutable_data_ptr<scalar_t>(),
+        new_cell.mutable_data_ptr<scalar_t>(),
+        gates.mutable_data_ptr<scalar_t>(),
+        Rows<scalar_t>(input),
+        Rows<scalar_t>(weight),
+        bias.const_data_ptr<scalar_t>(),
+        bias.stride(0),
+        Rows<scalar_t>(old_h),
+        Rows<scalar_t>(old_cell),
+        input.size(0),
+        input.size(1),
+        old_h.size(1)};
+    const dim3 grid(
+        static_cast<unsigned>((params.batch + kSmallRows - 1) / kSmallRows),
+        static_cast<unsigned>((params.state + kSmallUnits - 1) / kSmallUnits));
+    small_kernel<scalar_t><<<grid, kSmallThreads, 0, at::cuda::getCurrentCUDAStream()>>>(params);
+    C10_CUDA_KERNEL_LAUNCH_CHECK();
+  });
+}
+
 void lltm_cell_backward_kernel_cuda(
     const TensorBase& grad_of_gates,
     const TensorBase& grad_old_cell,
@@ -287,6 +427,7 @@ void lltm_cell_bias_kernel_cuda(const TensorBase& grad_bias, const TensorBase& b
 } // namespace
 
 REGISTER_DISPATCH(lltm_cell_stub, &lltm_cell_kernel_cuda)
+REGISTER_DISPATCH(lltm_cell_small_stub, &lltm_cell_small_kernel_cuda)
 REGISTER_DISPATCH(lltm_cell_backward_stub, &lltm_cell_backward_kernel_cuda)
 REGISTER_DISPATCH(lltm_cell_bias_stub, &lltm_cell_bias_kernel_cuda)
 
