@@ -446,7 +446,8 @@ void forward_cuda(
     const TensorBase& weight,
     const TensorBase& bias,
     const Params& p) {
-  if (fast::march_forward(output, input, weight, bias, p) ||
+  if (fast::bands_forward(output, input, weight, bias, p) ||
+      fast::march_forward(output, input, weight, bias, p) ||
       fast::large_forward(output, input, weight, bias, p)) {
     return;
   }
@@ -465,9 +466,11 @@ void backward_cuda(
     const TensorBase& weight,
     const Params& p) {
   const bool wants_input = grad_input.defined() &&
+      !fast::bands_grad_input(grad_input, grad_output, weight, p) &&
       !fast::march_grad_input(grad_input, grad_output, weight, p) &&
       !fast::large_grad_input(grad_input, grad_output, weight, p);
   const bool wants_weight = (grad_weight.defined() || grad_bias.defined()) &&
+      !fast::bands_grad_weight(grad_weight, grad_bias, grad_output, input, p) &&
       !fast::march_grad_weight(grad_weight, grad_bias, grad_output, input, p) &&
       !fast::large_grad_weight(grad_weight, grad_bias, grad_output, input, p);
   AT_DISPATCH_FLOATING_TYPES_AND2(

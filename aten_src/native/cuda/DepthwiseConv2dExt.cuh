@@ -2,7 +2,7 @@
 // geometry they are launched with, vectors of elements, and the march's tiles and work items.
 #pragma once
 
-#include <ATen/core/TensorBase.h>
+#include <ATen/core/Tensor.h>
 #include <ATen/native/DepthwiseConv2dExt.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/util/BFloat16.h>
@@ -59,6 +59,25 @@ bool large_grad_weight(
     const TensorBase& input,
     const Params& params);
 
+// For 16-bit types, on the tensor cores.
+bool bands_forward(
+    const TensorBase& output,
+    const TensorBase& input,
+    const TensorBase& weight,
+    const TensorBase& bias,
+    const Params& params);
+bool bands_grad_input(
+    const TensorBase& grad_input,
+    const TensorBase& grad_output,
+    const TensorBase& weight,
+    const Params& params);
+bool bands_grad_weight(
+    const TensorBase& grad_weight,
+    const TensorBase& grad_bias,
+    const TensorBase& grad_output,
+    const TensorBase& input,
+    const Params& params);
+
 // Adds partial[chunk][row][channel] over the chunks, always in the same order, and writes
 // grad_weight[channel][row] and, from the kBiasRows rows after the taps, grad_bias[channel]. The
 // bias has two rows, a sum and, in float, what rounding took from it (write_bias()): it is the
@@ -93,6 +112,7 @@ struct March {
   int32_t batch;
   int32_t channels; // of dst
   int32_t multiplier; // dst channels of one src channel
+  int32_t sources; // src channels that a dst channel adds up
   int32_t src_height;
   int32_t src_width;
   int32_t dst_height;
@@ -587,6 +607,7 @@ inline March march_of(const Params& p) {
   m.batch = p.batch;
   m.channels = p.output_channels();
   m.multiplier = p.multiplier;
+  m.sources = 1;
   m.src_height = p.input_height;
   m.src_width = p.input_width;
   m.dst_height = p.output_height;
@@ -596,6 +617,11 @@ inline March march_of(const Params& p) {
   m.dilation_height = p.dilation_height;
   m.dilation_width = p.dilation_width;
   return m;
+}
+
+// The same in plane order; a copy where it was not.
+inline TensorBase in_planes(const TensorBase& tensor) {
+  return Tensor(tensor).contiguous();
 }
 
 inline bool is_aligned(const void* pointer, size_t bytes) {
@@ -614,6 +640,9 @@ void allow_shared(Kernel* kernel, size_t bytes) {
   }
 }
 
+// Fewer threads than this leave most of the largest devices empty.
+constexpr int64_t kFewThreads = 132 * 64;
+
 // Fills in the work items. `tile_rows_floor` is the least number of rows worth a chunk: each chunk
 // reads the kernel's overhang again. Chunks are as long as the device stays full.
 inline void plan_items(
@@ -630,8 +659,12 @@ inline void plan_items(
   const int64_t phases = std::min(m.dilation_height, m.dst_height);
   const int64_t threads_per_chunk =
       std::max<int64_t>(1, images * m.column_tiles * lanes_per_item * phases);
-  int64_t chunks = divide_up(wanted_threads, threads_per_chunk);
-  chunks = std::max<int64_t>(1, std::min(chunks, phase_rows / row_floor));
+  const int64_t wanted = divide_up(wanted_threads, threads_per_chunk);
+  int64_t chunks = std::max<int64_t>(1, std::min(wanted, phase_rows / row_floor));
+  if (chunks * threads_per_chunk < kFewThreads) {
+    // The device has room: what counts is how soon the longest march ends.
+    chunks = std::min(divide_up(kFewThreads, threads_per_chunk), phase_rows);
+  }
   m.rows_per_chunk = divide_up(phase_rows, chunks);
   m.chunks_per_phase = divide_up(phase_rows, m.rows_per_chunk);
   m.row_chunks = m.chunks_per_phase * phases;

@@ -5,7 +5,7 @@
 // the rows of src. Every src row is loaded once and feeds all the dst rows that it belongs to,
 // whose sums are in registers: slot s holds the dst row that this step's rows reach with the taps
 // s * stride ... Each step shifts the slots by one and the last becomes a finished row. The next
-// row is loaded, and stays packed, while this one is multiplied.
+// rows are loaded, and stay packed, while this one is multiplied.
 //
 // Channels-last: neighbouring threads are neighbouring channels, so every access is a full sector
 // whatever the width, padding or dilation. Planes: neighbouring threads are neighbouring columns; a
@@ -49,34 +49,48 @@ struct ChannelsLastTraits {
   static constexpr bool kTapsInRegisters = kTaps <= 9;
   static constexpr int kOwnRow = kFirstOwnRow<scalar_t, Window>;
   static constexpr int kVector = kTapsInRegisters && sizeof(scalar_t) == 2 ? 4 : 2;
-  static constexpr int kTile = kTapsInRegisters || kStride > 1 ? 4 : 7;
+  // A thread of a single row does little: it takes more columns.
+  static constexpr int kTile = kHeight == 1 ? 8 : kTapsInRegisters || kStride > 1 ? 4 : 7;
   static constexpr int kBlocks = kTaps > 25 ? 2
       : kTaps > 9 || kVector > 2            ? 3
       : kStride > 1                         ? 4
                                             : 5;
   static constexpr int kSlots = (kHeight + kStride - 1) / kStride;
   static constexpr int kColumns = (kTile - 1) * kStride + kWidth;
-  static constexpr int kStages = kTaps > 9 || sizeof(scalar_t) == 4 ? 3 : 4;
-  // Long marches where rows are dear, many threads where they are cheap.
-  static constexpr int64_t kWantedThreads = 132 * (kTaps > 25 ? 768 : kTaps > 9 ? 1024 : 2048);
+  static constexpr int kStages = kHeight == 1 ? 2 : kTaps > 9 || sizeof(scalar_t) == 4 ? 3 : 4;
+  // Long marches where rows are dear.
+  static constexpr int64_t kWantedThreads = 132 * (kTaps > 25 ? 768 : 1024);
   using Ring = RowRing<scalar_t, kVector, kColumns, kStages, kThreads>;
   static_assert(kColumns <= 32, "a mask of 32 bits tells the columns inside the image");
 };
 
-template <typename scalar_t_, typename Window, bool kAligned_>
+// How the rows of a pass lie: in whole vectors; not so, but long; not so.
+enum class RowKind { kAligned, kLong, kShort };
+
+// kSeveral: a dst plane is the sum over m.sources src planes, each with taps of its own.
+template <typename scalar_t_, typename Window, RowKind kKind, bool kSeveral_>
 struct PlanesTraits {
   using scalar_t = scalar_t_;
-  static constexpr bool kAligned = kAligned_;
+  static constexpr bool kAligned = kKind == RowKind::kAligned;
+  static constexpr bool kSeveral = kSeveral_;
   static constexpr int kHeight = Window::kHeight;
   static constexpr int kWidth = Window::kWidth;
   static constexpr int kStride = Window::kStride;
   static constexpr int kTaps = kHeight * kWidth;
   static constexpr int kOwnRow = kFirstOwnRow<scalar_t, Window>;
-  // A thread of a single row does too little with one column.
-  static constexpr int kTile = kAligned || kHeight == 1 ? 4 : 1;
+  // A thread does too little with one column; but on short rows four would be idle too often.
+  static constexpr int kTile = kKind != RowKind::kShort || kHeight == 1 ? 4 : 1;
   static constexpr int kSlots = (kHeight + kStride - 1) / kStride;
   static constexpr int kColumns = (kTile - 1) * kStride + kWidth;
   static constexpr int kLeft = (kWidth - 1) / 2; // the padding of the aligned kernel
+  // Rows under way while one is used, in registers whose number must be known: the march takes
+  // kUnrolled steps at a time. More rows are worth the registers where they are few: measured.
+  static constexpr bool kHalfSize = sizeof(scalar_t) == 2;
+  static constexpr int kUnrolled = kTaps > 25 ? 1
+      : kStride > 1                           ? 2
+      : kTaps > 9                             ? (kAligned ? 3 : 1)
+                                              : (kHalfSize ? 3 : 1);
+  static constexpr int kAhead = kUnrolled * kStride;
 };
 
 // One sum, tap by tap, of taps inside the image only.
@@ -89,9 +103,10 @@ __device__ __noinline__ float careful_sum(
     int image,
     int channel,
     int row,
-    int column) {
-  const int channels = m.channels / m.multiplier;
-  const int from = channel / m.multiplier;
+    int column,
+    int source) {
+  const int channels = m.channels / m.multiplier * m.sources;
+  const int from = channel / m.multiplier * m.sources + source;
 #pragma unroll 1
   for (int tap = 0; tap < Traits::kTaps; ++tap) {
     const int h =
@@ -119,7 +134,8 @@ __device__ __noinline__ void careful_tile(
     const Item& item,
     int first_channel,
     int vector,
-    bool channels_last) {
+    bool channels_last,
+    int source) {
 #pragma unroll 1
   for (int channel = first_channel; channel < min(first_channel + vector, m.channels); ++channel) {
 #pragma unroll 1
@@ -131,17 +147,19 @@ __device__ __noinline__ void careful_tile(
         if (column >= m.dst_width) {
           continue;
         }
-        const float begin = bias ? static_cast<float>(bias[channel]) : 0.0f;
-        const auto* const taps = weight + channel * Traits::kTaps;
-        if (channels_last) {
-          dst[((item.image * m.dst_height + row) * m.dst_width + column) * m.channels + channel] =
-              static_cast<typename Traits::scalar_t>(
-                  careful_sum<Traits, true>(src, taps, begin, m, item.image, channel, row, column));
-        } else {
-          dst[((item.image * m.channels + channel) * m.dst_height + row) * m.dst_width + column] =
-              static_cast<typename Traits::scalar_t>(careful_sum<Traits, false>(
-                  src, taps, begin, m, item.image, channel, row, column));
-        }
+        const auto* const taps = weight + (channel * m.sources + source) * Traits::kTaps;
+        auto& to = channels_last
+            ? dst[((item.image * m.dst_height + row) * m.dst_width + column) * m.channels + channel]
+            : dst[((item.image * m.channels + channel) * m.dst_height + row) * m.dst_width +
+                  column];
+        const float begin = source > 0 ? static_cast<float>(to)
+            : bias                     ? static_cast<float>(bias[channel])
+                                       : 0.0f;
+        to = static_cast<typename Traits::scalar_t>(
+            channels_last ? careful_sum<Traits, true>(
+                                src, taps, begin, m, item.image, channel, row, column, source)
+                          : careful_sum<Traits, false>(
+                                src, taps, begin, m, item.image, channel, row, column, source));
       }
     }
   }
@@ -256,7 +274,7 @@ __global__ void forward_channels_last_kernel(
     return;
   }
   if (careful) {
-    careful_tile<Traits>(dst, src, weight, bias, m, item, channel, kVector, true);
+    careful_tile<Traits>(dst, src, weight, bias, m, item, channel, kVector, true, 0);
     return;
   }
 
@@ -357,46 +375,25 @@ __global__ void forward_channels_last_kernel(
   }
 }
 
+// The march of one item over one src plane; adds to what is in dst if `adds`.
 template <typename Traits>
-C10_LAUNCH_BOUNDS_1(kThreads)
-__global__ void forward_planes_kernel(
+__device__ __forceinline__ void march_plane(
     typename Traits::scalar_t* __restrict__ dst,
-    const typename Traits::scalar_t* __restrict__ src,
-    const typename Traits::scalar_t* __restrict__ weight,
-    const typename Traits::scalar_t* __restrict__ bias,
-    const March m) {
+    const typename Traits::scalar_t* __restrict__ plane,
+    const float (&taps)[Traits::kTaps],
+    float first_value,
+    bool adds,
+    const March& m,
+    const Item& item) {
   using scalar_t = typename Traits::scalar_t;
   constexpr int kTile = Traits::kTile;
   constexpr int kStride = Traits::kStride;
-  const int index = blockIdx.x * kThreads + threadIdx.x;
-  if (index >= m.items) {
-    return;
-  }
-  Item item = item_of(m, index, kTile);
-  if (item.column_phase + item.first_column * m.dilation_width >= m.dst_width) {
-    return; // this phase of the dilation has one column less than the first
-  }
-  const int plane = item.image;
-  const int channel = plane % m.channels;
-  bool finite = true;
-  float taps[Traits::kTaps];
-#pragma unroll
-  for (int tap = 0; tap < Traits::kTaps; ++tap) {
-    taps[tap] = static_cast<float>(
-        weight[channel * Traits::kTaps + (m.flip ? Traits::kTaps - 1 - tap : tap)]);
-    finite = finite && is_finite(taps[tap]);
-  }
-  if (!finite) {
-    item.image = plane / m.channels;
-    careful_tile<Traits>(dst, src, weight, bias, m, item, channel, 1, false);
-    return;
-  }
-  const float begin[1] = {bias ? static_cast<float>(bias[channel]) : 0.0f};
-
+  constexpr int kAhead = Traits::kAhead;
+  const float begin[1] = {first_value};
   const int left =
       item.column_phase - m.padding_width + item.first_column * kStride * m.dilation_width;
   const int top = item.row_phase - m.padding_height;
-  const scalar_t* const from = src + (plane / m.multiplier) * m.src_height * m.src_width + left;
+  const scalar_t* const from = plane + left;
   uint32_t inside = 0;
   if constexpr (!Traits::kAligned) {
 #pragma unroll
@@ -406,9 +403,10 @@ __global__ void forward_planes_kernel(
     }
   }
   using Row = std::conditional_t<Traits::kAligned, PlaneRow<Traits>, PlaneElements<Traits>>;
+  const int end_row = (item.last_row - 1) * kStride + Traits::kHeight;
   const auto load_row = [&](Row& row, int r) {
     const int h = top + r * m.dilation_height;
-    if (h < 0 || h >= m.src_height) {
+    if (r >= end_row || h < 0 || h >= m.src_height) {
       return;
     }
     if constexpr (Traits::kAligned) {
@@ -420,64 +418,127 @@ __global__ void forward_planes_kernel(
   };
 
   float slots[Traits::kSlots][kTile][1] = {};
-  Row next;
-  load_row(next, item.first_row * kStride);
+  Row ahead[kAhead];
+#pragma unroll
+  for (int i = 0; i < kAhead; ++i) {
+    load_row(ahead[i], item.first_row * kStride + i);
+  }
   const int steps = item.last_row + Traits::kSlots - 1;
-  for (int step = item.first_row; step < steps; ++step) {
-    shift_slots(slots, begin);
+  for (int first_step = item.first_row; first_step < steps; first_step += Traits::kUnrolled) {
 #pragma unroll
-    for (int i = 0; i < kStride; ++i) {
-      const int r = step * kStride + i;
-      float columns[Traits::kColumns];
-#pragma unroll
-      for (int c = 0; c < Traits::kColumns; ++c) {
-        columns[c] = next.column(c);
+    for (int u = 0; u < Traits::kUnrolled; ++u) {
+      const int step = first_step + u;
+      if (step >= steps) {
+        break;
       }
-      load_row(next, r + 1);
-      const int h = top + r * m.dilation_height;
-      if (h < 0 || h >= m.src_height) {
+      shift_slots(slots, begin);
+#pragma unroll
+      for (int i = 0; i < kStride; ++i) {
+        const int r = step * kStride + i;
+        Row& row = ahead[u * kStride + i];
+        float columns[Traits::kColumns];
+#pragma unroll
+        for (int c = 0; c < Traits::kColumns; ++c) {
+          columns[c] = row.column(c);
+        }
+        load_row(row, r + kAhead);
+        const int h = top + r * m.dilation_height;
+        if (h < 0 || h >= m.src_height) {
+          continue;
+        }
+#pragma unroll
+        for (int s = Traits::kSlots - 1; s >= 0; --s) {
+          const int kh = s * kStride + i;
+          const bool wanted =
+              Traits::kTaps <= 9 || (step - s >= item.first_row && step - s < item.last_row);
+          if (kh < Traits::kHeight && wanted) {
+            RowSums<kTile, 1> sums(slots[s], kh >= Traits::kOwnRow);
+#pragma unroll
+            for (int kw = 0; kw < Traits::kWidth; ++kw) {
+              const int tap = kh * Traits::kWidth + kw;
+#pragma unroll
+              for (int t = 0; t < kTile; ++t) {
+                sums.add(kw, t, 0, columns[t * kStride + kw], taps[tap < Traits::kTaps ? tap : 0]);
+              }
+            }
+            sums.finish();
+          }
+        }
+      }
+      const int finished = step - (Traits::kSlots - 1);
+      if (finished < item.first_row) {
         continue;
       }
-#pragma unroll
-      for (int s = Traits::kSlots - 1; s >= 0; --s) {
-        const int kh = s * kStride + i;
-        const bool wanted =
-            Traits::kTaps <= 9 || (step - s >= item.first_row && step - s < item.last_row);
-        if (kh < Traits::kHeight && wanted) {
-          RowSums<kTile, 1> sums(slots[s], kh >= Traits::kOwnRow);
-#pragma unroll
-          for (int kw = 0; kw < Traits::kWidth; ++kw) {
-            const int tap = kh * Traits::kWidth + kw;
-#pragma unroll
-            for (int t = 0; t < kTile; ++t) {
-              sums.add(kw, t, 0, columns[t * kStride + kw], taps[tap < Traits::kTaps ? tap : 0]);
-            }
-          }
-          sums.finish();
-        }
-      }
-    }
-    const int finished = step - (Traits::kSlots - 1);
-    if (finished < item.first_row) {
-      continue;
-    }
-    const int row = item.row_phase + finished * m.dilation_height;
-    const int column = item.column_phase + item.first_column * m.dilation_width;
-    float values[kTile];
-#pragma unroll
-    for (int t = 0; t < kTile; ++t) {
-      values[t] = slots[Traits::kSlots - 1][t][0];
-    }
-    scalar_t* const to = dst + (plane * m.dst_height + row) * m.dst_width + column;
-    if constexpr (Traits::kAligned || kTile == 1) {
-      store_vector<scalar_t, kTile>(to, values);
-    } else {
+      const int row = item.row_phase + finished * m.dilation_height;
+      const int column = item.column_phase + item.first_column * m.dilation_width;
+      scalar_t* const to = dst + row * m.dst_width + column;
+      float values[kTile];
 #pragma unroll
       for (int t = 0; t < kTile; ++t) {
-        if (column + t * m.dilation_width < m.dst_width) {
-          to[t * m.dilation_width] = static_cast<scalar_t>(values[t]);
+        values[t] = slots[Traits::kSlots - 1][t][0];
+        if constexpr (Traits::kSeveral) {
+          const bool exists = Traits::kAligned || column + t * m.dilation_width < m.dst_width;
+          values[t] += adds && exists ? static_cast<float>(to[t * m.dilation_width]) : 0.0f;
         }
       }
+      if constexpr (Traits::kAligned || kTile == 1) {
+        store_vector<scalar_t, kTile>(to, values);
+      } else {
+#pragma unroll
+        for (int t = 0; t < kTile; ++t) {
+          if (column + t * m.dilation_width < m.dst_width) {
+            to[t * m.dilation_width] = static_cast<scalar_t>(values[t]);
+          }
+        }
+      }
+    }
+  }
+}
+
+template <typename Traits>
+C10_LAUNCH_BOUNDS_1(kThreads)
+__global__ void forward_planes_kernel(
+    typename Traits::scalar_t* __restrict__ dst,
+    const typename Traits::scalar_t* __restrict__ src,
+    const typename Traits::scalar_t* __restrict__ weight,
+    const typename Traits::scalar_t* __restrict__ bias,
+    const March m) {
+  const int index = blockIdx.x * kThreads + threadIdx.x;
+  if (index >= m.items) {
+    return;
+  }
+  Item item = item_of(m, index, Traits::kTile);
+  if (item.column_phase + item.first_column * m.dilation_width >= m.dst_width) {
+    return; // this phase of the dilation has one column less than the first
+  }
+  const int plane = item.image;
+  const int channel = plane % m.channels;
+  const float begin = bias ? static_cast<float>(bias[channel]) : 0.0f;
+  const int sources = Traits::kSeveral ? m.sources : 1;
+#pragma unroll 1
+  for (int source = 0; source < sources; ++source) {
+    bool finite = true;
+    float taps[Traits::kTaps];
+#pragma unroll
+    for (int tap = 0; tap < Traits::kTaps; ++tap) {
+      taps[tap] = static_cast<float>(weight
+                                         [(channel * sources + source) * Traits::kTaps +
+                                          (m.flip ? Traits::kTaps - 1 - tap : tap)]);
+      finite = finite && is_finite(taps[tap]);
+    }
+    if (finite) {
+      march_plane<Traits>(
+          dst + plane * m.dst_height * m.dst_width,
+          src + (plane / m.multiplier * sources + source) * m.src_height * m.src_width,
+          taps,
+          begin,
+          source > 0,
+          m,
+          item);
+    } else {
+      item.image = plane / m.channels;
+      careful_tile<Traits>(dst, src, weight, bias, m, item, channel, 1, false, source);
+      item.image = plane;
     }
   }
 }
@@ -547,20 +608,38 @@ bool planes_are_aligned(const Pass& pass, const March& m) {
       is_aligned(pass.src.const_data_ptr(), kBytes);
 }
 
+template <typename scalar_t, typename Window, bool kSeveral>
+void launch_planes_order(const Pass& pass, const March& m) {
+  constexpr int32_t kLongRow = 32;
+  if constexpr (Window::kHeight > 1) {
+    using Aligned = PlanesTraits<scalar_t, Window, RowKind::kAligned, kSeveral>;
+    if (planes_are_aligned<Aligned>(pass, m)) {
+      launch_planes<Aligned>(pass, m);
+      return;
+    }
+  }
+  if constexpr (Window::kHeight == 3 && Window::kStride == 1) {
+    if (m.dst_width >= kLongRow) {
+      launch_planes<PlanesTraits<scalar_t, Window, RowKind::kLong, kSeveral>>(pass, m);
+      return;
+    }
+  }
+  launch_planes<PlanesTraits<scalar_t, Window, RowKind::kShort, kSeveral>>(pass, m);
+}
+
 template <typename scalar_t, typename Window>
 bool launch_march(const Pass& pass, const March& m, bool channels_last) {
   if (channels_last) {
     launch_channels_last<ChannelsLastTraits<scalar_t, Window>>(pass, m);
     return true;
   }
-  if constexpr (Window::kHeight > 1) {
-    using Aligned = PlanesTraits<scalar_t, Window, true>;
-    if (planes_are_aligned<Aligned>(pass, m)) {
-      launch_planes<Aligned>(pass, m);
+  if constexpr (sizeof(scalar_t) == sizeof(float)) {
+    if (m.sources > 1) {
+      launch_planes_order<scalar_t, Window, true>(pass, m);
       return true;
     }
   }
-  launch_planes<PlanesTraits<scalar_t, Window, false>>(pass, m);
+  launch_planes_order<scalar_t, Window, false>(pass, m);
   return true;
 }
 
@@ -593,6 +672,9 @@ bool march_grad_input_unstrided(
     const Params& p) {
   March m = march_of(p);
   m.flip = true;
+  m.channels = p.channels;
+  m.sources = p.multiplier;
+  m.multiplier = 1;
   std::swap(m.src_height, m.dst_height);
   std::swap(m.src_width, m.dst_width);
   m.padding_height = p.dilation_height * (p.kernel_height - 1) - p.padding_height;

@@ -355,7 +355,10 @@ bool march_grad_input(
     const TensorBase& grad_output,
     const TensorBase& weight,
     const Params& p) {
-  if (!march_fits_32_bits(p) || p.multiplier != 1) {
+  // Several planes are added up in the result itself, which must not round.
+  const bool one = p.multiplier == 1;
+  if (!march_fits_32_bits(p) ||
+      (!one && (grad_output.scalar_type() != kFloat || p.stride_height != 1 || p.channels_last))) {
     return false;
   }
   if (grad_input.numel() == 0) {

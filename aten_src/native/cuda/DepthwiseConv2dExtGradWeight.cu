@@ -52,6 +52,7 @@ struct ChannelsLastTraits {
   static constexpr int kBlocks = kTaps > 25 ? 2 : kTaps > 9 ? 3 : kStride > 1 ? 4 : 5;
   // More stages in float would leave the L1 too small to share the overhang.
   static constexpr int kStages = kTaps > 25 || sizeof(scalar_t) == 4 ? 3 : 4;
+  static constexpr int kUnrolled = 1;
   using Rows = RowRing<scalar_t, kVector, kColumns, kStages, kThreads>;
   // As many rounds ahead; of two input rows one brings no row of grad_output.
   using Grads = RowRing<scalar_t, kVector, kTile, kStages, kThreads>;
@@ -73,6 +74,11 @@ struct PlanesTraits {
   // Float keeps the bias's compensation too; without a bound that costs the small kernel a block.
   static constexpr int kSmall = !kAligned && sizeof(scalar_t) == sizeof(float) ? 9 : 6;
   static constexpr int kBlocks = kTaps > 25 ? 3 : kTaps > 9 ? 4 : kSmall;
+  // Rows of either tensor under way while one is used, in registers whose number must be known: the
+  // march takes kUnrolled steps at a time.
+  static constexpr bool kFew = kTaps <= 9 && kStride == 1 && (!kAligned || sizeof(scalar_t) == 2);
+  static constexpr int kUnrolled = kFew ? 2 : 1;
+  static constexpr int kAhead = kUnrolled * kStride;
 };
 
 // The products of one tap (kTaps: the bias) over one item, inside the image only.
@@ -121,7 +127,8 @@ __device__ __forceinline__ void add_compensated(float& sum, float& excess, float
 }
 
 // The march over one item, adding to sums[tap][v]; sums[kTaps] - excess is the bias. take_row(row, r) gives input row r, the rows in
-// order from item.first_row * kStride; take_grad(grad, o) gives grad_output row o, or zeros.
+// order from item.first_row * kStride; take_grad(grad, o) gives grad_output row o, or zeros. Their third
+// argument counts rows of theirs modulo Traits::kUnrolled steps.
 template <typename Traits, typename Row, typename Grad, typename TakeRow, typename TakeGrad>
 __device__ __forceinline__ void march_item(
     float (&sums)[Traits::kTaps + 1][Traits::kVector],
@@ -136,68 +143,75 @@ __device__ __forceinline__ void march_item(
   const int top = item.row_phase - m.padding_height;
   float grads[Traits::kSlots][kTile][kVector] = {};
   const int steps = item.last_row + Traits::kSlots - 1;
-  for (int step = item.first_row; step < steps; ++step) {
-    Grad grad;
-    take_grad(grad, step);
+  for (int first_step = item.first_row; first_step < steps; first_step += Traits::kUnrolled) {
 #pragma unroll
-    for (int s = Traits::kSlots - 1; s >= 0; --s) {
+    for (int u = 0; u < Traits::kUnrolled; ++u) {
+      const int step = first_step + u;
+      if (step >= steps) {
+        break;
+      }
+      Grad grad;
+      take_grad(grad, step, u);
 #pragma unroll
-      for (int t = 0; t < kTile; ++t) {
+      for (int s = Traits::kSlots - 1; s >= 0; --s) {
 #pragma unroll
-        for (int v = 0; v < kVector; ++v) {
-          if (s > 0) {
-            grads[s][t][v] = grads[s > 0 ? s - 1 : 0][t][v];
-          } else {
-            grads[0][t][v] = grad.value(t, v);
+        for (int t = 0; t < kTile; ++t) {
+#pragma unroll
+          for (int v = 0; v < kVector; ++v) {
+            if (s > 0) {
+              grads[s][t][v] = grads[s > 0 ? s - 1 : 0][t][v];
+            } else {
+              grads[0][t][v] = grad.value(t, v);
+            }
           }
         }
       }
-    }
 #pragma unroll
-    for (int v = 0; v < kVector; ++v) {
-      static_assert(kTile == 1 || kTile == 4);
-      float row = grads[0][0][v];
-      if constexpr (kTile == 4) {
-        row = (row + grads[0][1][v]) + (grads[0][2][v] + grads[0][3][v]);
-      }
-      if constexpr (kExactBias<typename Traits::scalar_t>) {
-        add_compensated(sums[Traits::kTaps][v], excess[v], row);
-      } else {
-        sums[Traits::kTaps][v] += row;
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < kStride; ++i) {
-      const int r = step * kStride + i;
-      Row row;
-      take_row(row, r);
-      float values[Traits::kColumns][kVector];
-#pragma unroll
-      for (int c = 0; c < Traits::kColumns; ++c) {
-#pragma unroll
-        for (int v = 0; v < kVector; ++v) {
-          values[c][v] = row.value(c, v);
+      for (int v = 0; v < kVector; ++v) {
+        static_assert(kTile == 1 || kTile == 4);
+        float row = grads[0][0][v];
+        if constexpr (kTile == 4) {
+          row = (row + grads[0][1][v]) + (grads[0][2][v] + grads[0][3][v]);
+        }
+        if constexpr (kExactBias<typename Traits::scalar_t>) {
+          add_compensated(sums[Traits::kTaps][v], excess[v], row);
+        } else {
+          sums[Traits::kTaps][v] += row;
         }
       }
-      const int h = top + r * m.dilation_height;
-      if (h < 0 || h >= m.src_height) {
-        continue;
-      }
 #pragma unroll
-      for (int s = 0; s < Traits::kSlots; ++s) {
-        const int kh = s * kStride + i;
-        const bool wanted =
-            Traits::kTaps <= 9 || (step - s >= item.first_row && step - s < item.last_row);
-        if (kh < Traits::kHeight && wanted) {
+      for (int i = 0; i < kStride; ++i) {
+        const int r = step * kStride + i;
+        Row row;
+        take_row(row, r, u * kStride + i);
+        float values[Traits::kColumns][kVector];
 #pragma unroll
-          for (int kw = 0; kw < Traits::kWidth; ++kw) {
-            const int tap = kh * Traits::kWidth + kw;
+        for (int c = 0; c < Traits::kColumns; ++c) {
 #pragma unroll
-            for (int t = 0; t < kTile; ++t) {
+          for (int v = 0; v < kVector; ++v) {
+            values[c][v] = row.value(c, v);
+          }
+        }
+        const int h = top + r * m.dilation_height;
+        if (h < 0 || h >= m.src_height) {
+          continue;
+        }
 #pragma unroll
-              for (int v = 0; v < kVector; ++v) {
-                float& sum = sums[tap < Traits::kTaps ? tap : 0][v];
-                sum = fmaf(values[t * kStride + kw][v], grads[s][t][v], sum);
+        for (int s = 0; s < Traits::kSlots; ++s) {
+          const int kh = s * kStride + i;
+          const bool wanted =
+              Traits::kTaps <= 9 || (step - s >= item.first_row && step - s < item.last_row);
+          if (kh < Traits::kHeight && wanted) {
+#pragma unroll
+            for (int kw = 0; kw < Traits::kWidth; ++kw) {
+              const int tap = kh * Traits::kWidth + kw;
+#pragma unroll
+              for (int t = 0; t < kTile; ++t) {
+#pragma unroll
+                for (int v = 0; v < kVector; ++v) {
+                  float& sum = sums[tap < Traits::kTaps ? tap : 0][v];
+                  sum = fmaf(values[t * kStride + kw][v], grads[s][t][v], sum);
+                }
               }
             }
           }
@@ -207,7 +221,7 @@ __device__ __forceinline__ void march_item(
   }
 }
 
-// march_item() with the next row of either tensor loaded into registers while one is used.
+// march_item() with the next rows of either tensor loaded into registers while one is used.
 template <typename Traits, typename Row, typename Grad, typename LoadRow, typename LoadGrad>
 __device__ __forceinline__ void march_planes(
     float (&sums)[Traits::kTaps + 1][Traits::kVector],
@@ -216,22 +230,28 @@ __device__ __forceinline__ void march_planes(
     const Item& item,
     const LoadRow& load_row,
     const LoadGrad& load_grad) {
-  Row next;
-  Grad next_grad;
-  load_row(next, item.first_row * Traits::kStride);
-  load_grad(next_grad, item.first_row);
+  Row rows[Traits::kAhead];
+  Grad grads[Traits::kUnrolled];
+#pragma unroll
+  for (int i = 0; i < Traits::kUnrolled; ++i) {
+    load_grad(grads[i], item.first_row + i);
+  }
+#pragma unroll
+  for (int i = 0; i < Traits::kAhead; ++i) {
+    load_row(rows[i], item.first_row * Traits::kStride + i);
+  }
   march_item<Traits, Row, Grad>(
       sums,
       excess,
       m,
       item,
-      [&](Grad& grad, int o) {
-        grad = next_grad;
-        load_grad(next_grad, o + 1);
+      [&](Grad& grad, int o, int at) {
+        grad = grads[at];
+        load_grad(grads[at], o + Traits::kUnrolled);
       },
-      [&](Row& row, int r) {
-        row = next;
-        load_row(next, r + 1);
+      [&](Row& row, int r, int at) {
+        row = rows[at];
+        load_row(rows[at], r + Traits::kAhead);
       });
 }
 
@@ -361,14 +381,14 @@ __global__ void grad_weight_channels_last_kernel(
         excess,
         m,
         item,
-        [&](Grad& grad, int o) {
+        [&](Grad& grad, int o, int) {
           Traits::Rows::wait();
           grads.use(grad.at);
           if (o >= item.last_row) {
             grad.clear();
           }
         },
-        [&](Row& row, int r) {
+        [&](Row& row, int r, int) {
           Traits::Rows::wait();
           rows.use(row.at);
           fill(r + Traits::kStages - 1);

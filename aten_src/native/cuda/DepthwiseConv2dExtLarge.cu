@@ -447,10 +447,6 @@ bool plan_forward(Large& l, int& threads, int64_t& shared) {
   return true;
 }
 
-TensorBase in_planes(const TensorBase& tensor) {
-  return Tensor(tensor).contiguous();
-}
-
 bool launch_forward(
     const TensorBase& dst,
     const TensorBase& src,

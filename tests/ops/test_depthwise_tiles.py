@@ -1,0 +1,96 @@
+"""depthwise_conv2d_ext at the sizes where CUDA kernels change their way.
+
+Tiles, strips, tables, bands: each size is there for one decision of a kernel's plan, named beside
+it. They run on every device; the CPU's kernels have tiles of their own.
+"""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from depthwise_cases import Case, Inputs, assert_within, conv2d, gradients, make_inputs
+from torch import Tensor
+
+op = torch.depthwise_conv2d_ext
+backward = torch.ops.aten.depthwise_conv2d_ext_backward
+ALL = (True, True, True)
+HALVES = [torch.float16, torch.bfloat16]
+
+SIZES = [
+    Case(5, 3, 1, (56, 56), (7, 7), padding=(3, 3)),  # rows of whole blocks, a tail of images
+    Case(2, 2, 1, (120, 112), (7, 7), padding=(3, 3)),  # strips
+    Case(2, 2, 1, (64, 56), (7, 7), padding=(9, 9), dilation=(3, 3)),
+    Case(2, 2, 1, (48, 40), (7, 7), stride=(2, 2), padding=(3, 3)),  # half and double the columns
+    Case(19, 3, 1, (14, 14), (27, 27), padding=(13, 13)),  # window larger than the image; a table
+    Case(9, 17, 1, (7, 7), (13, 13), padding=(6, 6)),  # a single block; channels left over
+    Case(3, 2, 1, (28, 28), (29, 29), padding=(14, 14)),
+    Case(2, 2, 1, (56, 56), (31, 31), padding=(15, 15)),  # five diagonals
+    Case(2, 2, 1, (56, 56), (51, 5), padding=(25, 2)),
+    Case(2, 2, 1, (130, 201), (9, 9), padding=(4, 4)),  # odd rows by elements, strips
+    Case(3, 2, 1, (40, 48), (9, 9), stride=(2, 2), padding=(4, 4)),
+    Case(2, 2, 1, (40, 33), (9, 11), stride=(2, 1), padding=(0, 7)),
+    Case(2, 4, 2, (113, 112), (3, 3), padding=(1, 1)),  # several planes into one, in strips
+    Case(2, 4, 3, (20, 13), (3, 3), padding=(1, 1)),
+    Case(2, 3, 2, (31, 17), (11, 11), padding=(5, 5)),
+    Case(1, 5, 1, (9, 97), (3, 3), padding=(1, 1)),  # long rows of no whole vectors
+    Case(3, 6, 1, (1, 202), (1, 3)),
+    Case(1, 40, 1, (7, 7), (3, 3), padding=(1, 1)),  # a device nearly empty: chunks of one row
+]
+
+
+def results(case: Case, inputs: Inputs, grad: Tensor) -> list[Tensor]:
+    """The output and the three gradients."""
+    x, w, _ = inputs
+    return [op(*inputs, *case.window), *backward(grad, x, w, *case.window, ALL)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, *HALVES], ids=str)
+@pytest.mark.parametrize("case", SIZES, ids=str)
+def test_every_tile_matches_the_float64_reference(
+    case: Case, dtype: torch.dtype, device: str
+) -> None:
+    """Within the a-priori bound, the same bits twice, in both memory formats."""
+    for memory_format in (torch.contiguous_format, torch.channels_last):
+        inputs = make_inputs(case, device=device, dtype=dtype, memory_format=memory_format)
+        exact = inputs.cast(device="cpu", dtype=torch.float64)
+        absolute = Inputs(*(None if t is None else t.abs() for t in exact))  # type: ignore[arg-type]
+        expected = conv2d(case, exact)
+        grad = torch.randn_like(expected).to(device=device, dtype=dtype)
+        grad = grad.contiguous(memory_format=memory_format)
+        references = [expected, *gradients(case, exact, grad)]
+        magnitudes = [conv2d(case, absolute), *gradients(case, absolute, grad.abs())]
+        taps = math.prod(case.kernel)
+        pixels = case.batch * math.prod(expected.shape[2:])
+        terms = (taps, taps * case.multiplier, pixels, pixels)
+        first = results(case, inputs, grad)
+        for mine, reference, magnitude, count in zip(
+            first, references, magnitudes, terms, strict=True
+        ):
+            assert_within(mine, reference, magnitude, count)
+        for mine, again in zip(first, results(case, inputs, grad), strict=True):
+            assert torch.equal(mine, again)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+@pytest.mark.parametrize("case", SIZES[:12:2], ids=str)
+def test_what_is_not_finite_stays_where_it_belongs(
+    case: Case, dtype: torch.dtype, value: float, device: str
+) -> None:
+    """One such value in the input or the gradient: the results it belongs to, and no others.
+
+    The reference pads with zeros that it multiplies, so that of a spoilt gradient it says nothing
+    about the weight's.
+    """
+    for index, checked in ((0, (0, 1, 2, 3)), (1, (1, 3))):
+        inputs = make_inputs(case, device=device, dtype=dtype)
+        grad = torch.randn_like(op(*inputs, *case.window))
+        spoilt = (inputs.input, grad)[index]
+        spoilt.view(-1)[spoilt.numel() // 2] = value
+        exact = inputs.cast(device="cpu", dtype=torch.float64)
+        expected = [conv2d(case, exact), *gradients(case, exact, grad)]
+        actual = results(case, inputs, grad)
+        for i in checked:
+            assert torch.equal(actual[i].isfinite().cpu(), expected[i].to(dtype).isfinite())
