@@ -2,8 +2,8 @@
 //
 // libtorch is built with hidden visibility, so a few helpers that its own generated files call are
 // declared in the wheel's headers and exported by no library. They are small, and their contracts
-// are their declarations; these are definitions of our own, hidden in the grafted library. The
-// linker takes them from an archive, so a release that exports one again uses its own.
+// are their declarations; these are definitions of our own, hidden in the grafted library. Where a
+// release exports one again, its own libraries go on using that.
 
 #include <ATen/FunctionalTensorWrapper.h>
 #include <ATen/core/IListRef.h>
