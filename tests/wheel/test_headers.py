@@ -11,6 +11,7 @@ from subject import Archive, Subject
 
 from torchfork import toolchain, traits
 from torchfork.bases.base import Base
+from torchfork.units import SUPPORT
 
 INCLUDE = "torch/include/"
 
@@ -85,9 +86,11 @@ def test_each_added_header_compiles_alone(
     for number, text in enumerate(sources):
         source = tmp_path / f"alone{number}.cpp"
         source.write_text(text)
+        # Wheels from 2.8 on lack a header that upstream's own <ATen/functorch/...> include.
+        absent = ["-isystem", SUPPORT / "stand_ins"] if "<ATen/functorch/" in text else []
         subject.run([
             *compiler.split(), "-fsyntax-only", f"-std={traits.detect(base).cxx_standard}", "-w",
-            "-isystem", include, "-isystem", include / "torch/csrc/api/include", source,
+            "-isystem", include, "-isystem", include / "torch/csrc/api/include", *absent, source,
         ])  # fmt: skip
 
 
