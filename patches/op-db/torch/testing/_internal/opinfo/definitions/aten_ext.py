@@ -11,12 +11,13 @@ from functools import partial
 
 import torch
 from torch.testing import make_tensor
+from torch.testing._internal.common_device_type import tol, toleranceOverride
 from torch.testing._internal.common_dtype import (
     all_types_and,
     all_types_and_complex_and,
     floating_types_and,
 )
-from torch.testing._internal.opinfo.core import ErrorInput, OpInfo, SampleInput
+from torch.testing._internal.opinfo.core import DecorateInfo, ErrorInput, OpInfo, SampleInput
 
 Shape = tuple[int, ...]
 # Input, multiplier, kernel, and the keyword arguments.
@@ -306,5 +307,17 @@ op_db: list[OpInfo] = [
         supports_forward_ad=True,
         supports_fwgrad_bwgrad=True,
         gradcheck_nondet_tol=0.0,
+        decorators=(
+            # The states are computed from gates that were rounded to the dtype and may cancel: a
+            # unit in the last place of a gate between 2 and 4.
+            DecorateInfo(
+                toleranceOverride(
+                    {
+                        torch.half: tol(atol=2e-3, rtol=1e-3),
+                        torch.bfloat16: tol(atol=1.6e-2, rtol=1.6e-2),
+                    }
+                )
+            ),
+        ),
     ),
 ]
