@@ -148,7 +148,7 @@ void axpy_ext_kernel(TensorIteratorBase& iter, const Scalar& alpha) {
     case kBFloat16:
       return axpy_reduced_kernel<BFloat16>(iter, alpha.toFloat());
     default:
-      TORCH_CHECK(false, "axpy_ext(): not implemented for dtype ", dtype);
+      TORCH_CHECK(false, "axpy_ext(): there is no kernel for the result's dtype ", dtype);
   }
 }
 
