@@ -7,6 +7,7 @@
 #include <ATen/functorch/BatchRulesExtHelper.h>
 
 #include <ATen/OpMathType.h>
+#include <ATen/native/LltmCell.h>
 #include <array>
 #include <tuple>
 
@@ -71,29 +72,6 @@ void check_rank(const char* op, const char* name, const Tensor& tensor, BatchDim
       c10::SymIntArrayRef(logical_sizes(tensor, dim)));
 }
 
-void check_dtype(const char* op, const char* name, const Tensor& tensor, const Tensor& input) {
-  TORCH_CHECK(
-      tensor.scalar_type() == input.scalar_type(),
-      op,
-      "(): expected ",
-      name,
-      " to have the input's dtype ",
-      input.scalar_type(),
-      ", but got ",
-      name,
-      " of dtype ",
-      tensor.scalar_type());
-}
-
-void check_floating(const char* op, const Tensor& input) {
-  const auto dtype = input.scalar_type();
-  TORCH_CHECK(
-      dtype == kFloat || dtype == kDouble || dtype == kHalf || dtype == kBFloat16,
-      op,
-      "(): expected input to be float, double, half or bfloat16, but got input of dtype ",
-      dtype);
-}
-
 // The activations of gates [B, N, 3·S], in the type of arithmetic.
 struct Activations {
   Tensor i, o, c; // sigmoid, sigmoid, elu
@@ -147,11 +125,11 @@ ForwardResults lltm_cell_batch_rule(
   check_size(op, "old_cell", old_cell, old_cell_bdim, {rows.rows, state});
   check_size(op, "weight", weight, weight_bdim, {state * 3, input_sizes[1] + state});
   check_size(op, "bias", bias, bias_bdim, {state * 3});
-  check_floating(op, input);
-  check_dtype(op, "weight", weight, input);
-  check_dtype(op, "bias", bias, input);
-  check_dtype(op, "old_h", old_h, input);
-  check_dtype(op, "old_cell", old_cell, input);
+  native::check_lltm_dtype(op, input);
+  native::check_lltm_operand_dtype(op, "weight", weight, input);
+  native::check_lltm_operand_dtype(op, "bias", bias, input);
+  native::check_lltm_operand_dtype(op, "old_h", old_h, input);
+  native::check_lltm_operand_dtype(op, "old_cell", old_cell, input);
 
   const auto joined =
       at::cat({with_batch(old_h, old_h_bdim, batch), with_batch(input, input_bdim, batch)}, 2);
@@ -232,10 +210,10 @@ BackwardResults lltm_cell_backward_batch_rule(
                          std::initializer_list<c10::SymInt> sizes) {
     if (tensor.has_value() && tensor->defined()) {
       check_size(op, name, *tensor, dim, sizes);
-      check_dtype(op, name, *tensor, input);
+      native::check_lltm_operand_dtype(op, name, *tensor, input);
     }
   };
-  check_floating(op, input);
+  native::check_lltm_dtype(op, input);
   check("weight", weight, weight_bdim, {state * 3, input_sizes[1] + state});
   check("old_h", old_h, old_h_bdim, {rows.rows, state});
   check("new_cell", new_cell, new_cell_bdim, {rows.rows, state});

@@ -22,6 +22,33 @@
 
 namespace at::native {
 
+void check_lltm_dtype(const char* op, const TensorBase& input) {
+  const auto dtype = input.scalar_type();
+  TORCH_CHECK(
+      dtype == kFloat || dtype == kDouble || dtype == kHalf || dtype == kBFloat16,
+      op,
+      "(): expected input to be float, double, half or bfloat16, but got input of dtype ",
+      dtype);
+}
+
+void check_lltm_operand_dtype(
+    const char* op,
+    const char* name,
+    const TensorBase& tensor,
+    const TensorBase& input) {
+  TORCH_CHECK(
+      tensor.scalar_type() == input.scalar_type(),
+      op,
+      "(): expected ",
+      name,
+      " to have the input's dtype ",
+      input.scalar_type(),
+      ", but got ",
+      name,
+      " of dtype ",
+      tensor.scalar_type());
+}
+
 DEFINE_DISPATCH(lltm_cell_stub);
 DEFINE_DISPATCH(lltm_cell_small_stub);
 REGISTER_NO_CPU_DISPATCH(lltm_cell_small_stub)
@@ -100,26 +127,7 @@ void check_alike(const char* op, const char* name, const Tensor& tensor, const T
       name,
       " on ",
       tensor.device());
-  TORCH_CHECK(
-      tensor.scalar_type() == input.scalar_type(),
-      op,
-      "(): expected ",
-      name,
-      " to have the input's dtype ",
-      input.scalar_type(),
-      ", but got ",
-      name,
-      " of dtype ",
-      tensor.scalar_type());
-}
-
-void check_dtype(const char* op, const Tensor& input) {
-  const auto dtype = input.scalar_type();
-  TORCH_CHECK(
-      dtype == kFloat || dtype == kDouble || dtype == kHalf || dtype == kBFloat16,
-      op,
-      "(): expected input to be float, double, half or bfloat16, but got input of dtype ",
-      dtype);
+  check_lltm_operand_dtype(op, name, tensor, input);
 }
 
 // What both directions have: input [B, F], weight [3·S, F + S], old_h [B, S].
@@ -128,7 +136,7 @@ Sizes check_operands(
     const Tensor& input,
     const Tensor& weight,
     const Tensor& old_h) {
-  check_dtype(op, input);
+  check_lltm_dtype(op, input);
   check_alike(op, "input", input, input);
   check_alike(op, "weight", weight, input);
   check_alike(op, "old_h", old_h, input);

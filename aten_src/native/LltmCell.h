@@ -17,6 +17,15 @@ class TensorBase;
 
 namespace at::native {
 
+// What the operator and its batch rule refuse: an input of another type than they have kernels for,
+// an operand of another type than the input's.
+void check_lltm_dtype(const char* op, const TensorBase& input);
+void check_lltm_operand_dtype(
+    const char* op,
+    const char* name,
+    const TensorBase& tensor,
+    const TensorBase& input);
+
 // Rows of the batch whose bias gradients one partial sum holds. A number of the problem and not of
 // the machine: the order of summation, and so each bit of the result, is the same for any number of
 // threads or multiprocessors.

@@ -35,13 +35,8 @@ namespace at::native::depthwise_conv2d_ext_cuda {
 
 namespace {
 
-constexpr int64_t kMostShared = 96 * 1024; // two blocks fit into every device since sm_80 but sm_86
 constexpr int64_t kMostDoubled = 48 * 1024; // of shared memory, with a second tile under way
-constexpr int64_t kRunBytes = 1024; // of neighbouring planes, worth a request to memory
-constexpr int64_t kMostChannels = 8; // of a tile
-constexpr int64_t kTileElements = 4096;
 constexpr int64_t kMostTileRows = 256;
-constexpr int64_t kLargeWindow = 9; // rows of taps from which arithmetic counts more than memory
 constexpr int64_t kThreadsAtOnce = 132 * 1536;
 constexpr int64_t kFewBlocks = 132 * 2;
 

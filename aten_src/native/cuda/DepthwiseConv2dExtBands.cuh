@@ -12,6 +12,13 @@
 
 namespace at::native::depthwise_conv2d_ext_cuda {
 
+// Of a tile, in both directions.
+constexpr int64_t kMostShared = 96 * 1024; // two blocks fit into every device since sm_80 but sm_86
+constexpr int64_t kRunBytes = 1024; // of neighbouring planes, worth a request to memory
+constexpr int64_t kMostChannels = 8;
+constexpr int64_t kTileElements = 4096;
+constexpr int64_t kLargeWindow = 9; // rows of taps from which arithmetic counts more than memory
+
 constexpr int kBlock = 8; // columns of a block: one row of an 8 x 8 matrix
 constexpr int kBlockBytes = 16;
 constexpr int kMatrixRows = 16; // of one matrix instruction

@@ -32,12 +32,7 @@ namespace {
 constexpr int kMostThreads = 512;
 constexpr int kMostWarps = kMostThreads / kWarpSize;
 constexpr int kUsualWarps = 8;
-constexpr int64_t kMostShared = 96 * 1024;
 constexpr int64_t kMostDoubled = 64 * 1024; // of shared memory, with a second tile under way
-constexpr int64_t kTileElements = 4096;
-constexpr int64_t kMostChannels = 8;
-constexpr int64_t kRunBytes = 1024;
-constexpr int64_t kLargeWindow = 9; // rows of taps
 constexpr int64_t kWantedBlocks = 132 * 6;
 
 template <typename scalar_t_, int kStride_, int kBlocks_, int kDiagonals_, int kTapRows_>

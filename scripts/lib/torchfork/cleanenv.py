@@ -40,7 +40,8 @@ def install(
         again = ["--no-deps", "--force-reinstall", "--no-compile"]
         outcome = pip_run(python, neutral, "install", *again, str(wheel))
     else:
-        _make_environment(root, interpreter, neutral, say)
+        say("making a clean environment")
+        make_venv(root, interpreter, neutral, "to verify the wheel in")
         say("installing the wheel and its dependencies")
         outcome = pip_run(python, neutral, "install", "--no-compile", str(wheel))
     if outcome.returncode:
@@ -49,15 +50,15 @@ def install(
     return python
 
 
-def _make_environment(root: Path, interpreter: Interpreter, neutral: Path, say: Say) -> None:
-    say("making a clean environment")
+def make_venv(root: Path, interpreter: Interpreter, neutral: Path, purpose: str) -> None:
+    """Make a virtual environment anew. Raises ToolMissingError; purpose: 'to build in'."""
     shutil.rmtree(root, ignore_errors=True)
     command: list[str | Path] = [interpreter.executable, "-m", "venv", root]
     outcome = process.run(command, cwd=neutral, check=False)
     if outcome.returncode:
         minor = ".".join(interpreter.version.split(".")[:2])
         raise ToolMissingError(
-            "cannot make a virtual environment to verify the wheel in",
+            f"cannot make a virtual environment {purpose}",
             where=outcome.command,
             why="\n".join((outcome.stdout + outcome.stderr).strip().splitlines()[-4:]),
             next=f"apt-get install python{minor}-venv (Debian, Ubuntu)",

@@ -177,6 +177,16 @@ def build_directory(target: Path, fill: Callable[[Path], None]) -> None:
         shutil.rmtree(old, ignore_errors=True)
 
 
+def remove_empty(directory: Path, root: Path) -> None:
+    """Remove a directory below root, and those above it, as far as nothing is in them."""
+    while directory != root:
+        try:
+            directory.rmdir()
+        except OSError:
+            return
+        directory = directory.parent
+
+
 def remove_leavings(directory: Path) -> None:
     """Delete what killed runs left in a directory that the caller holds the lock of.
 

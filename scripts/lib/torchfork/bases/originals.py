@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from .. import files
 from . import journal
 from .journal import Entry, Journal
 
@@ -75,8 +76,8 @@ def restore(site: Path, before: Journal, names: list[str]) -> tuple[list[str], l
             removed.append(name)
             for pyc in list(_pyc_files(site, name)) if name.endswith(".py") else []:
                 pyc.unlink()
-                _remove_empty(site, pyc.parent)
-            _remove_empty(site, (site / name).parent)
+                files.remove_empty(pyc.parent, site)
+            files.remove_empty((site / name).parent, site)
     return restored, removed
 
 
@@ -98,15 +99,6 @@ def restore_compiled(site: Path, before: Journal, names: list[str]) -> None:
         if source.as_posix() in names and kept.exists():
             (site / name).parent.mkdir(exist_ok=True)
             kept.replace(site / name)
-
-
-def _remove_empty(site: Path, directory: Path) -> None:
-    while directory != site:
-        try:
-            directory.rmdir()
-        except OSError:
-            return
-        directory = directory.parent
 
 
 def remove_traces(site: Path) -> None:

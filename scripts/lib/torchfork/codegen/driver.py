@@ -13,13 +13,13 @@ import contextlib
 import importlib
 import inspect
 import json
-import os
 import sys
-import traceback
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from . import children
 
 AUTOGRAD = "torchgen.packaged.autograd"
 
@@ -205,7 +205,9 @@ def gate(request: dict[str, Any]) -> dict[str, Any]:
         generator.autograd(out / "autograd", packaged / "autograd" / "templates", None)
         (out / "schemas.json").write_text(json.dumps(schemas), encoding="utf-8")
 
-    _fork_all([lambda: generator.aten(out / "ATen", "headers", request["devices"]), autograd])
+    children.fork_all(
+        [lambda: generator.aten(out / "ATen", "headers", request["devices"]), autograd]
+    )
     schemas = json.loads((out / "schemas.json").read_text(encoding="utf-8"))
     return _names(generator, schemas)
 
@@ -285,68 +287,8 @@ def additions(request: dict[str, Any]) -> dict[str, Any]:
             bound = siblings(keep, everything)
             generator.autograd(out / name / "autograd", templates, bound)
 
-    _fork_all([aten, autograd])
+    children.fork_all([aten, autograd])
     return {}
-
-
-def _fork_all(jobs: list[Callable[[], None]]) -> None:
-    """Run jobs in children of this process, side by side; the first failure is this one's too.
-
-    torchgen's main parses without the keys of devices that are not built (MPS, XPU), the autograd
-    generator with them, and the parser caches by path: one process cannot serve both.
-    """
-    children = [_fork(job) for job in jobs]
-    reports = [_wait(*child) for child in children]
-    for report in reports:
-        if report is not None:
-            raise CodegenFailure(report)
-
-
-class CodegenFailure(Exception):
-    """A child's error, as `_report` describes it."""
-
-
-def _fork(job: Callable[[], None]) -> tuple[int, int]:
-    """Start a job in a child; its process id and the pipe on which it reports a failure."""
-    read_end, write_end = os.pipe()
-    child = os.fork()
-    if child:
-        os.close(write_end)
-        return child, read_end
-    status = 0
-    try:
-        job()
-    except BaseException as error:
-        os.write(write_end, json.dumps(_report(error)).encode())
-        status = 1
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(status)
-
-
-def _wait(child: int, pipe: int) -> Any:
-    """The child's report, or None where it succeeded."""
-    with os.fdopen(pipe, "rb") as stream:
-        text = stream.read()
-    status = os.waitpid(child, 0)[1]
-    if text:
-        return json.loads(text)
-    if status:
-        signal = os.waitstatus_to_exitcode(status)
-        return {"type": "Killed", "message": f"the generator ended with {signal}", "trace": ""}
-    return None
-
-
-def _report(error: BaseException) -> Any:
-    """What an error says, and its trace for --debug."""
-    if isinstance(error, CodegenFailure):
-        return error.args[0]
-    trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-    # a parser's message keeps to 64 KiB, which is what a pipe takes without a reader
-    return {
-        "type": type(error).__name__, "message": str(error)[-8000:], "trace": trace[-20000:]
-    }  # fmt: skip
 
 
 TASKS = {"gate": gate, "survey": survey, "describe": describe, "additions": additions}
@@ -358,7 +300,7 @@ def main() -> None:
     try:
         answer = TASKS[request["task"]](request)
     except BaseException as error:
-        answer = {"error": _report(error)}
+        answer = {"error": children.report(error)}
     Path(sys.argv[2]).write_text(json.dumps(answer), encoding="utf-8")
 
 

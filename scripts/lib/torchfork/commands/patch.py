@@ -70,13 +70,18 @@ def run_lint(options: argparse.Namespace, ui: Ui) -> None:
     ui.note(f"{len(found.entries)} patches, nothing wrong")
 
 
-def run_apply(options: argparse.Namespace, ui: Ui) -> None:
-    """Apply to a directory; nothing is written unless every patch applies."""
+def _applicable(options: argparse.Namespace, ui: Ui) -> patches.Report:
+    """Plan for options.tree; raises unless every patch applies."""
     target = open_target(str(options.tree), options.lane, ui)
-    found = patches.load(options.additions.resolve())
-    report = _plan(found, target)
+    report = _plan(patches.load(options.additions.resolve()), target)
     report.require()
     _attend(report, ui)
+    return report
+
+
+def run_apply(options: argparse.Namespace, ui: Ui) -> None:
+    """Apply to a directory; nothing is written unless every patch applies."""
+    report = _applicable(options, ui)
     if not options.check:
         patches.write(options.tree, report.texts)
     verb = "would change" if options.check else "changed"
@@ -155,10 +160,6 @@ def _header(options: argparse.Namespace) -> Header:
 
 def run_export(options: argparse.Namespace, ui: Ui) -> None:
     """A branch of the user's clone with a commit for each patch."""
-    target = open_target(str(options.tree), options.lane, ui)
-    found = patches.load(options.additions.resolve())
-    report = _plan(found, target)
-    report.require()
-    _attend(report, ui)
+    report = _applicable(options, ui)
     count = branching.export(report, options.tree, options.branch)
     ui.note(f"{count} commits on the branch {options.branch} of {options.tree}")

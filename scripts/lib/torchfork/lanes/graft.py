@@ -28,7 +28,7 @@ from ..units import Layout
 from ..upstream import Upstream
 from . import texts
 from .gating import Gated
-from .workdir import tooling_fingerprint
+from .workdir import described, tooling_fingerprint
 
 
 @dataclass(frozen=True)
@@ -98,14 +98,7 @@ def describe(
     key = files.sha256_text(
         tooling_fingerprint(), base.identity, *(file.text for file in yamls), *parser
     )
-    note = layout.root / "manifest.json"
-    known = files.read_json(note)
-    if not known or known["key"] != key:
-        found = codegen.describe(tree, additions, upstream.schemas, layout.root)
-        known = {"key": key, "manifest": found}
-        files.write_json(note, known)
-    manifest: dict[str, Any] = known["manifest"]
-    return manifest
+    return described(tree, additions, upstream, layout.root, key)
 
 
 def build(base: Base, additions: Additions, gated: Gated, layout: Layout, ui: Ui) -> Grafted:

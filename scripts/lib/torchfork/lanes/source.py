@@ -19,7 +19,7 @@ from ..ui import Ui
 from ..units import SUPPORT
 from ..upstream import Upstream
 from .treework import Layout
-from .workdir import tooling_fingerprint
+from .workdir import described, tooling_fingerprint
 
 Read = Callable[[str], str | None]
 
@@ -54,7 +54,7 @@ def plan(tree: SourceTree, additions: Additions, layout: Layout, ui: Ui) -> Plan
         )
     with ui.step("validate with PyTorch's generator") as step:
         key = files.sha256_text(copy.fingerprint, tooling_fingerprint(), additions.fingerprint())
-        manifest = _checked(key, merged, additions, upstream, layout)
+        manifest = described(merged, additions, upstream, layout.root, key)
         edits = hooks.text_hooks(read, manifest, "source", additions.manual_headers)
         _generate_once(key, copy, merged, edits, additions, manifest, layout)
         generated = sum(op["generated"] for op in manifest["operators"])
@@ -134,20 +134,6 @@ def _reading(root: Path) -> Read:
         return path.read_text(encoding="utf-8") if path.is_file() else None
 
     return read
-
-
-def _checked(
-    key: str, merged: MergedTree, additions: Additions, upstream: Upstream, layout: Layout
-) -> dict[str, Any]:
-    """The generator's description of the additions, kept while nothing it depends on changes."""
-    note = layout.root / "manifest.json"
-    known = files.read_json(note)
-    if not known or known["key"] != key:
-        found = codegen.describe(merged, additions, upstream.schemas, layout.root)
-        known = {"key": key, "manifest": found}
-        files.write_json(note, known)
-    manifest: dict[str, Any] = known["manifest"]
-    return manifest
 
 
 def _generate_once(

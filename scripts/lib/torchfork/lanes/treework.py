@@ -11,8 +11,7 @@ from .. import files
 from ..additions import Additions
 from ..bases.sourcetree import SourceTree
 from ..ui import Ui
-
-LOCK_SECONDS = 3600.0
+from . import workdir
 
 
 @dataclass(frozen=True)
@@ -46,12 +45,5 @@ def layout_for(tree: SourceTree, additions: Additions, work: Path) -> Layout:
 @contextmanager
 def locked(layout: Layout, ui: Ui) -> Iterator[None]:
     """Hold a layout; a second run waits and says for whom."""
-
-    def waiting(holder: str) -> None:
-        ui.warn(f"another run works on this tree: {holder}; waiting for it")
-
-    guard = layout.root.with_name(f"{layout.root.name}.lock")
-    with files.lock(guard, f"working on {layout.root.name}", waiting, LOCK_SECONDS):
-        layout.root.mkdir(parents=True, exist_ok=True)
-        files.remove_leavings(layout.root)
+    with workdir.held(layout.root, "working on", ui):
         yield

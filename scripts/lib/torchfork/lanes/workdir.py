@@ -6,12 +6,16 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from .. import files
 from ..additions import Additions
 from ..bases.base import Base
+from ..merged import MergedTree
+from ..stages import codegen
 from ..ui import Ui
 from ..units import Layout
+from ..upstream import Upstream
 
 # How long a second run waits for the first one's build directory.
 LOCK_SECONDS = 3600.0
@@ -36,13 +40,34 @@ def layout_for(base: Base, additions: Additions, work: Path) -> Layout:
 @contextmanager
 def locked(layout: Layout, ui: Ui) -> Iterator[None]:
     """Hold a build directory; a second run waits and says for whom."""
+    with held(layout.root, "building in", ui):
+        files.remove_leavings(layout.tree)
+        yield
+
+
+@contextmanager
+def held(root: Path, doing: str, ui: Ui) -> Iterator[None]:
+    """Hold a directory, made if need be and rid of what killed runs left; a second run waits."""
 
     def waiting(holder: str) -> None:
         ui.warn(f"another run holds this build directory: {holder}; waiting for it")
 
-    lock = layout.root.with_name(f"{layout.root.name}.lock")
-    with files.lock(lock, f"building in {layout.root.name}", waiting, LOCK_SECONDS):
-        layout.root.mkdir(parents=True, exist_ok=True)
-        for directory in (layout.root, layout.tree):
-            files.remove_leavings(directory)
+    lock = root.with_name(f"{root.name}.lock")
+    with files.lock(lock, f"{doing} {root.name}", waiting, LOCK_SECONDS):
+        root.mkdir(parents=True, exist_ok=True)
+        files.remove_leavings(root)
         yield
+
+
+def described(
+    tree: MergedTree, additions: Additions, upstream: Upstream, root: Path, key: str
+) -> dict[str, Any]:
+    """The generator's description of the additions, kept below root while the key is the same."""
+    note = root / "manifest.json"
+    known = files.read_json(note)
+    if not known or known["key"] != key:
+        found = codegen.describe(tree, additions, upstream.schemas, root)
+        known = {"key": key, "manifest": found}
+        files.write_json(note, known)
+    manifest: dict[str, Any] = known["manifest"]
+    return manifest

@@ -171,7 +171,7 @@ def _restore(tree: SourceTree, before: Journal, names: list[str]) -> tuple[list[
         entry, place = before.entries[name], tree.root / name
         if entry.original is None and place.exists():
             place.unlink()
-            _remove_empty(tree.root, place.parent)
+            files.remove_empty(place.parent, tree.root)
             removed.append(name)
         elif entry.original is not None and state_of(place) != entry.original:
             treejournal.put_back(tree.root, name)
@@ -182,16 +182,6 @@ def _restore(tree: SourceTree, before: Journal, names: list[str]) -> tuple[list[
 def _drop_originals(tree: SourceTree, names: list[str]) -> None:
     for name in names:
         treejournal.original(tree.root, name).unlink(missing_ok=True)
-
-
-def _remove_empty(root: Path, directory: Path) -> None:
-    """Remove directories that only our files were in."""
-    while directory != root:
-        try:
-            directory.rmdir()
-        except OSError:
-            return
-        directory = directory.parent
 
 
 def _digest(data: bytes | None) -> str:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from .. import files, pip, process
+from .. import cleanenv, files, pip, process
 from ..bases.base import Interpreter
 from ..bases.sourcetree import SourceTree
 from ..errors import ToolMissingError
@@ -56,27 +55,14 @@ def make(
     if python.exists() and marker.is_file() and marker.read_text(encoding="utf-8") == wanted:
         return python
     say("making an environment")
-    shutil.rmtree(root, ignore_errors=True)
     root.parent.mkdir(parents=True, exist_ok=True)
-    outcome = process.run([interpreter.executable, "-m", "venv", root], check=False)
-    if outcome.returncode:
-        minor = ".".join(interpreter.version.split(".")[:2])
-        raise ToolMissingError(
-            "cannot make an environment to build in",
-            where=outcome.command,
-            why="\n".join((outcome.stdout + outcome.stderr).strip().splitlines()[-4:]),
-            next=f"apt-get install python{minor}-venv (Debian, Ubuntu)",
-        )
+    cleanenv.make_venv(root, interpreter, root.parent, "to build in")
     say("installing build requirements")
     listed = root / "requirements.txt"
     files.write_text(listed, "\n".join(requirements) + "\n")
     strict = ["--require-hashes", "--no-deps", "--only-binary=:all:"] if hashed else []
-    install: list[str | Path] = [python, "-m", "pip", "install", "--disable-pip-version-check"]
-    quiet = ["--no-input", "--progress-bar=off"]
-    # The user's indexes count; settings that would install elsewhere do not.
-    environment = {"PIP_USER": "0", "PIP_TARGET": "", "PIP_PREFIX": "", "PIP_ROOT": ""}
-    outcome = process.run(
-        [*install, *quiet, *strict, "-r", listed], check=False, env=environment, cwd=root
+    outcome = cleanenv.pip_run(
+        python, root, "install", "--progress-bar=off", *strict, "-r", str(listed)
     )
     if outcome.returncode:
         raise pip.download_error(outcome, "the build's requirements", root)
