@@ -224,12 +224,14 @@ def main() -> None:
     parser.add_argument("--from-source", action="store_true", help="whole builds instead: hours")
     parser.add_argument("--source", default="debian")
     parser.add_argument("--parts", default=",".join(source_build.PARTS))
+    parser.add_argument("--scratch", type=Path, help="with --from-source: a directory to keep")
     options = parser.parse_args()
     scratch = Path(tempfile.mkdtemp(prefix="torchfork-benchmark-"))
     try:
         if options.from_source:
             parts = tuple(options.parts.split(","))
-            result = source_build.measure(scratch, options.source, parts, PeakMemory)
+            place = (options.scratch or scratch).absolute()
+            result = source_build.measure(place, options.source, parts, PeakMemory)
             show(result, options.json)
             return
         run("--work", scratch / "warm", "--out", scratch / "warm-dist", "--no-verify")

@@ -1,6 +1,7 @@
 """What a build from source costs: cold, from a warm or a shared compiler cache, after an edit.
 
     python benchmarks/build.py --from-source [--source debian] [--parts cold,warm,edit,shared]
+                               [--scratch DIR]
 
 Each part is a whole build of PyTorch, so this takes hours on two cores; run on an idle machine.
   cold    no compiler cache
@@ -8,7 +9,8 @@ Each part is a whole build of PyTorch, so this takes hours on two cores; run on 
   edit    one kernel edited, everything else as it was; wheel and verification included
   shared  a second machine: an empty cache directory, and a redis-server on loopback that the first
           build has filled (needs redis-server)
-Sources and build environment are fetched before anything is measured.
+Sources and build environment are fetched before anything is measured. DIR is kept, its ccache/ too:
+where that holds an earlier build of these sources, filling it is itself a build from a warm cache.
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ class SourceBuild:
     def __init__(self, scratch: Path, source: str, peak: Callable[[], object]) -> None:
         self.scratch, self.source, self.peak = scratch, source, peak
         self.additions = scratch / "additions"
+        shutil.rmtree(self.additions, ignore_errors=True)
         self.additions.mkdir(parents=True)
         for name in ("native_functions_additions.yaml", "derivatives_additions.yaml"):
             shutil.copy(PROJECT / name, self.additions)
@@ -79,29 +82,33 @@ def measure(
     build = SourceBuild(scratch, source, peak)
     build.run("--until", "fetch")
     result: dict[str, float] = {}
-    cache = {"CCACHE_DIR": str(scratch / "ccache"), "CCACHE_MAXSIZE": "20G"}
     if "cold" in parts:
         none = {f"CMAKE_{language}_COMPILER_LAUNCHER": "" for language in ("C", "CXX")}
         result |= _named("cold", build.run(**none))
         result["cold, disk, GB"] = build.disk()
         build.forget()
-    if "warm" in parts or "edit" in parts:
-        result |= _named("filling the cache", build.run(**cache))
-    if "edit" in parts:
-        for kernel in sorted((build.additions / "aten_src" / "native").rglob("*.cpp"))[:1]:
+    if {"warm", "edit", "shared"}.isdisjoint(parts):
+        return result
+    with contextlib.ExitStack() as stack:
+        first = {"CCACHE_DIR": str(scratch / "ccache"), "CCACHE_MAXSIZE": "20G"}
+        second = {**first, "CCACHE_DIR": str(scratch / "second")}
+        if "shared" in parts:
+            remote = {"CCACHE_REMOTE_STORAGE": stack.enter_context(redis(scratch / "redis"))}
+            # Resharing sends what the first machine has already, too.
+            first |= {**remote, "CCACHE_RESHARE": "true"}
+            second |= remote
+        result |= _named("filling the cache", build.run(**first))
+        if "edit" in parts:
+            # The one that takes longest, in three capabilities.
+            cpu = build.additions / "aten_src" / "native" / "cpu"
+            kernel = cpu / "DepthwiseConv2dExtKernel.cpp"
             kernel.write_text(kernel.read_text() + "\nstatic_assert(true);\n")
-            result |= _named(f"after an edit of {kernel.name}", build.run(**cache))
-    if "warm" in parts:
-        build.forget()
-        result |= _named("from a warm cache", build.run(**cache))
-    if "shared" in parts:
-        build.forget()
-        with redis(scratch / "redis") as url:
-            shared = {"CCACHE_REMOTE_STORAGE": url}
-            first = {**shared, "CCACHE_DIR": str(scratch / "first")}
-            result |= _named("filling the shared cache", build.run(**first))
+            result |= _named(f"after an edit of {kernel.name}", build.run(**first))
+        if "warm" in parts:
             build.forget()
-            second = {**shared, "CCACHE_DIR": str(scratch / "second")}
+            result |= _named("from a warm cache", build.run(**first))
+        if "shared" in parts:
+            build.forget()
             result |= _named("a second machine, from the shared cache", build.run(**second))
     return result
 
@@ -116,7 +123,7 @@ def redis(directory: Path) -> Iterator[str]:
     program = shutil.which("redis-server")
     if not program:
         sys.exit("needs redis-server (apt-get install redis-server), or leave 'shared' out")
-    directory.mkdir(parents=True)
+    directory.mkdir(parents=True, exist_ok=True)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
