@@ -7,6 +7,7 @@
 #   wheel   the wheel as others use it: C++, CMake, type checkers, pip
 #   zoo     one operator of every kind, built from additions of their own
 #   faults  bad input: each error with its code, its line and its cure; and what must always hold
+#   sources PyTorch's own sources: fetched, the additions put in and taken out (no build)
 #
 # Name one or more to run these alone; what follows -- goes to pytest:
 #   scripts/run_tests.sh unit ops -- -k views
@@ -15,7 +16,7 @@ set -euo pipefail
 project=$(CDPATH='' cd -P -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
 state=$project/.torchfork
 python=${TORCHFORK_PYTHON:-${VIRTUAL_ENV:+$VIRTUAL_ENV/bin/}python3}
-all=(lint unit ops wheel zoo faults)
+all=(lint unit ops wheel zoo faults sources)
 wanted=() pytest_arguments=()
 passed=0
 
@@ -138,6 +139,12 @@ suite_faults() {
   tools=$(tools_python)
   PYTHONPATH=$project/scripts/lib run_pytest "$tools" faults
   PYTHONPATH=$project/scripts/lib run_pytest "$tools" invariants
+}
+
+suite_sources() {
+  local tools
+  tools=$(tools_python)
+  PYTHONPATH=$project/scripts/lib run_pytest "$tools" sources
 }
 
 for suite in "${wanted[@]}"; do

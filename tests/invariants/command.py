@@ -71,11 +71,15 @@ class Command:
 
     def argv(self, action: str = "build", *more: str | Path) -> list[str]:
         """The command line."""
-        places = ["--additions", self.additions, "--work", self.work]
+        acts_on_a_tree = action in ("status", "unapply")
+        places: list[str | Path] = [] if acts_on_a_tree else self._places()
         if action == "build":
             places += ["--no-verify", "--out", self.out]
         words = [self.python, "-m", "torchfork", action, *self.base, *places, *more]
         return [str(word) for word in words]
+
+    def _places(self) -> list[str | Path]:
+        return ["--additions", self.additions, "--work", self.work]
 
     def env(self, extra: Mapping[str, str] | None = None) -> dict[str, str]:
         """The environment of a run, without CUDA: what is tested is the same, and quicker."""

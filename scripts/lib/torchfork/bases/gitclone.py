@@ -65,17 +65,22 @@ def _fetch_commit(release: Release, source: str, place: Path, progress: Progress
             what=f"fetch torch {release.version}", release=release, source=source,
         )  # fmt: skip
     if not _has(place, release.commit):
-        raise HashMismatchError(
-            f"the repository did not give the pinned commit of torch {release.version}",
-            where=source,
-            why=f"pinned {release.commit}",
-            next="name another repository with --git-url URL",
-        )
+        raise _without_commit(release, source)
     # Anything but a clean first checkout would lose edits.
     _git(
         place, "-c", "advice.detachedHead=false", "checkout", "--quiet", release.commit,
         what="check the commit out", release=release, source=source,
     )  # fmt: skip
+
+
+def _without_commit(release: Release, source: str) -> HashMismatchError:
+    return HashMismatchError(
+        f"the repository does not have the pinned commit of torch {release.version}",
+        where=source,
+        why=f"pinned {release.commit}",
+        next="name another repository with --git-url URL;\n"
+        f"other sources of torch {release.version}: {debian_or_path(release.version)}",
+    )
 
 
 def _fetch_submodules(release: Release, source: str, place: Path, progress: Progress) -> None:
@@ -142,6 +147,8 @@ def _git(place: Path, *arguments: str, what: str, release: Release, source: str)
     said = "\n".join(outcome.stderr.strip().splitlines()[-4:])
     if files.DISK_FULL in said:
         raise files.output_error(place, OSError(28, os.strerror(28)))
+    if "not our ref" in said and release.commit in said:
+        raise _without_commit(release, source)
     if _NO_HOST.search(said):
         raise DownloadError(
             f"cannot {what}: the repository cannot be reached, or the connection broke off",
