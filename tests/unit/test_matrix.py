@@ -247,6 +247,27 @@ def test_shared_headers_leave_out_what_a_condition_or_an_operator_brings(tmp_pat
     assert "Operators.h" not in written and "mul.h" not in written
 
 
+def test_what_files_begin_with_is_precompiled_and_nothing_else(tmp_path: Path) -> None:
+    def unit(name: str, text: str, *flags: str) -> Unit:
+        (tmp_path / name).write_text(text)
+        return Unit(name, f"additions/{name}.o", "cxx", ("-O0", *flags), False, True)
+
+    lead = "// What it is.\n#define ONLY\n/* why */\n#include <ATen/A.h>\n"
+    same = [unit(f"{n}.cpp", f"{lead}#include <ATen/{n}.h>\n") for n in "BCD"]
+    other = [
+        unit("E.cpp", lead, "-mavx2"),
+        unit("F.cpp", "#include <ATen/A.h>\n"),
+        unit("G.cpp", '#include "near.h"\n' + lead),
+        unit("H.cpp", "int x;\n" + lead),
+    ]
+    checked, preludes = lighter.share_leads([*same, *other], tmp_path)
+    assert preludes == ["prelude/lead0.h"]
+    assert (tmp_path / preludes[0]).read_text() == "#define ONLY\n#include <ATen/A.h>\n"
+    assert [u.flags[-2:] for u in checked[:3]] == [("-include", preludes[0])] * 3
+    assert checked[3:] == other
+    assert lighter.share_leads(same[:2], tmp_path) == (same[:2], [])
+
+
 def test_exported_names_are_read_from_a_macos_library(tmp_path: Path) -> None:
     names = [("__ZN2at3addEv", 0x0F), ("__ZN2at4hereEv", 0x1F), ("__ZN2at4lostEv", 0x01)]
     table, text = b"", b"\0"

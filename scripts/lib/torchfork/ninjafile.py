@@ -70,12 +70,12 @@ def ninja_text(
     traits: Traits,
     toolchain: Toolchain,
     units: Sequence[Unit],
-    prelude: str = "",
+    preludes: Sequence[str] = (),
 ) -> str:
     """The build file.
 
-    prelude: a header, relative to the build directory, that is precompiled for the units whose
-        flags include it.
+    preludes: headers, relative to the build directory, each precompiled for the units whose flags
+        include it; their other flags must be the same.
     """
     shared = [*common_flags(base, traits, toolchain), *include_flags(base)]
     python = base.interpreter.include
@@ -110,7 +110,7 @@ def ninja_text(
             "  description = $out",
         ]
         lines[1] += " " + " ".join(map(_quote, cuda_include))  # the generated CUDA registrations
-    if prelude:
+    if preludes:
         lines += [
             "rule prelude",
             f"  command = {launcher}{toolchain.cxx} -MMD -MF $out.d $cxxflags $flags "
@@ -118,12 +118,16 @@ def ninja_text(
             "  depfile = $out.d",
             "  deps = gcc",
             "  description = $out",
+        ]
+    for prelude in preludes:
+        first = next(unit for unit in units if prelude in unit.flags)
+        lines += [
             f"build {_path(prelude)}.gch: prelude {_path(prelude)}",
-            "  flags = " + " ".join(next(_without(prelude, u.flags) for u in units
-                                         if prelude in u.flags)),
-        ]  # fmt: skip
+            "  flags = " + " ".join(_without(prelude, first.flags)),
+        ]
     for unit in units:
-        after = f" | {_path(prelude)}.gch" if prelude and prelude in unit.flags else ""
+        needed = [f"{_path(prelude)}.gch" for prelude in preludes if prelude in unit.flags]
+        after = f" | {' '.join(needed)}" if needed else ""
         lines.append(f"build {_path(unit.object)}: {unit.rule} {_path(unit.source)}{after}")
         lines.append("  flags = " + " ".join(map(_quote, unit.flags)))
     lines.append("build objects: phony " + " ".join(_path(unit.object) for unit in units))

@@ -13,7 +13,7 @@ from ..errors import ToolkitMismatchError, ToolMissingError
 from ..stages import symbols
 from ..stages.symbols import Symbols
 from ..toolchain import Toolchain
-from ..units import Unit
+from ..units import Generated, Layout, Unit
 
 # Objects that nobody runs: names and types are checked, nothing is optimised.
 _FLAGS = {"-O3": "-O0", "-O2": "-O0"}
@@ -24,6 +24,8 @@ _VECTORS = "prelude/vectors.h"
 # that two files share 0.6 GB, which take as long to read as they save.
 _SHARED_BY = 1 / 4
 _UNDEFINED = ("#undef TORCH_ASSERT_ONLY_METHOD_OPERATORS", "#undef TORCH_ASSERT_NO_OPERATORS")
+# A precompiled header costs as much as one file's headers, and its readers half a second each.
+_LEAD_SHARED_BY = 3
 # What has ccache take precompiled headers, as its manual asks for.
 _CCACHE = "CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime ccache"
 
@@ -49,6 +51,16 @@ def tools(base: Base, env: Mapping[str, str], jobs: int, *, final: bool) -> Tool
     return found if env.get("MAX_JOBS") else replace(found, jobs=jobs)
 
 
+def lighten(
+    base: Base, all_units: Sequence[Unit], chosen: Sequence[Generated], layout: Layout
+) -> tuple[list[Unit], list[str]]:
+    """The objects with the flags of a check, and the headers to precompile for them."""
+    prelude = write_prelude(layout.sources, layout.build, [item.name for item in chosen])
+    objects = units(all_units, prelude, write_vectors(base, layout.build))
+    objects, leads = share_leads(objects, layout.build)
+    return objects, [*([prelude] if prelude else []), *leads]
+
+
 def units(all_units: Sequence[Unit], prelude: str, vectors: str = "") -> list[Unit]:
     """The objects with the flags of a check.
 
@@ -66,6 +78,50 @@ def units(all_units: Sequence[Unit], prelude: str, vectors: str = "") -> list[Un
             flags += ("-include", vectors)
         checked.append(replace(unit, flags=flags))
     return checked
+
+
+def share_leads(all_units: Sequence[Unit], build: Path) -> tuple[list[Unit], list[str]]:
+    """Precompile what several of the additions' files begin with, word for word.
+
+    A file that is given what it begins with anyway finds nothing that it does not include itself.
+    """
+    groups: dict[tuple[str, tuple[str, ...]], list[Unit]] = {}
+    for unit in all_units:
+        if unit.ours and unit.rule == "cxx":
+            lead = _lead((build / unit.source).read_text(encoding="utf-8"))
+            groups.setdefault((lead, unit.flags), []).append(unit)
+    given: dict[str, str] = {}
+    written: list[str] = []
+    for (lead, _), members in groups.items():
+        if lead and len(members) >= _LEAD_SHARED_BY:
+            name = f"prelude/lead{len(written)}.h"
+            files.write_if_changed(build / name, lead)
+            written.append(name)
+            given.update({unit.object: name for unit in members})
+    return [
+        replace(unit, flags=(*unit.flags, "-include", given[unit.object]))
+        if unit.object in given
+        else unit
+        for unit in all_units
+    ], written
+
+
+def _lead(text: str) -> str:
+    """What a file begins with, up to its first #include; '' where something else comes before."""
+    lines = []
+    for line in _without_comments(text).splitlines():
+        if not line.strip():
+            continue
+        lines.append(line.strip())
+        if re.match(r"\s*#\s*include\s*<", line):
+            return "\n".join([*lines, ""])
+        if not re.match(r"\s*#\s*define\s", line):
+            return ""
+    return ""
+
+
+def _without_comments(text: str) -> str:
+    return re.sub(r"//[^\n]*|/\*.*?\*/", "", text, flags=re.DOTALL)
 
 
 def write_prelude(sources: Path, build: Path, names: Sequence[str]) -> str:
@@ -90,9 +146,10 @@ def write_prelude(sources: Path, build: Path, names: Sequence[str]) -> str:
     return _PRELUDE
 
 
-def remove_precompiled(build: Path) -> None:
-    """Delete the precompiled header: 0.3 GB for each release, made again in seconds."""
-    (build / f"{_PRELUDE}.gch").unlink(missing_ok=True)
+def remove_precompiled(build: Path, preludes: Iterable[str]) -> None:
+    """Delete the precompiled headers: half a GB for each release, made again in seconds."""
+    for prelude in preludes:
+        (build / f"{prelude}.gch").unlink(missing_ok=True)
 
 
 def write_vectors(base: Base, build: Path) -> str:

@@ -154,19 +154,17 @@ def compile_all(run: Carried) -> str:
         run.chosen = graft.generate(
             run.base, run.additions, run.tree, run.manifest, run.layout, cuda=False
         )
-    objects, prelude = units.all_units(run.chosen, run.additions, tools), ""
+    objects = units.all_units(run.chosen, run.additions, tools)
+    preludes: list[str] = []
     if not run.final:
-        names = [item.name for item in run.chosen]
-        prelude = lighter.write_prelude(run.layout.sources, run.layout.build, names)
-        vectors = lighter.write_vectors(run.base, run.layout.build)
-        objects = lighter.units(objects, prelude, vectors)
-    text = ninjafile.ninja_text(run.base, traits.detect(run.base), tools, objects, prelude)
+        objects, preludes = lighter.lighten(run.base, objects, run.chosen, run.layout)
+    text = ninjafile.ninja_text(run.base, traits.detect(run.base), tools, objects, preludes)
     run.step(f"compile {len(objects)} objects")
     graft.compile_objects(
         text, run.additions, tools, run.layout,
         lambda done, total, name: run.say(f"compiling {done}/{total} {name}"),
     )  # fmt: skip
-    lighter.remove_precompiled(run.layout.build)
+    lighter.remove_precompiled(run.layout.build, preludes)
     run.step("compare declared and defined kernels")
     kernels = graft.compare_symbols(run.base, run.additions, objects, run.layout)
     exports.note(run.base, run.work)
