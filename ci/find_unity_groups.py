@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Finds files of a configured tree that compile as one, for ci/unity-<version>.txt.
 
-    ci/find_unity_groups.py TREE [--size 8] [--only REGEX] > ci/unity-2.6.0.txt
+    ci/find_unity_groups.py TREE [--size 8] [--only REGEX] [--jobs 2] > ci/unity-2.6.0.txt
 
 TREE is a tree whose build directory is configured and whose sources are generated. Most of the time
 of a small file goes into headers that all files of a directory include; a group parses them once.
-Every group that is printed has been through the compiler's front end as a whole; one that is
-refused is halved until it passes. A file that passes alone only is not printed.
+Every group that is printed has been through the compiler's front end as a whole; the files that it
+complains of are taken out and tried with those of other groups. A file that passes alone only is
+not printed. Kernels that are compiled once a capability are tried for one and printed for each.
 """
 
 from __future__ import annotations
@@ -19,11 +20,39 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
-# Compiled once a capability, generated anew by each build, or not C++ of the tree's own.
-SKIPPED = re.compile(r"/(third_party|generated|build|cuda|mps|vulkan)/|\.(AVX2|AVX512|DEFAULT)\.")
+# Generated anew by each build, or not C++ of the tree's own.
+SKIPPED = re.compile(r"/(third_party|generated|cuda|mps|vulkan)/")
 TARGETS = re.compile(r"/(torch_cpu|torch_python)\.dir/")
+# build/aten/src/ATen/native/cpu/X.cpp.AVX2.cpp is a copy of X.cpp that is compiled for AVX2.
+CAPABILITY = re.compile(r"build/(.*\.cpp)\.(DEFAULT|AVX2|AVX512)\.cpp")
+CAPABILITIES = ("DEFAULT", "AVX2", "AVX512")
+TRIED = "AVX512"
+# Upstream's headers refuse some of each other after these: only files with the same ones fit.
+ASSERTIONS = re.compile(r"^#define (TORCH_ASSERT\w+)", re.MULTILINE)
+ROUNDS = 3  # of putting together what was taken out of other groups
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What files must share to be tried as one."""
+
+    target: str
+    directory: str
+    assertions: tuple[str, ...]
+    arguments: tuple[str, ...]
+    run_in: str
+
+
+@dataclass(frozen=True, order=True)
+class File:
+    """A file that is compiled, and the one that a person wrote, which a capability's includes."""
+
+    path: Path
+    source: Path
 
 
 def commands(build: Path) -> Iterator[tuple[str, Path, list[str], str]]:
@@ -34,8 +63,11 @@ def commands(build: Path) -> Iterator[tuple[str, Path, list[str], str]]:
     for entry in json.loads(told[told.index("[") :]):
         target = TARGETS.search(entry["output"])
         path = Path(entry["file"])
-        inside = path.is_relative_to(build.parent) and path.suffix == ".cpp"
-        if not target or not inside or SKIPPED.search(f"/{path.relative_to(build.parent)}"):
+        if not target or path.suffix != ".cpp" or not path.is_relative_to(build.parent):
+            continue
+        name = path.relative_to(build.parent).as_posix()
+        copy = CAPABILITY.fullmatch(name)
+        if SKIPPED.search(f"/{name}") or (copy[2] != TRIED if copy else name.startswith("build/")):
             continue
         words = shlex.split(entry["command"])
         first = next(i for i, word in enumerate(words) if not word.endswith(("ccache", "sccache")))
@@ -50,25 +82,68 @@ def commands(build: Path) -> Iterator[tuple[str, Path, list[str], str]]:
         yield target[1], Path(entry["file"]), kept, entry["directory"]
 
 
-def passes(files: list[Path], arguments: list[str], directory: str) -> bool:
-    """Whether the compiler's front end takes the files as one."""
+def complaints(files: list[File], kind: Kind) -> set[File]:
+    """The files that the compiler's front end complains of when it is given all of them as one.
+
+    All of them where its errors name none.
+    """
     with tempfile.NamedTemporaryFile("w", suffix=".cpp") as unit:
-        unit.write("".join(f'#include "{path}"\n' for path in files))
+        unit.write("".join(f'#include "{file.path}"\n' for file in files))
         unit.flush()
-        command = [*arguments, "-w", "-fsyntax-only", unit.name]
-        return subprocess.run(command, cwd=directory, capture_output=True).returncode == 0
+        command = [*kind.arguments, "-w", "-fsyntax-only", "-fdiagnostics-plain-output", unit.name]
+        done = subprocess.run(command, cwd=kind.run_in, capture_output=True, text=True)
+    if done.returncode == 0:
+        return set()
+    named = set(re.findall(r"^([^:\n]+):\d+:\d+: (?:fatal )?error:", done.stderr, re.MULTILINE))
+    # An error inside a header counts for the file that included it.
+    named |= set(re.findall(r"^In file included from ([^:\n]+):\d+", done.stderr, re.MULTILINE))
+    named |= set(re.findall(r"^ +from ([^:\n]+):\d+", done.stderr, re.MULTILINE))
+    found = {(Path(kind.run_in) / name).resolve() for name in named}
+    wrong = {file for file in files if file.source.resolve() in found}
+    # The first conflicts with nothing that comes before it.
+    return wrong if wrong and wrong != set(files) else set(files[1:])
 
 
-def groups(files: list[Path], arguments: list[str], directory: str) -> Iterator[list[Path]]:
-    """The files in as large groups as pass; halves of what does not, down to pairs."""
-    if len(files) < 2:
-        return
-    if passes(files, arguments, directory):
-        yield files
-        return
-    half = len(files) // 2
-    yield from groups(files[:half], arguments, directory)
-    yield from groups(files[half:], arguments, directory)
+def group(files: list[File], kind: Kind, size: int) -> Iterator[list[File]]:
+    """Groups of at most `size` files that pass as one."""
+    left = files
+    for _ in range(ROUNDS):
+        taken_out: list[File] = []
+        for start in range(0, len(left), size):
+            members = left[start : start + size]
+            while len(members) > 1:
+                wrong = complaints(members, kind)
+                if not wrong:
+                    yield members
+                    break
+                taken_out += [file for file in members if file in wrong]
+                members = [file for file in members if file not in wrong]
+            else:
+                taken_out += members
+        if len(taken_out) == len(left):
+            return
+        left = taken_out
+
+
+def kinds(tree: Path, only: str) -> dict[Kind, list[File]]:
+    """The tree's files by what they must share."""
+    journal = tree / ".torchfork" / "journal.json"
+    # Ours are edited, and a group is compiled as a whole.
+    ours = set(json.loads(journal.read_text())["entries"]) if journal.is_file() else set()
+    found: dict[Kind, list[File]] = {}
+    for target, path, arguments, directory in commands(tree / "build"):
+        name = path.relative_to(tree).as_posix()
+        copy = CAPABILITY.fullmatch(name)
+        if not re.search(only, name) or (copy[1] if copy else name) in ours:
+            continue
+        source = tree / copy[1] if copy else path
+        text = source.read_text(encoding="utf-8")
+        kind = Kind(
+            target, str(path.parent), tuple(sorted(set(ASSERTIONS.findall(text)))),
+            tuple(arguments), directory,
+        )  # fmt: skip
+        found.setdefault(kind, []).append(File(path, source))
+    return found
 
 
 def main() -> None:
@@ -76,26 +151,23 @@ def main() -> None:
     parser.add_argument("tree", type=Path)
     parser.add_argument("--size", type=int, default=8)
     parser.add_argument("--only", default="")
+    parser.add_argument("--jobs", type=int, default=2)
     options = parser.parse_args()
     tree = options.tree.resolve()
-    journal = tree / ".torchfork" / "journal.json"
-    # Ours are edited, and a group is compiled as a whole.
-    ours = set(json.loads(journal.read_text())["entries"]) if journal.is_file() else set()
-    together: dict[tuple[str, str, str], list[Path]] = {}
-    how: dict[tuple[str, str, str], tuple[list[str], str]] = {}
-    for target, path, arguments, directory in commands(tree / "build"):
-        name = path.relative_to(tree).as_posix()
-        if re.search(options.only, name) and name not in ours:
-            key = (target, str(path.parent), shlex.join(arguments))
-            together.setdefault(key, []).append(path)
-            how[key] = (arguments, directory)
-    for key, files in sorted(together.items()):
-        files.sort()
-        for start in range(0, len(files), options.size):
-            for group in groups(files[start : start + options.size], *how[key]):
-                names = [path.relative_to(tree).as_posix() for path in group]
-                print(key[0], *names, flush=True)
-                print(f"{len(group)} of {key[1]}", file=sys.stderr, flush=True)
+
+    def run(item: tuple[Kind, list[File]]) -> None:
+        kind, files = item
+        count = 0
+        for members in group(sorted(files), kind, options.size):
+            names = [file.path.relative_to(tree).as_posix() for file in members]
+            copies = all(CAPABILITY.fullmatch(name) for name in names)
+            for capability in CAPABILITIES if copies else (TRIED,):
+                print(kind.target, *(n.replace(TRIED, capability) for n in names), flush=True)
+            count += len(members)
+        print(f"{count} of {len(files)} of {kind.directory}", file=sys.stderr, flush=True)
+
+    with ThreadPoolExecutor(options.jobs) as pool:
+        list(pool.map(run, kinds(tree, options.only).items()))
 
 
 if __name__ == "__main__":
