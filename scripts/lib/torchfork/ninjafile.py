@@ -82,11 +82,12 @@ def ninja_text(
     maps = _prefix_maps(base)
     cxx = [*HOST_FLAGS, *maps, *shared, f"-isystem{python}", "-I../support"]
     launcher = f"{toolchain.launcher} " if toolchain.launcher else ""
+    cxx_command = " ".join([toolchain.cxx, *toolchain.tuning])
     lines = [
         "ninja_required_version = 1.8",
         "cxxflags = " + " ".join(map(_quote, cxx)),
         "rule cxx",
-        f"  command = {launcher}{toolchain.cxx} -MMD -MF $out.d $cxxflags $flags -c $in -o $out",
+        f"  command = {launcher}{cxx_command} -MMD -MF $out.d $cxxflags $flags -c $in -o $out",
         "  depfile = $out.d",
         "  deps = gcc",
         "  description = $out",
@@ -113,7 +114,7 @@ def ninja_text(
     if preludes:
         lines += [
             "rule prelude",
-            f"  command = {launcher}{toolchain.cxx} -MMD -MF $out.d $cxxflags $flags "
+            f"  command = {launcher}{cxx_command} -MMD -MF $out.d $cxxflags $flags "
             "-x c++-header -c $in -o $out",
             "  depfile = $out.d",
             "  deps = gcc",

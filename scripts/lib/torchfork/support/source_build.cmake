@@ -5,12 +5,18 @@
 #   CMAKE_TORCHFORK_PROTOC     a protoc of the version of third_party/protobuf; it is then not built
 #   CMAKE_TORCHFORK_GENERATED  the -O level of generated bindings and dispatch code
 #   CMAKE_TORCHFORK_DEFAULT    the -O level of kernels for processors without AVX2
+#   CMAKE_TORCHFORK_HEAP       kB that GCC's heap grows to before it collects garbage
 #   CMAKE_TORCHFORK_UNITY      a list of files that compile as one: a target and its files a line
 #
 # All of them are cache variables, so that a reconfigure which ninja starts knows them too.
 
 # No path of the machine gets into the libraries: the same sources give the same bytes anywhere.
 add_compile_options("-ffile-prefix-map=${CMAKE_SOURCE_DIR}=pytorch")
+
+if(CMAKE_TORCHFORK_HEAP AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:--param=ggc-min-expand=300>"
+    "$<$<COMPILE_LANGUAGE:CXX>:--param=ggc-min-heapsize=${CMAKE_TORCHFORK_HEAP}>")
+endif()
 
 if(CMAKE_TORCHFORK_INCLUDE)
   include_directories(SYSTEM ${CMAKE_TORCHFORK_INCLUDE})
@@ -49,10 +55,36 @@ function(torchfork_unity list)
     endif()
     list(TRANSFORM words PREPEND "${CMAKE_SOURCE_DIR}/")
     math(EXPR number "${number} + 1")
-    set_property(SOURCE ${words} TARGET_DIRECTORY ${target} PROPERTY UNITY_GROUP "torchfork${number}")
-    set_target_properties(${target} PROPERTIES
-      UNITY_BUILD ON UNITY_BUILD_MODE GROUP UNITY_BUILD_RELOCATABLE ON)
+    list(GET words 0 first)
+    get_source_file_property(flags "${first}" TARGET_DIRECTORY ${target} COMPILE_FLAGS)
+    if(flags)
+      torchfork_join(${target} "${CMAKE_BINARY_DIR}/torchfork/unity${number}.cpp" ${words})
+    else()
+      set_property(SOURCE ${words} TARGET_DIRECTORY ${target}
+        PROPERTY UNITY_GROUP "torchfork${number}")
+      set_target_properties(${target} PROPERTIES
+        UNITY_BUILD ON UNITY_BUILD_MODE GROUP UNITY_BUILD_RELOCATABLE ON)
+    endif()
   endforeach()
+endfunction()
+
+# CMake leaves files with flags of their own out of its unity builds. These all have the same.
+function(torchfork_join target unit)
+  list(GET ARGN 0 first)
+  set(lines "")
+  foreach(source IN LISTS ARGN)
+    file(RELATIVE_PATH name "${CMAKE_BINARY_DIR}/torchfork" "${source}")
+    string(APPEND lines "#include \"${name}\"\n")
+  endforeach()
+  file(CONFIGURE OUTPUT "${unit}" CONTENT "${lines}" @ONLY)
+  target_sources(${target} PRIVATE "${unit}")
+  foreach(property IN ITEMS COMPILE_FLAGS COMPILE_OPTIONS COMPILE_DEFINITIONS)
+    get_source_file_property(value "${first}" TARGET_DIRECTORY ${target} ${property})
+    if(value)
+      set_property(SOURCE "${unit}" TARGET_DIRECTORY ${target} PROPERTY ${property} "${value}")
+    endif()
+  endforeach()
+  set_property(SOURCE ${ARGN} TARGET_DIRECTORY ${target} PROPERTY HEADER_FILE_ONLY ON)
 endfunction()
 
 # Runs when every directory is known.
