@@ -247,6 +247,32 @@ def test_shared_headers_leave_out_what_a_condition_or_an_operator_brings(tmp_pat
     assert "Operators.h" not in written and "mul.h" not in written
 
 
+def test_only_what_hides_nothing_is_compiled_as_one(tmp_path: Path) -> None:
+    build = tmp_path / "build"
+    build.mkdir()
+
+    def unit(name: str, text: str, *flags: str, ours: bool = False, python: bool = False) -> Unit:
+        (build / f"{name}.cpp").write_text(text)
+        top = "additions/native/cpu" if ours else "generated/autograd"
+        rule = ("-O0", *flags)
+        return Unit(f"{name}.cpp", f"{top}/{name}.o", "cxx", rule, python, ours)
+
+    together = [unit("A", ""), unit("B", "")]
+    vectors = [unit(f"K{n}", "", "-mavx2", ours=True) for n in range(2)]
+    alone = [
+        unit("Structured", "struct structured_f final {"),
+        unit("Python", "", python=True),
+        unit("Kernel", "", ours=True),
+        unit("Wide", "", "-mavx512f", ours=True),
+    ]
+    found = lighter.unite([*together, *vectors, *alone], build)
+    assert [u for u in found if not u.object.startswith("united/")] == alone
+    generated, kernels = (u for u in found if u.object.startswith("united/"))
+    assert (generated.ours, kernels.ours, kernels.flags) == (False, True, ("-O0", "-mavx2"))
+    text = (build / generated.source).read_text()
+    assert text.index('"../A.cpp"') < text.index("#undef TORCH_ASSERT") < text.index('"../B.cpp"')
+
+
 def test_what_files_begin_with_is_precompiled_and_nothing_else(tmp_path: Path) -> None:
     def unit(name: str, text: str, *flags: str) -> Unit:
         (tmp_path / name).write_text(text)

@@ -52,11 +52,21 @@ def tools(base: Base, env: Mapping[str, str], jobs: int, *, final: bool) -> Tool
 
 
 def lighten(
-    base: Base, all_units: Sequence[Unit], chosen: Sequence[Generated], layout: Layout
+    base: Base,
+    all_units: Sequence[Unit],
+    chosen: Sequence[Generated],
+    layout: Layout,
+    *,
+    united: bool,
 ) -> tuple[list[Unit], list[str]]:
-    """The objects with the flags of a check, and the headers to precompile for them."""
+    """The objects with the flags of a check, and the headers to precompile for them.
+
+    united: compile several files as one where that can only fail, never pass what fails alone.
+    """
     prelude = write_prelude(layout.sources, layout.build, [item.name for item in chosen])
     objects = units(all_units, prelude, write_vectors(base, layout.build))
+    if united:
+        objects = unite(objects, layout.build)
     objects, leads = share_leads(objects, layout.build)
     return objects, [*([prelude] if prelude else []), *leads]
 
@@ -78,6 +88,44 @@ def units(all_units: Sequence[Unit], prelude: str, vectors: str = "") -> list[Un
             flags += ("-include", vectors)
         checked.append(replace(unit, flags=flags))
     return checked
+
+
+def unite(all_units: Sequence[Unit], build: Path) -> list[Unit]:
+    """The units with those in one that parse the same headers.
+
+    These are generated files, which include what the generator says, and kernels for vectors, whose
+    own includes are tried by their DEFAULT objects. Classes of structured kernels have the same
+    names in several generated files, which therefore stay alone.
+    """
+    groups: dict[tuple[str, bool, tuple[str, ...]], list[Unit]] = {}
+    for unit in all_units:
+        kind = _united_as(unit, build)
+        if kind:
+            groups.setdefault((kind, unit.python, unit.flags), []).append(unit)
+    gone: set[Unit] = set()
+    made: list[Unit] = []
+    for (kind, python, flags), members in groups.items():
+        if len(members) > 1:
+            name = f"united/{kind}{len(made)}.cpp"
+            between = "\n".join(_UNDEFINED)
+            lines = [f'#include "../{unit.source}"\n{between}\n' for unit in members]
+            files.write_if_changed(build / name, "".join(lines))
+            made.append(Unit(name, f"{name}.o", "cxx", flags, python, members[0].ours))
+            gone.update(members)
+    return [*(unit for unit in all_units if unit not in gone), *made]
+
+
+def _united_as(unit: Unit, build: Path) -> str:
+    """What kind of unit may be compiled with others of its kind; '' for none."""
+    if unit.rule != "cxx":
+        return ""
+    if unit.ours:
+        return "vectors" if any(flag.startswith("-mavx") for flag in unit.flags) else ""
+    folder = unit.object.split("/")[:2]
+    if folder[0] != "generated" or unit.python:
+        return ""
+    text = (build / unit.source).read_text(encoding="utf-8")
+    return "" if "struct structured_" in text else folder[1]
 
 
 def share_leads(all_units: Sequence[Unit], build: Path) -> tuple[list[Unit], list[str]]:

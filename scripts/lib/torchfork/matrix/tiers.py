@@ -12,7 +12,7 @@ from typing import Any
 from .. import ninjafile, process, toolchain, traits, units
 from ..additions import Additions
 from ..bases.base import Base
-from ..errors import ForkError
+from ..errors import CompileError, ForkError
 from ..lanes import gating, graft, texts
 from ..lanes.gating import Gated
 from ..merged import MergedTree
@@ -155,16 +155,10 @@ def compile_all(run: Carried) -> str:
             run.base, run.additions, run.tree, run.manifest, run.layout, cuda=False
         )
     objects = units.all_units(run.chosen, run.additions, tools)
-    preludes: list[str] = []
-    if not run.final:
-        objects, preludes = lighter.lighten(run.base, objects, run.chosen, run.layout)
-    text = ninjafile.ninja_text(run.base, traits.detect(run.base), tools, objects, preludes)
-    run.step(f"compile {len(objects)} objects")
-    graft.compile_objects(
-        text, run.additions, tools, run.layout,
-        lambda done, total, name: run.say(f"compiling {done}/{total} {name}"),
-    )  # fmt: skip
-    lighter.remove_precompiled(run.layout.build, preludes)
+    if run.final:
+        _compile(run, tools, objects, [])
+    else:
+        objects = _compile_lightly(run, tools, objects)
     run.step("compare declared and defined kernels")
     kernels = graft.compare_symbols(run.base, run.additions, objects, run.layout)
     exports.note(run.base, run.work)
@@ -174,6 +168,30 @@ def compile_all(run: Carried) -> str:
     run.facts["needed"] = lighter.needed_signatures(needed.values())
     note = f"; CUDA: {tools.cuda_note}" if tools.cuda is None and _has_cuda(run.additions) else ""
     return f"{len(objects)} objects, {kernels} kernels declared and defined{note}"
+
+
+def _compile_lightly(run: Carried, tools: Toolchain, objects: list[Unit]) -> list[Unit]:
+    """Compile for the check alone; what does not pass together has the last word one by one."""
+    for united in (True, False):
+        light, preludes = lighter.lighten(run.base, objects, run.chosen, run.layout, united=united)
+        try:
+            _compile(run, tools, light, preludes)
+            break
+        except CompileError:
+            if not united:
+                raise
+            run.log.append("not as one; once more, file by file")
+    lighter.remove_precompiled(run.layout.build, preludes)
+    return light
+
+
+def _compile(run: Carried, tools: Toolchain, objects: list[Unit], preludes: list[str]) -> None:
+    text = ninjafile.ninja_text(run.base, traits.detect(run.base), tools, objects, preludes)
+    run.step(f"compile {len(objects)} objects")
+    graft.compile_objects(
+        text, run.additions, tools, run.layout,
+        lambda done, total, name: run.say(f"compiling {done}/{total} {name}"),
+    )  # fmt: skip
 
 
 def link_all(run: Carried) -> str:
