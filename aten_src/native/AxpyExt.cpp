@@ -1,10 +1,10 @@
 // axpy_ext: checks and dispatch. The kernels are in cpu/AxpyExtKernel.cpp and cuda/AxpyExt.cu.
 #define TORCH_ASSERT_ONLY_METHOD_OPERATORS
+#include <ATen/core/Tensor.h>
 #include <ATen/native/AxpyExt.h>
 
 #include <ATen/TensorIterator.h>
 #include <ATen/core/Formatting.h>
-#include <ATen/core/Tensor.h>
 #include <cmath>
 #include <limits>
 

@@ -1,9 +1,9 @@
 // depthwise_conv2d_ext: checks, allocation and dispatch. The kernels are in
 // cpu/DepthwiseConv2dExtKernel.cpp and cuda/DepthwiseConv2dExt.cu.
 #define TORCH_ASSERT_ONLY_METHOD_OPERATORS
+#include <ATen/core/Tensor.h>
 #include <ATen/native/DepthwiseConv2dExt.h>
 
-#include <ATen/core/Tensor.h>
 #include <array>
 #include <limits>
 

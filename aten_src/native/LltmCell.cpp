@@ -1,10 +1,10 @@
 // lltm_cell: checks, allocation and matrix products. The pointwise kernels are in
 // cpu/LltmCellKernel.cpp and cuda/LltmCell.cu; LltmCell.h says what they compute.
 #define TORCH_ASSERT_ONLY_METHOD_OPERATORS
+#include <ATen/core/Tensor.h>
 #include <ATen/native/LltmCell.h>
 
 #include <ATen/OpMathType.h>
-#include <ATen/core/Tensor.h>
 #include <array>
 #include <tuple>
 

@@ -1,10 +1,10 @@
 // sigmoid_ext and its backward: checks and dispatch. The kernels are in cpu/SigmoidExtKernel.cpp and
 // cuda/SigmoidExt.cu.
 #define TORCH_ASSERT_ONLY_METHOD_OPERATORS
+#include <ATen/core/Tensor.h>
 #include <ATen/native/SigmoidExt.h>
 
 #include <ATen/TensorIterator.h>
-#include <ATen/core/Tensor.h>
 
 #ifndef AT_PER_OPERATOR_HEADERS
 #include <ATen/NativeFunctions.h>
