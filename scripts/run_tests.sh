@@ -116,6 +116,8 @@ suite_ops() {
   wheel=$(built_wheel)
   own=$(with_wheel test-ops "$wheel")
   run_pytest "$own" ops
+  # that each check of citizenship can fail
+  run_pytest "$own" citizenship
   # the part of the tooling's tests that needs a real torchgen, which suite unit has not
   run_pytest "$own" unit/test_manifest.py
 }

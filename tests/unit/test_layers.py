@@ -20,6 +20,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 # Each layer may import from the ones before it. Folders count as a whole; a module that is named
 # here belongs to the layer that names it.
 LAYERS = (
+    ("checks",),  # runs in another interpreter, and so by itself
     ("errors",),
     ("process", "files", "ui", "cache", "pytext", "rawzip", "markers", "buildlog", "supervise"),
     ("releases", "additions", "pip"),
@@ -28,6 +29,7 @@ LAYERS = (
     ("stubs", "hooks", "codegen", "patches", "settings"),
     ("stages",),
     ("lanes",),
+    ("citizenship",),
     ("matrix",),
     ("report",),
     ("commands",),
@@ -107,6 +109,26 @@ def test_the_import_reader_sees_what_is_there() -> None:
     assert {other for other, _ in imports(PACKAGE / "files.py")} == {"errors"}
 
 
+def test_checks_know_nothing_of_the_tooling() -> None:
+    """They are imported by an interpreter that has none of the tools' packages."""
+    known = {*sys.stdlib_module_names, "torch", "__future__"}
+    modules = sorted((PACKAGE / "checks").glob("*.py"))
+    wrong = [
+        f"{name_of(path)}:{node.lineno}"
+        for path in modules
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if (
+            isinstance(node, ast.Import)
+            and {alias.name.split(".")[0] for alias in node.names} - known
+        )
+        or (
+            isinstance(node, ast.ImportFrom)
+            and (node.level > 1 or (not node.level and str(node.module).split(".")[0] not in known))
+        )
+    ]
+    assert len(modules) > 15 and not wrong
+
+
 def test_stages_do_not_import_one_another() -> None:
     wrong = [
         f"{name_of(path)}:{line} imports {other}"
@@ -183,8 +205,9 @@ for name in names:
 assert not seen, seen
 """
     names = [f"torchfork.{name_of(path)}".replace("/", ".") for path in MODULES]
-    # A program that verification runs in another interpreter: importing it is running it.
-    names = [n.removesuffix(".__init__") for n in names if "verify_probe" not in n]
+    # Programs for other interpreters: importing the one is running it, the others import torch.
+    others = ("verify_probe", ".checks.")
+    names = [n.removesuffix(".__init__") for n in names if not any(o in n for o in others)]
     done = subprocess.run(
         [sys.executable, "-c", program, *names], env={"PYTHONPATH": str(LIB), "PATH": ""},
         capture_output=True, text=True, check=False,

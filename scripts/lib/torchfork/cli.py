@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from . import cache, cli_source
-from .commands import build, check, clean, listing, patch_options, pin, rebase, sbom
+from .commands import build, check, citizenship, clean, listing, patch_options, pin, rebase, sbom
 from .commands.options import PROJECT, BaseOptions
 from .errors import ForkError, InternalError, OutputError
 from .files import output_error
@@ -91,6 +91,11 @@ def make_parser() -> argparse.ArgumentParser:
     )
     for name, module, summary in (
         ("rebase", rebase, "Carry the additions to other releases and report."),
+        (
+            "citizenship",
+            citizenship,
+            "Check that each added operator has what PyTorch's own have.",
+        ),
         ("releases", listing, "List the pinned releases."),
         ("pin", pin, "Add an official wheel's hash, or a release, to ci/releases.toml."),
         ("sbom", sbom, "Write the bill of materials of a wheel that was built here."),
@@ -206,7 +211,12 @@ def _add_clean(commands: Commands) -> None:
 
 def _clean(options: argparse.Namespace, ui: Ui) -> None:
     clean.run(
-        [build.DEFAULT_WORK, rebase.DEFAULT_WORK, *([cache.directory()] if options.cache else [])],
+        [
+            build.DEFAULT_WORK,
+            rebase.DEFAULT_WORK,
+            citizenship.DEFAULT_WORK,
+            *([cache.directory()] if options.cache else []),
+        ],
         ui,
     )
 

@@ -161,6 +161,12 @@ class RebaseError(ForkError):
     exit_code = 41
 
 
+class CitizenshipError(ForkError):
+    """An operator that lacks something which PyTorch's own have, and nobody gives the reason."""
+
+    exit_code = 42
+
+
 class InternalError(ForkError):
     """A fault of torchfork itself."""
 

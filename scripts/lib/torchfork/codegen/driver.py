@@ -260,6 +260,14 @@ def describe(request: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def finished(request: dict[str, Any]) -> dict[str, Any]:
+    """Describe operators of a tree that has them, by their names; nothing is generated."""
+    packaged = Path(request["packaged"])
+    module = importlib.import_module("torchfork.codegen.finished")
+    told: dict[str, Any] = module.describe(Generator.over(packaged).functions(), request, packaged)
+    return told
+
+
 def additions(request: dict[str, Any]) -> dict[str, Any]:
     """Generate a merged tree: all headers, and the sources of the added functions.
 
@@ -291,7 +299,10 @@ def additions(request: dict[str, Any]) -> dict[str, Any]:
     return {}
 
 
-TASKS = {"gate": gate, "survey": survey, "describe": describe, "additions": additions}
+TASKS = {
+    "gate": gate, "survey": survey, "describe": describe, "finished": finished,
+    "additions": additions,
+}  # fmt: skip
 
 
 def main() -> None:

@@ -128,6 +128,31 @@ def describe(
     return manifest
 
 
+def describe_finished(
+    torchgen_home: Path, names: Sequence[str], differentiable: Sequence[str], scratch: Path
+) -> list[dict[str, Any]]:
+    """What a finished torch's generator says of operators by name (codegen.finished has the form).
+
+    Names that it does not know are left out.
+    """
+    request = {
+        "task": "finished",
+        "packaged": str(torchgen_home / "torchgen" / "packaged"),
+        "names": list(names),
+        "differentiable": list(differentiable),
+    }
+    try:
+        found: list[dict[str, Any]] = run_driver(torchgen_home, request, scratch)["operators"]
+    except CodegenRefusal as refusal:
+        raise BaseRefusedError(
+            "this torch's code generator fails on its own YAML",
+            where=str(torchgen_home),
+            why=str(refusal),
+            next="build it again: scripts/build_torch.sh",
+        ) from refusal
+    return found
+
+
 def generate(
     tree: MergedTree,
     additions: Additions,

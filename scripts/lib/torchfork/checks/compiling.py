@@ -1,0 +1,176 @@
+"""Graphs: torch.compile with sizes known and symbolic, export, AOTInductor packages."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from . import compare, layouts, sizes
+from .bench import Bench, Item, no_numbers, takes_sizes, tensors_in
+from .operators import Operator
+from .outcome import Gap, NotApplicable, Unavailable, require
+from .programs import Program, make
+from .samples import Sample
+
+
+def _compiled_as_eager(op: Operator, program: Program, call: Callable[..., Any], what: str) -> None:
+    """Results, layout and gradients of a compiled function."""
+    eager = compare.seeded(op, program.call)
+    expected, grads = compare.gradients(eager, program.tensors)
+    actual, found = compare.gradients(compare.seeded(op, call), program.tensors)
+    compare.same(actual, expected, what)
+    compare.same_layout(actual, expected, f"layout, {what}")
+    require(len(found) == len(grads), f"{what}: results require no gradient")
+    compare.same([g for g in found if g is not None], [g for g in grads if g is not None],
+                 f"gradients, {what}")  # fmt: skip
+
+
+def _compile(op: Operator, device: str, bench: Bench, backend: str, limit: int) -> None:
+    gradients = bool(op.gradients) or op.implicit
+    for sample in bench.source.typical(op, device, requires_grad=gradients, limit=limit):
+        torch._dynamo.reset()
+        program = make(op, sample)
+        call = torch.compile(program.call, fullgraph=True, backend=backend, dynamic=False)
+        try:
+            _compiled_as_eager(op, program, call, backend)
+        except Gap:
+            raise
+        except Exception as error:
+            raise Gap(f"{type(error).__name__}: {compare.first_lines(error)}") from error
+
+
+def _aot_eager(op: Operator, device: str, bench: Bench) -> None:
+    _compile(op, device, bench, "aot_eager", 4)
+
+
+def _inductor(op: Operator, device: str, bench: Bench) -> None:
+    _need_compiler()
+    _compile(op, device, bench, "inductor", 1)
+
+
+def _need_compiler() -> None:
+    import os
+
+    if not shutil.which(os.environ.get("CXX", "g++")):
+        raise Unavailable("no C++ compiler, which inductor needs: install g++")
+
+
+def _resized(op: Operator, device: str, bench: Bench) -> list[tuple[Sample, list[Sample]]]:
+    """Samples with calls of other sizes that the operator takes."""
+    gradients = bool(op.gradients) or op.implicit
+    samples = bench.source.defined(op, device, requires_grad=gradients, limit=3)
+    # Contiguous, as the calls of other sizes are: another order of strides is another graph.
+    plain = [s.mapped(lambda t: layouts.kept(layouts.plain(t), t)) for s in samples]
+    found = [(sample, sizes.variations(op, sample)) for sample in plain]
+    chosen = [(sample, others) for sample, others in found if others]
+    if not chosen and takes_sizes(op):
+        raise NotApplicable("its sizes are told as numbers, which a graph has one by one")
+    require(chosen, "no sample can be called with another size: give one in samples.py")
+    return chosen
+
+
+def _symbolic(op: Operator, device: str, bench: Bench) -> None:
+    from torch.fx.experimental import _config
+
+    # Sizes that are equal by chance in the first call are not taken to be one size.
+    with _config.patch(use_duck_shape=False):
+        for sample, others in _resized(op, device, bench):
+            _one_graph(op, sample, others)
+
+
+def _one_graph(op: Operator, sample: Sample, others: list[Sample]) -> None:
+    torch._dynamo.reset()
+    graphs = []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        graphs.append(graph)
+        return torch._dynamo.lookup_backend("aot_eager")(graph, inputs)
+
+    program = make(op, sample)
+    call = torch.compile(program.call, fullgraph=True, backend=backend, dynamic=True)
+    shown = ""
+    try:
+        for changed in [sample, *others]:
+            shown = str([tuple(t.shape) for t in changed.tensors()])
+            given = Program(program.call, program.module, changed.tensors(), program.text)
+            _compiled_as_eager(op, given, call, f"sizes {shown}")
+            require(len(graphs) == 1, f"a second graph for sizes {shown}")
+    except Gap:
+        raise
+    except Exception as error:
+        raise Gap(f"sizes {shown}: {compare.first_lines(error)}") from error
+
+
+def _exported(op: Operator, sample: Sample, others: list[Sample]) -> tuple[Any, Program]:
+    """The exported program: sizes that may vary are left open."""
+    program = make(op, sample.mapped(lambda t: t.detach()))
+    tensors = program.tensors
+    base = [tuple(t.shape) for t in tensors]
+    open_dims = {
+        f"t{k}": {d: torch.export.Dim.AUTO for d in range(len(shape)) if any(
+            other[k][d] != shape[d] for other in [[t.shape for t in o.tensors()] for o in others]
+        )} for k, shape in enumerate(base)
+    }  # fmt: skip
+    try:
+        exported = torch.export.export(
+            program.module(), tuple(tensors), dynamic_shapes=open_dims, strict=False
+        )
+    except Exception as error:
+        raise Gap(f"{type(error).__name__}: {compare.first_lines(error)}") from error
+    return exported, program
+
+
+def _export(op: Operator, device: str, bench: Bench) -> None:
+    for sample, others in _resized(op, device, bench)[:2]:
+        exported, program = _exported(op, sample, others)
+        targets = {node.target for node in exported.graph.nodes if node.op == "call_function"}
+        families = {getattr(target, "_overloadpacket", target) for target in targets}
+        kept = op.implicit or any(packet is getattr(torch.ops.aten, name)
+                                  for packet in families for name in _names(op))  # fmt: skip
+        require(kept, f"the graph has {sorted(map(str, targets))} instead")
+        loaded = exported.module()
+        for changed in [sample, *others]:
+            tensors = [t.detach() for t in changed.tensors()]
+            shown = [tuple(t.shape) for t in tensors]
+            try:
+                actual = compare.seeded(op, loaded)(*tensors)
+            except Exception as error:
+                raise Gap(f"sizes {shown}: {compare.first_lines(error)}") from error
+            expected = compare.seeded(op, program.call)(*tensors)
+            compare.same(actual, expected, f"exported, sizes {shown}")
+
+
+def _names(op: Operator) -> list[str]:
+    return [op.name, *(str(entry["name"]) for entry in op.variants)]
+
+
+def _package(op: Operator, device: str, bench: Bench) -> None:
+    _need_compiler()
+    sample, others = _resized(op, device, bench)[0]
+    exported, program = _exported(op, sample, others)
+    path = str(bench.scratch / f"{op.id}-{device}.pt2")
+    try:
+        torch._inductor.aoti_compile_and_package(exported, package_path=path)
+        loaded = torch._inductor.aoti_load_package(path)
+        for changed in [sample, *others]:
+            tensors = [t.detach() for t in changed.tensors()]
+            actual = compare.seeded(op, loaded)(*tensors)
+            expected = compare.seeded(op, program.call)(*tensors)
+            shown = [tuple(t.shape) for t in tensors]
+            compare.same(actual, expected, f"the package, sizes {shown}")
+    except Gap:
+        raise
+    except Exception as error:
+        raise Gap(f"{type(error).__name__}: {compare.first_lines(error)}") from error
+
+
+ITEMS = (
+    Item("SymInt shapes: one graph", _symbolic, (no_numbers, tensors_in)),
+    Item("torch.compile: aot_eager", _aot_eager, (no_numbers, tensors_in)),
+    Item("torch.compile: inductor", _inductor, (no_numbers, tensors_in)),
+    Item("torch.export", _export, (no_numbers, tensors_in)),
+    Item("AOTInductor package", _package, (no_numbers, tensors_in)),
+)

@@ -1,0 +1,129 @@
+"""An operator under test: what its declaration says, and how each of its variants is called."""
+
+from __future__ import annotations
+
+import operator as attributes
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+
+Entry = dict[str, Any]
+
+# The shape or the control flow of what follows depends on the values.
+_DATA = {"data_dependent_output", "dynamic_output_shape"}
+
+
+@dataclass(frozen=True)
+class Operator:
+    """One operator of the additions with its variants.
+
+    entry: the manifest's entry of the variant that gives the operator its name.
+    variants: the entries of all others: in-place, out=, functional ones that were generated.
+    gradients: the arguments that a derivative formula speaks of, '' for none.
+    forward: whether there is a formula for forward mode.
+    """
+
+    entry: Entry
+    variants: tuple[Entry, ...]
+    gradients: tuple[str, ...]
+    forward: bool
+
+    @property
+    def id(self) -> str:
+        """'name' or 'name.overload'."""
+        return spelled(self.entry)
+
+    @property
+    def name(self) -> str:
+        return str(self.entry["name"])
+
+    @cached_property
+    def overload(self) -> Any:
+        """The operator in torch.ops.aten."""
+        return overload(self.entry)
+
+    @cached_property
+    def schema(self) -> Any:
+        return self.overload._schema
+
+    @property
+    def implicit(self) -> bool:
+        """Whether it is made of other operators, which is what everything then sees."""
+        return bool(self.entry["composite_implicit"])
+
+    @cached_property
+    def tags(self) -> set[str]:
+        return {tag.name for tag in self.overload.tags}
+
+    @property
+    def random(self) -> bool:
+        return "nondeterministic_seeded" in self.tags
+
+    @property
+    def data_dependent(self) -> bool:
+        return bool(self.tags & _DATA)
+
+    @cached_property
+    def written(self) -> tuple[int, ...]:
+        """The places of the arguments that the operator writes to."""
+        return tuple(
+            place
+            for place, argument in enumerate(self.schema.arguments)
+            if argument.alias_info is not None and argument.alias_info.is_write
+        )
+
+    @property
+    def tensor_results(self) -> bool:
+        return any("Tensor" in str(result.type) for result in self.schema.returns)
+
+    @property
+    def tensor_arguments(self) -> bool:
+        return bool(self.entry["tensor_arguments"])
+
+    @property
+    def home(self) -> str:
+        """Where below torch the function is: '' for torch itself, '_C._nn.' and so on."""
+        module = self.entry["python_module"]
+        return "" if module is None else f"_C._{module}."
+
+    @property
+    def function(self) -> Callable[..., Any] | None:
+        """The builtin, or None where the declaration asks for none."""
+        if not self.entry["python_function"]:
+            return None
+        found: Callable[..., Any] = attributes.attrgetter(self.home + self.name)(torch)
+        return found
+
+    @property
+    def method(self) -> Any:
+        """Its descriptor in torch.Tensor, or None where the declaration asks for none."""
+        return getattr(torch.Tensor, self.name) if self.entry["python_method"] else None
+
+    @property
+    def bound(self) -> bool:
+        return bool(self.entry["python_function"] or self.entry["python_method"])
+
+    def variant(self, kind: str) -> list[Entry]:
+        """The entries of a kind: 'inplace', 'out'; the operator's own among them."""
+        return [e for e in (self.entry, *self.variants) if e["kind"] == kind]
+
+
+def spelled(entry: Entry) -> str:
+    """'name' or 'name.overload' of a manifest's entry."""
+    return f"{entry['name']}.{entry['overload']}" if entry["overload"] else str(entry["name"])
+
+
+def overload(entry: Entry) -> Any:
+    """A manifest's entry in torch.ops.aten."""
+    packet = getattr(torch.ops.aten, entry["name"])
+    return getattr(packet, entry["overload"] or "default")
+
+
+def from_plan(told: dict[str, Any]) -> Operator:
+    """An operator from the plan's JSON."""
+    return Operator(
+        told["entry"], tuple(told["variants"]), tuple(told["gradients"]), bool(told["forward"])
+    )

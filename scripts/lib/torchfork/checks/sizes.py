@@ -1,0 +1,105 @@
+"""The same call with other sizes: those that the operator itself takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from . import compare
+from .operators import Operator
+from .programs import tensors_of
+from .samples import Sample
+
+Place = tuple[int, int]  # the tensor, the dimension
+
+
+def variations(op: Operator, sample: Sample, steps: tuple[int, ...] = (3, 5)) -> list[Sample]:
+    """Calls with one size larger, in one tensor or wherever the same number stands."""
+    found = []
+    ones = _ones(op, sample)
+    for step in steps:
+        for places in _choices(sample):
+            changed = resized(sample, places, step)
+            # A size of one is another graph: it broadcasts.
+            if accepted(op, changed) and _ones(op, changed) == ones:
+                found.append(changed)
+    return found
+
+
+def _ones(op: Operator, sample: Sample) -> list[list[int]]:
+    """The dimensions of size 0 and 1 of each result."""
+    args = [a.clone() if k in op.written else a for k, a in enumerate(sample.args)]
+    results = tensors_of(op.overload(*args, **sample.kwargs))
+    return [[d for d, size in enumerate(t.shape) if size < 2] for t in results]
+
+
+def without_elements(op: Operator, sample: Sample) -> Iterator[tuple[Sample, bool]]:
+    """Calls with one size zero, and whether the operator takes them."""
+    for places in _choices(sample):
+        changed = resized(sample, places, None)
+        yield changed, accepted(op, changed)
+
+
+def _choices(sample: Sample) -> list[list[Place]]:
+    """Each dimension by itself, then the dimensions that have one size in common."""
+    shapes = [tuple(tensor.shape) for tensor in sample.tensors()]
+    single = [[(k, d)] for k, shape in enumerate(shapes) for d, n in enumerate(shape) if n > 1]
+    by_size: dict[int, list[Place]] = {}
+    for ((k, d),) in single:
+        by_size.setdefault(shapes[k][d], []).append((k, d))
+    shared = [places for places in by_size.values() if len(places) > 1]
+    # Those of one number in every pair of tensors: a filter's size may be that of a channel.
+    pairs = [
+        [a, b] for places in shared if len(places) > 2
+        for i, a in enumerate(places) for b in places[i + 1 :] if a[0] != b[0]
+    ]  # fmt: skip
+    return single + shared + pairs
+
+
+def resized(sample: Sample, places: list[Place], step: int | None) -> Sample:
+    """The call with some sizes changed: by a step, or to zero; lists of sizes follow."""
+    tensors = sample.tensors()
+    shapes = [list(tensor.shape) for tensor in tensors]
+    olds = {k: list(shape) for k, shape in enumerate(shapes)}
+    for k, d in places:
+        shapes[k][d] = 0 if step is None else shapes[k][d] + step
+    made = [_like(t, shape) if shape != list(t.shape) else t
+            for t, shape in zip(tensors, shapes, strict=True)]  # fmt: skip
+    return _with_lists(sample.with_tensors(made), olds, shapes, {k for k, _ in places})
+
+
+def _with_lists(
+    sample: Sample, olds: dict[int, list[int]], shapes: list[list[int]], changed: set[int]
+) -> Sample:
+    """A list of numbers that was a changed tensor's shape, in rank and all but size, follows it."""
+    args = list(sample.args)
+    for place, value in enumerate(args):
+        if isinstance(value, list) and value and all(type(v) is int for v in value):
+            for k in changed:
+                if value == olds[k]:
+                    args[place] = list(shapes[k])
+    return Sample(tuple(args), sample.kwargs)
+
+
+def _like(tensor: Any, shape: list[int]) -> Any:
+    """A tensor of another shape with values of the same range."""
+    count = 1
+    for size in shape:
+        count *= size
+    flat = tensor.detach().reshape(-1)
+    if flat.numel() == 0:
+        return torch.zeros(shape, dtype=tensor.dtype, device=tensor.device)
+    values = flat.repeat(count // flat.numel() + 1)[:count].reshape(shape)
+    return values.contiguous().requires_grad_(tensor.requires_grad)
+
+
+def accepted(op: Operator, sample: Sample) -> bool:
+    """Whether the operator takes a call; anything but an error of Python's counts as taking it."""
+    try:
+        args = [a.clone() if k in op.written else a for k, a in enumerate(sample.args)]
+        compare.seeded(op, op.overload)(*args, **sample.kwargs)
+    except (RuntimeError, ValueError, IndexError, TypeError, NotImplementedError):
+        return False
+    return True

@@ -1,0 +1,1 @@
+"""Whether each operator of the additions is a first-class citizen of a finished torch."""

@@ -1,0 +1,111 @@
+"""torchfork citizenship: whether each operator is a first-class citizen of the torch at hand."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+from pathlib import Path
+
+from rich.console import Console
+
+from .. import files, toolchain
+from ..additions import load as load_additions
+from ..citizenship import explained, plan, runner, show, subject
+from ..citizenship.model import RED, Table
+from ..citizenship.workers import Workers
+from ..errors import CitizenshipError, UsageError
+from ..ui import Ui
+from .options import PROJECT
+
+DEFAULT_WORK = PROJECT / ".torchfork" / "citizenship"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of this command."""
+    parser.add_argument("--wheel", type=Path, metavar="FILE", help="a wheel, installed by itself")
+    parser.add_argument(
+        "--env", metavar="PYTHON",
+        help="the interpreter of an environment that has the torch (default: the current one)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--python", metavar="PYTHON", help="with --wheel: the interpreter to install it for"
+    )
+    parser.add_argument(
+        "--additions", type=Path, default=PROJECT, metavar="DIR",
+        help="the additions directory (default: this repository)",
+    )  # fmt: skip
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the table as JSON")
+    parser.add_argument(
+        "--operator", action="append", default=[], metavar="NAME", help="only this one; repeatable"
+    )
+    parser.add_argument(
+        "--item", action="append", default=[], metavar="TITLE", help="only this one; repeatable"
+    )
+    parser.add_argument(
+        "--device", action="append", default=[], choices=("cpu", "cuda"),
+        help="only this one (default: cpu, and cuda where there is a GPU)",
+    )  # fmt: skip
+    parser.add_argument("--jobs", type=int, metavar="N", help="operators at once (default: cores)")
+    parser.add_argument(
+        "--timeout", type=float, default=900, metavar="SECONDS", help="for one cell (default: 900)"
+    )
+    parser.add_argument(
+        "--work", type=Path, default=DEFAULT_WORK, metavar="DIR",
+        help="where environments are kept between runs",
+    )  # fmt: skip
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace, ui: Ui) -> None:
+    """Check, show, write, and fail where a gap has no reason."""
+    if options.wheel and options.env:
+        raise UsageError(
+            "--wheel and --env exclude each other",
+            next="name a wheel, or an interpreter that has a torch",
+        )
+    if options.jobs is not None and options.jobs < 1:
+        raise UsageError("--jobs is less than 1", next="give 1 or more")
+    additions = load_additions(options.additions)
+    explanations = explained.load(additions.root)
+    work = options.work.absolute()
+    with files.lock(work / "lock", "checking citizenship", lambda holder: ui.warn(holder), 3600.0):
+        scratch = work / "scratch"
+        shutil.rmtree(scratch, ignore_errors=True)
+        with ui.step("prepare the environment") as step:
+            say = lambda text: step.advance(0, 0, text)  # noqa: E731
+            if options.wheel:
+                target = subject.of_wheel(options.wheel, options.python, work, say)
+            else:
+                target = subject.of_environment(options.env)
+            lent = subject.lend(target, work, say)
+            step.say(str(target.executable))
+        with ui.step("read the operators' declarations") as step:
+            planned = plan.make(additions, target.executable, scratch / "plan")
+            step.say(f"{len(planned.operators)} operators")
+        workers = Workers(
+            target.executable, lent, scratch,
+            runner.job_of(planned, lent, scratch, options.device), options.timeout,
+        )  # fmt: skip
+        with ui.step("check") as step:
+            chosen = runner.Chosen(tuple(options.operator), tuple(options.item))
+            jobs = options.jobs or toolchain.cores()
+            table = runner.run(planned, workers, explanations, chosen, jobs, step.advance)
+            step.say(f"{len(table.cells)} cells")
+    report(table, options.json, explained_in=additions.root / explained.FILE)
+
+
+def report(table: Table, json: Path | None, *, explained_in: Path) -> None:
+    """Show the table, write it, and raise CitizenshipError where anything is red."""
+    show.show(table, Console(highlight=False))
+    if json is not None:
+        files.write_json(json, table.to_json())
+    if table.red:
+        red = table.in_state(*RED)
+        raise CitizenshipError(
+            f"{len(red) + len(table.explanations)} gaps that nobody has explained",
+            where=f"torch {table.version} on {', '.join(table.devices)}",
+            why="; ".join(f"{cell.operator}: {cell.item}" for cell in red[:8])
+            + ("; …" if len(red) > 8 else ""),
+            next="mend the operator or its patches, or give the reason in\n"
+            f"{explained_in}: [[gap]] operator, item, why",
+        )

@@ -1,0 +1,158 @@
+"""Operators for the checks: one of upstream's, which is whole, and some that lack one thing each.
+
+The latter are registered from Python. They double their argument, but for what is said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchfork.checks import recording, samples
+from torchfork.checks.bench import Bench
+from torchfork.checks.operators import Operator
+from torchfork.checks.outcome import Gap, NotApplicable, Unavailable
+from torchfork.checks.samples import Sample
+
+_LIBRARY = torch.library.Library("aten", "FRAGMENT")
+_MADE: set[str] = set()
+
+
+def entry(schema: str, **changes: Any) -> dict[str, Any]:
+    """What the manifest would say of a function."""
+    name, _, variant = schema.partition("(")[0].partition(".")
+    plain = {
+        "name": name, "overload": variant, "schema": schema, "base_name": name.removesuffix("_"),
+        "kind": "functional", "generated": False, "variants": ["function"], "python_module": None,
+        "python_function": False, "python_method": False, "new_name": True, "new_base_name": True,
+        "view_of": None, "composite_implicit": False, "tensor_arguments": True, "structseq": None,
+        "cpp_function": None, "cpp_method": None,
+    }  # fmt: skip
+    return {**plain, **changes}
+
+
+def upstreams() -> Operator:
+    """torch.sigmoid with all of its variants: every check holds for it."""
+    argument = [["const at::Tensor &", "self"]]
+    cpp = {"name": "sigmoid", "returns": "at::Tensor", "self": 0}
+    both = {"python_function": True, "python_method": True}
+    return Operator(
+        entry("sigmoid(Tensor self) -> Tensor", **both, cpp_function={**cpp, "arguments": argument},
+              cpp_method={**cpp, "arguments": []}),
+        (
+            entry("sigmoid_(Tensor(a!) self) -> Tensor(a!)", kind="inplace", **both),
+            entry("sigmoid.out(Tensor self, *, Tensor(a!) out) -> Tensor(a!)", kind="out"),
+        ),
+        ("self",),
+        True,
+    )  # fmt: skip
+
+
+def declared(schema: str, key: str = "CPU", **kernels: Callable[..., Any]) -> dict[str, Any]:
+    """Register a function from Python; kernels: a kernel by dispatch key, by default one that
+    doubles.
+    """
+    name = schema.partition("(")[0]
+    if name not in _MADE:
+        _MADE.add(name)
+        _LIBRARY.define(schema)
+        for dispatch_key, kernel in {key: lambda x: x * 2, **kernels}.items():
+            _LIBRARY.impl(name, kernel, dispatch_key)
+    return entry(schema)
+
+
+def broken(
+    name: str, *variants: dict[str, Any], gradients: tuple[str, ...] = (), changes: Any = None,
+    **kernels: Callable[..., Any],
+) -> Operator:  # fmt: skip
+    """An operator of one argument with the given kernels, and a Meta kernel unless they have one.
+
+    changes: of its entry.
+    """
+    kernels = {"Meta": torch.empty_like, **kernels}
+    kernels = {key: kernel for key, kernel in kernels.items() if kernel is not None}
+    told = declared(f"citizen_{name}(Tensor self) -> Tensor", **kernels)
+    return Operator({**told, **(changes or {})}, variants, gradients, bool(gradients))
+
+
+class Doubled(torch.autograd.Function):  # type: ignore[misc]
+    """Doubles, with gradients of any order."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return grad * 2
+
+
+class Wrong(Doubled):
+    """A gradient that is not that of doubling."""
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return grad * 3
+
+
+class Cubed(torch.autograd.Function):  # type: ignore[misc]
+    """A right first gradient whose own gradient is zero."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x**3
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        return grad * 3 * x.detach() ** 2
+
+
+def looping_backward() -> Any:
+    """A gradient by an operator that has no batch rule."""
+    declared("citizen_unbatched(Tensor self) -> Tensor", Meta=torch.empty_like)
+
+    class Loops(Doubled):
+        @staticmethod
+        def backward(ctx: Any, grad: Tensor) -> Tensor:
+            return torch.ops.aten.citizen_unbatched(grad)
+
+    return Loops
+
+
+def bench(tmp_path: Path, op: Operator, **more: Any) -> Bench:
+    """Samples of one argument for an operator, OpInfos where it is upstream's."""
+    infos = samples.load_infos() if op.id == "sigmoid" else more.pop("infos", {})
+    source = Given(None, infos, recording.Recordings([op]).samples)
+    plain: dict[str, Any] = {"prepared": {}, "documented": frozenset()}
+    return Bench(source, tmp_path, **{**plain, **more})
+
+
+class Given(samples.Source):
+    """Gives every operator without an OpInfo a few tensors."""
+
+    def every(
+        self, op: Operator, device: str, dtype: Any = torch.float32, requires_grad: bool = False
+    ) -> list[Sample]:
+        if samples.info_name(op) in self.infos:
+            return super().every(op, device, dtype, requires_grad)
+        torch.manual_seed(0)
+        make = samples.maker(device, dtype, requires_grad)
+        return [samples.normal(op, (make(*shape),), {}) for shape in ((2, 3, 4, 5), (4, 3), (3,))]
+
+
+def outcome(item: Any, op: Operator, bench: Bench, device: str = "cpu") -> str:
+    """'full', or the kind of the exception and what it says."""
+    torch.manual_seed(0)
+    try:
+        item.run(op, device, bench)
+    except (Gap, NotApplicable, Unavailable) as ended:
+        return f"{type(ended).__name__}: {ended}"
+    except Exception as error:  # the worker calls any other a gap, too
+        return f"Gap: {type(error).__name__}: {error}"
+    return "full"

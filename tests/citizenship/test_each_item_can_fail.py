@@ -1,0 +1,252 @@
+"""Each item of citizenship holds for an operator of upstream's, and fails where it must."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from stand_ins import (
+    Cubed,
+    Doubled,
+    Wrong,
+    bench,
+    broken,
+    declared,
+    entry,
+    looping_backward,
+    outcome,
+    upstreams,
+)
+
+from torchfork.checks import native, programs, typing_stubs
+from torchfork.checks.items import ITEMS
+from torchfork.checks.operators import Operator
+
+Break = Callable[[pytest.MonkeyPatch], Operator]
+NEEDS_A_GPU = ("CUDA gives what CPU gives", "CUDA graphs")
+# Of the whole environment: tested below with what the other operators are tested with.
+FOR_ALL = ("C++ extension: at::, tensor.", "C++ from CMake", "type stubs: mypy",
+           "type stubs: pyright")  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path) -> Path:
+    programs.write_to(tmp_path / "programs")
+    return tmp_path
+
+
+def in_python(patch: pytest.MonkeyPatch) -> Operator:
+    """torch.sigmoid is a function in Python instead of the builtin."""
+    patch.setattr(torch, "sigmoid", lambda input: torch.tanh(input))
+    patch.setattr(torch.Tensor, "sigmoid", lambda self: torch.tanh(self))
+    return upstreams()
+
+
+def without_documents(patch: pytest.MonkeyPatch) -> Operator:
+    """A name that upstream's documents do not have."""
+    declared("citizen_plain(Tensor self) -> Tensor", Meta=torch.empty_like)
+    patch.setattr(torch, "citizen_plain", lambda input: input * 2, raising=False)
+    return Operator(
+        entry("citizen_plain(Tensor self) -> Tensor", python_function=True), (), (), False
+    )
+
+
+def ignores_strides(x: torch.Tensor) -> torch.Tensor:
+    """Reads the memory as if it were contiguous."""
+    strides = torch.empty_like(x, memory_format=torch.contiguous_format).stride()
+    return x.as_strided(x.shape, strides) * 2
+
+
+def grows_in_graphs(x: torch.Tensor) -> torch.Tensor:
+    """Asks for the sizes as numbers."""
+    return x.new_empty([int(size) for size in x.shape])
+
+
+def differentiable(function: Any) -> dict[str, Any]:
+    return {"AutogradCPU": function.apply}
+
+
+def composite() -> Operator:
+    declared("citizen_composite(Tensor self) -> Tensor", key="CompositeImplicitAutograd")
+    return Operator(entry("citizen_composite(Tensor self) -> Tensor"), (), (), False)
+
+
+def refuses_mixed(patch: pytest.MonkeyPatch) -> Operator:
+    def kernel(x: torch.Tensor) -> torch.Tensor:
+        if x.dtype != torch.float32:
+            raise RuntimeError("expected float")
+        return x * 2
+
+    op = broken("narrow", CPU=kernel, changes={"python_function": True})
+    patch.setattr(torch, "citizen_narrow", torch.ops.aten.citizen_narrow, raising=False)
+    return op
+
+
+def writes_nothing(patch: pytest.MonkeyPatch) -> Operator:
+    schema = "citizen_unwritten.out(Tensor self, *, Tensor(a!) out) -> Tensor(a!)"
+    op = broken("unwritten")
+    declared(schema, CPU=lambda x, *, out: out)
+    return replace(op, variants=(entry(schema, kind="out"),))
+
+
+def in_place_elsewhere(patch: pytest.MonkeyPatch) -> Operator:
+    schema = "citizen_elsewhere_(Tensor(a!) self) -> Tensor(a!)"
+    op = broken("elsewhere")
+    declared(schema, CPU=lambda x: x * 2)
+    return replace(op, variants=(entry(schema, kind="inplace"),))
+
+
+def mumbles(patch: pytest.MonkeyPatch) -> Operator:
+    def mumbling(input: Any) -> Any:
+        raise ValueError("no")
+
+    patch.setattr(torch, "sigmoid", mumbling)
+    return upstreams()
+
+
+def refuses(x: torch.Tensor) -> torch.Tensor:
+    raise RuntimeError("no data, no result")
+
+
+def refuses_empty(x: torch.Tensor) -> torch.Tensor:
+    if x.numel() == 0:
+        raise RuntimeError("no elements")
+    return torch.empty_like(x)
+
+
+BREAKS: dict[str, Break] = {
+    "schema in torch.ops.aten": lambda _: replace(
+        upstreams(), entry={**upstreams().entry, "schema": "sigmoid(Tensor x) -> Tensor"}
+    ),
+    "Python builtin": in_python,
+    "Tensor method": in_python,
+    "signature": in_python,
+    "autograd node by its name": lambda _: broken(
+        "node", gradients=("self",), **differentiable(Doubled)
+    ),
+    "gradcheck": lambda _: broken("wrong", gradients=("self",), **differentiable(Wrong)),
+    "gradgradcheck": lambda _: broken("cubed", gradients=("self",), **differentiable(Cubed)),
+    "forward-mode AD": lambda _: broken("node", gradients=("self",), **differentiable(Doubled)),
+    "batched gradients": lambda _: broken(
+        "loops", gradients=("self",), **differentiable(looping_backward())
+    ),
+    "opcheck": lambda _: broken("alias", CPU=lambda x: x.view(x.shape)),
+    "FakeTensor, meta: same strides": lambda _: broken(
+        "strides", CPU=lambda x: x.mT.contiguous().mT if x.dim() > 1 else x.clone()
+    ),
+    "SymInt shapes: one graph": lambda _: broken("specialised", Meta=grows_in_graphs),
+    "torch.compile: aot_eager": lambda _: broken("no_meta", Meta=refuses),
+    "torch.compile: inductor": lambda _: broken("no_meta", Meta=refuses),
+    "torch.export": lambda _: broken("no_meta", Meta=refuses),
+    "AOTInductor package": lambda _: broken("no_meta", Meta=refuses),
+    "functionalization": lambda _: broken("alias", CPU=lambda x: x.view(x.shape)),
+    "vmap: a batch rule": lambda _: broken("no_rule"),
+    "torch.jit.script": in_python,
+    "torch.jit.trace": in_python,
+    "torch.fx.symbolic_trace": in_python,
+    "__torch_function__": lambda patch: mumbles(patch),
+    "__torch_dispatch__": lambda _: composite(),
+    "torch.overrides": without_documents,
+    "autocast": refuses_mixed,
+    "channels_last": lambda _: broken("memory", CPU=ignores_strides),
+    "non-contiguous inputs": lambda _: broken("memory", CPU=ignores_strides),
+    "empty inputs": lambda _: broken("not_empty", Meta=refuses_empty),
+    "deterministic mode": lambda _: broken("draws", CPU=torch.rand_like),
+    "dtypes": refuses_mixed,
+    "OpInfo in op_db": without_documents,
+    "out=": writes_nothing,
+    "in-place": in_place_elsewhere,
+    "docstring in help()": without_documents,
+    "documentation page": without_documents,
+    "error messages": mumbles,
+    "profiler name": in_python,
+    "FLOP counter": lambda _: upstreams(),
+    "pickle and deepcopy": in_python,
+}
+
+
+def test_every_item_is_tested_here() -> None:
+    assert set(BREAKS) | set(NEEDS_A_GPU) | set(FOR_ALL) == set(ITEMS)
+
+
+@pytest.mark.parametrize("title", list(BREAKS))
+def test_an_item_fails_where_it_does_not_hold(
+    title: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    op = BREAKS[title](monkeypatch)
+    more: dict[str, Any] = {}
+    given = bench(tmp_path, op, **more)
+    if title == "FLOP counter":
+        # An operator whose reference is a product counts as much as a product.
+        info = given.source.infos["sigmoid"]
+        monkeypatch.setattr(info, "ref", lambda x: x.reshape(-1, 1) @ x.reshape(1, -1))
+    told = outcome(ITEMS[title], op, given)
+    assert told.startswith("Gap: ") and len(told) > 10, told
+
+
+SLOW = {"torch.compile: inductor", "AOTInductor package"}
+# Its samples have three dimensions at most, and it is no product.
+NOT_SIGMOIDS = {"channels_last", "FLOP counter"}
+
+
+@pytest.mark.parametrize("title", [t for t in BREAKS if t not in SLOW])
+def test_an_item_holds_for_an_operator_of_upstreams(title: str, tmp_path: Path) -> None:
+    pages = frozenset({"torch.sigmoid", "torch.Tensor.sigmoid"})
+    told = outcome(ITEMS[title], upstreams(), bench(tmp_path, upstreams(), documented=pages))
+    assert told.startswith("NotApplicable" if title in NOT_SIGMOIDS else "full"), told
+
+
+def test_four_dimensions_are_laid_out_with_channels_last(tmp_path: Path) -> None:
+    op = broken("whole")
+    assert outcome(ITEMS["channels_last"], op, bench(tmp_path, op)) == "full"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU: the items are run on it")
+@pytest.mark.parametrize("title", NEEDS_A_GPU)
+def test_what_needs_a_gpu_says_so(title: str, tmp_path: Path) -> None:
+    told = outcome(ITEMS[title], upstreams(), bench(tmp_path, upstreams()))
+    assert told == "Unavailable: no GPU on this machine"
+
+
+def cpp_alone(name: str) -> Operator:
+    """torch.sigmoid, called in C++ by a name."""
+    told = {**upstreams().entry["cpp_function"], "name": name}
+    return replace(upstreams(), entry={**upstreams().entry, "cpp_function": told})
+
+
+@pytest.mark.parametrize(("way", "title"), [("extension", FOR_ALL[0]), ("cmake", FOR_ALL[1])])
+def test_cpp_is_compiled_and_run(way: str, title: str, tmp_path: Path) -> None:
+    """Also where only one of two operators can be: the other is not blamed."""
+    wrong = replace(cpp_alone("no_such_operator"), variants=())
+    object.__setattr__(wrong, "entry", {**wrong.entry, "name": "tanh", "base_name": "tanh",
+                                        "schema": "tanh(Tensor self) -> Tensor"})  # fmt: skip
+    built = getattr(native, way)([upstreams(), wrong], tmp_path)
+    assert "no_such_operator" in built["operators"]["tanh"]["complaint"]
+    given = bench(tmp_path, upstreams(), prepared={way: built})
+    assert outcome(ITEMS[title], upstreams(), given) == "full"
+    assert outcome(ITEMS[title], wrong, given).startswith("Gap: ")
+    assert "was not built" in outcome(ITEMS[title], wrong, bench(tmp_path, wrong))
+
+
+def test_mypy_is_run_on_right_and_wrong_calls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("mypy", reason="scripts/requirements-test.txt has it")
+    unknown = without_documents(monkeypatch)
+    given = bench(tmp_path, upstreams())
+    told = typing_stubs.mypy([upstreams(), unknown], given.source, tmp_path, "")
+    assert told["operators"]["sigmoid"] == ""
+    assert "citizen_plain" in told["operators"]["citizen_plain"]
+
+
+def test_a_call_that_should_not_pass_and_does_is_a_complaint() -> None:
+    about, wrong = {5: "sigmoid", 6: "sigmoid"}, {5}
+    verdicts = typing_stubs._verdicts
+    assert verdicts([upstreams()], about, wrong, {5: "no"}) == {"operators": {"sigmoid": ""}}
+    loose = verdicts([upstreams()], about, wrong, {})["operators"]["sigmoid"]
+    assert "passes" in loose
+    assert verdicts([upstreams()], about, wrong, {5: "no", 6: "x"})["operators"]["sigmoid"] == "x"

@@ -1,0 +1,379 @@
+"""The table of citizenship: its cells, explanations, exit code, and workers that die."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from torchfork import cli
+from torchfork.additions import load as load_additions
+from torchfork.citizenship import explained, plan, runner, show, workers
+from torchfork.citizenship.explained import Explanation
+from torchfork.citizenship.model import (
+    EXPLAINED,
+    FULL,
+    GAP,
+    NOT_APPLICABLE,
+    STALE,
+    UNAVAILABLE,
+    Cell,
+    Table,
+    count,
+)
+from torchfork.citizenship.workers import Workers
+from torchfork.commands import citizenship
+from torchfork.errors import AdditionsError, CitizenshipError, UsageError, VerificationError
+
+ITEMS = ("gradcheck", "vmap: a batch rule", "CUDA graphs")
+OPERATORS = ("twice", "thrice")
+
+
+def table(*cells: Cell, explanations: tuple[str, ...] = ()) -> Table:
+    return Table("2.13.0+cpu.ext1", "/site/torch", ("cpu",), OPERATORS, ITEMS, cells, explanations)
+
+
+def shown(made: Table) -> str:
+    sink = io.StringIO()
+    show.show(made, Console(file=sink, width=100, highlight=False, color_system=None))
+    return sink.getvalue()
+
+
+MIXED = (
+    Cell("twice", "gradcheck", FULL),
+    Cell("twice", "vmap: a batch rule", GAP, "no batching rule"),
+    Cell("twice", "CUDA graphs", UNAVAILABLE, "no GPU on this machine"),
+    Cell("thrice", "gradcheck", NOT_APPLICABLE, "no derivative formula"),
+    Cell("thrice", "vmap: a batch rule", EXPLAINED, "nobody maps it [no batching rule]"),
+    Cell("thrice", "CUDA graphs", STALE, "delete that"),
+)
+
+
+def test_each_state_has_a_sign_of_its_own_and_a_full_cell_no_other() -> None:
+    assert len({sign for sign, _, _ in show.SIGNS.values()}) == len(show.SIGNS)
+    assert set(show.SIGNS) == set(count(()))
+    rows = shown(table(*MIXED)).splitlines()
+    signs = {row.split("  ")[0]: row.split()[-2:] for row in rows if row.startswith(ITEMS)}
+    assert signs == {ITEMS[0]: ["✓", "·"], ITEMS[1]: ["✗", "e"], ITEMS[2]: ["?", "!"]}
+
+
+def test_gaps_are_told_in_words_and_what_the_machine_cannot_tell_once() -> None:
+    text = shown(table(*MIXED))
+    assert "twice, vmap: a batch rule: no batching rule" in text
+    assert "thrice, vmap: a batch rule: nobody maps it" in text
+    assert text.count("no GPU on this machine") == 1
+    assert "✓ 1 full, e 1 explained gap, ✗ 1 gap, ! 1 stale" in text
+
+
+def test_a_table_of_many_operators_keeps_to_a_hundred_columns() -> None:
+    names = tuple(f"an_operator_with_a_long_name_{k}" for k in range(60))
+    cells = [Cell(name, item, FULL) for name in names for item in ITEMS]
+    made = replace(table(*cells), operators=names)
+    lines = shown(made).splitlines()
+    assert max(map(len, lines)) <= 100
+    assert all(f"{k + 1} {name}" in "\n".join(lines) for k, name in enumerate(names))
+    assert sum(line.count("✓") for line in lines if line.startswith(ITEMS)) == 180
+
+
+def test_the_json_has_every_cell_and_the_counts() -> None:
+    told = json.loads(json.dumps(table(*MIXED).to_json()))
+    assert told["counts"] == dict.fromkeys(count(()), 1)
+    assert [(c["operator"], c["item"], c["state"]) for c in told["cells"]] == [
+        (c.operator, c.item, c.state) for c in MIXED
+    ]
+    assert told["torch"] == {"version": "2.13.0+cpu.ext1", "file": "/site/torch"}
+
+
+@pytest.mark.parametrize(
+    ("cells", "complaints", "red"),
+    [
+        ((MIXED[0], MIXED[2], MIXED[3], MIXED[4]), (), False),
+        ((MIXED[0], MIXED[1]), (), True),
+        ((MIXED[0], MIXED[5]), (), True),
+        ((MIXED[0],), ("citizenship.toml: there is no operator 'x'",), True),
+    ],
+)
+def test_only_unexplained_gaps_and_stale_explanations_end_the_command_red(
+    cells: tuple[Cell, ...], complaints: tuple[str, ...], red: bool, tmp_path: Path
+) -> None:
+    made, file = table(*cells, explanations=complaints), tmp_path / "table.json"
+    if red:
+        with pytest.raises(CitizenshipError) as error:
+            citizenship.report(made, file, explained_in=tmp_path / "citizenship.toml")
+        assert error.value.exit_code == 42 and "citizenship.toml" in error.value.next
+    else:
+        citizenship.report(made, file, explained_in=tmp_path / "citizenship.toml")
+    assert len(json.loads(file.read_text())["cells"]) == len(cells)
+
+
+def explain(operator: str, item: str, **more: Any) -> Explanation:
+    text = {"operator": operator, "item": item, "why": "a reason", **more}
+    return explained._entry(text, Path("citizenship.toml"), 1)
+
+
+def applied(cell: Cell, *entries: Explanation, version: str = "2.13.0+cpu") -> Cell:
+    return explained.apply([cell], entries, version, ["cpu"])[0]
+
+
+def test_a_reason_turns_its_gap_alone_and_keeps_what_was_seen() -> None:
+    gap = Cell("twice", "gradcheck", GAP, "Jacobian mismatch")
+    told = applied(gap, explain("twice", "gradcheck"))
+    assert (told.state, told.why) == (EXPLAINED, "a reason [Jacobian mismatch]")
+    assert applied(gap, explain("twice", "opcheck"), explain("thrice", "gradcheck")) == gap
+
+
+@pytest.mark.parametrize("state", [FULL, NOT_APPLICABLE])
+def test_a_reason_for_what_holds_or_does_not_apply_is_stale(state: str) -> None:
+    told = applied(Cell("twice", "gradcheck", state), explain("twice", "gradcheck"))
+    assert told.state == STALE and "delete that" in told.why
+
+
+def test_a_reason_is_not_stale_where_this_machine_cannot_tell() -> None:
+    cell = Cell("twice", "CUDA graphs", UNAVAILABLE, "no GPU")
+    assert applied(cell, explain("twice", "CUDA graphs")) == cell
+
+
+@pytest.mark.parametrize(
+    ("more", "version", "counts"),
+    [
+        ({"torch": "<2.7"}, "2.6.0+cpu.ext1", True),
+        ({"torch": "<2.7"}, "2.13.0+cpu.ext1", False),
+        ({"torch": ">=2.13"}, "2.13.0a0+gitabc", True),
+        ({"device": "cuda"}, "2.13.0", False),
+        ({"device": "cpu"}, "2.13.0", True),
+    ],
+)
+def test_a_reason_may_be_of_some_releases_or_devices(
+    more: dict[str, str], version: str, counts: bool
+) -> None:
+    gap = Cell("twice", "gradcheck", GAP, "seen")
+    told = applied(gap, explain("twice", "gradcheck", **more), version=version)
+    assert told.state == (EXPLAINED if counts else GAP)
+
+
+def test_reasons_for_what_is_not_there_are_complained_of() -> None:
+    entries = [explain("twice", "gradchek"), explain("fourfold", "gradcheck")]
+    told = explained.unknown(entries, OPERATORS, ITEMS)
+    assert told == [
+        "citizenship.toml: there is no item 'gradchek'",
+        "citizenship.toml: there is no operator 'fourfold'",
+    ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[[gap]\n",
+        "[gaps]\nx = 1\n",
+        '[[gap]]\noperator = "twice"\nitem = "gradcheck"\n',
+        '[[gap]]\noperator = "twice"\nwhy = "no"\n',
+        '[[gap]]\noperator = "twice"\nitem = "x"\nwhy = "y"\nreason = "z"\n',
+        '[[gap]]\noperator = "twice"\nitem = "x"\nwhy = "y"\ntorch = "new"\n',
+    ],
+)
+def test_a_malformed_file_of_reasons_is_refused(text: str, tmp_path: Path) -> None:
+    (tmp_path / explained.FILE).write_text(text)
+    with pytest.raises(AdditionsError, match=explained.FILE):
+        explained.load(tmp_path)
+
+
+def test_reasons_are_read_one_or_several_at_once(tmp_path: Path) -> None:
+    assert explained.load(tmp_path) == ()
+    (tmp_path / explained.FILE).write_text(
+        '[[gap]]\noperator = ["a", "b.c"]\nitem = "x"\nwhy = "y"\ntorch = "<2.8"\n'
+    )
+    (entry,) = explained.load(tmp_path)
+    assert entry.operators == ("a", "b.c") and entry.items == ("x",)
+
+
+def test_a_page_of_documentation_lists_what_is_in_its_autosummaries() -> None:
+    text = """\
+.. currentmodule:: torch
+
+.. autosummary::
+    :toctree: generated
+
+    twice
+    Tensor.twice
+
+    not_a_heading
+
+Prose that is not listed.
+
+.. currentmodule:: torch.special
+.. autosummary::
+    ~thrice
+"""
+    assert list(plan.page_entries(text)) == [
+        "torch.twice", "torch.Tensor.twice", "torch.not_a_heading", "torch.special.thrice",
+    ]  # fmt: skip
+
+
+def entry(name: str, **changes: Any) -> dict[str, Any]:
+    plain = {"name": name, "overload": "", "kind": "functional", "generated": False,
+             "signature": name.removesuffix("_")}  # fmt: skip
+    return {**plain, **changes}
+
+
+NATIVE = """
+- func: twice(Tensor self, int[2] pad=[0,0], *, Scalar by=2) -> Tensor
+  autogen: twice.out
+- func: twice_(Tensor(a!) self, int[2] pad=[0,0], *, Scalar by=2) -> Tensor(a!)
+- func: hypot.zoo(Tensor self) -> (Tensor low, Tensor high)
+- func: fill_ramp_(Tensor(a!) self) -> Tensor(a!)
+  autogen: fill_ramp, fill_ramp.out
+"""
+DERIVATIVES = """
+- name: twice(Tensor self, int[2] pad=[0,0], *, Scalar by=2) -> Tensor
+  self: grad * by
+- name: hypot.zoo(Tensor self) -> (Tensor low, Tensor high)
+  self: grads[0]
+  low: self_t
+- name: fill_ramp_(Tensor(a!) self) -> Tensor(a!)
+  self: non_differentiable
+"""
+
+
+@pytest.fixture
+def additions(tmp_path: Path) -> Any:
+    (tmp_path / "native_functions_additions.yaml").write_text(NATIVE)
+    (tmp_path / "derivatives_additions.yaml").write_text(DERIVATIVES)
+    return load_additions(tmp_path)
+
+
+def test_variants_are_one_operator_and_a_generated_group_is_none(additions: Any) -> None:
+    names = ["twice", "twice.out", "twice_", "hypot.zoo", "fill_ramp_", "fill_ramp",
+             "fill_ramp.out"]  # fmt: skip
+    assert sorted(plan.declared(additions)) == sorted(names)
+    found = [
+        entry("fill_ramp", generated=True),
+        entry("fill_ramp", overload="out", kind="out", generated=True),
+        entry("fill_ramp_", kind="inplace"),
+        entry("hypot", overload="zoo"),
+        entry("twice", overload="out", kind="out", generated=True),
+        entry("twice_", kind="inplace"),
+        entry("twice"),
+        entry("twice_functional", generated=True),
+    ]
+    made = list(plan._operators(found[:-1], additions))
+    assert [plan.spelled(o["entry"]) for o in made] == ["twice", "hypot.zoo", "fill_ramp_"]
+    assert sorted(plan.spelled(e) for e in made[0]["variants"]) == ["twice.out", "twice_"]
+    assert list(plan._operators(found[-1:], additions)) == []
+
+
+def test_formulas_tell_gradients_and_forward_mode_apart(additions: Any) -> None:
+    assert plan.formula([entry("twice")], additions) == (["self"], False)
+    assert plan.formula([entry("hypot", overload="zoo")], additions) == (["self"], True)
+    assert plan.formula([entry("fill_ramp_")], additions) == ([], False)
+    assert plan.formula([entry("hypot")], additions) == ([], False)
+
+
+# A stand-in for the worker: what it does with each cell is the cell's item.
+PROGRAM = """
+import json, os, signal, sys, time
+job = json.load(open(sys.argv[2]))
+out = open(job["results"], "a")
+def tell(**event):
+    out.write(json.dumps(event) + chr(10)); out.flush()
+if job.get("mode") == "dead":
+    sys.exit("ImportError: no torch here")
+tell(event="torch", version="2.13.0", file="torch", devices=["cpu"],
+     items=[[i, ""] for i in ("full", "gap", "crash", "hang", "once")] + [["built", "task"]])
+if job["task"]:
+    if job.get("mode") == "task dies":
+        os.kill(os.getpid(), signal.SIGSEGV)
+    tell(event="task", task=job["task"], told={"operators": {"twice": "built"}})
+    sys.exit()
+for number, (operator, item) in enumerate(job["cells"]):
+    tell(event="begin", operator=operator, item=item)
+    if item == "crash" or (item == "once" and number):
+        os.kill(os.getpid(), signal.SIGSEGV)
+    if item == "hang":
+        time.sleep(600)
+    state = "gap" if item == "gap" else "full"
+    why = str(job["prepared"].get("task", {}).get("operators", {}).get(operator, ""))
+    tell(event="end", operator=operator, item=item, state=state, why=why, seconds=0.1)
+"""
+
+
+@pytest.fixture
+def standing_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Workers:
+    monkeypatch.setattr(workers, "_BOOT", PROGRAM)
+    return Workers(Path(sys.executable), tmp_path, tmp_path / "scratch", {}, 3.0)
+
+
+def checked(at: Workers, *items: str) -> list[tuple[str, str]]:
+    cells = at.cells([("twice", item) for item in items], {}, lambda cell: None)
+    assert [cell.item for cell in cells] == list(items)
+    return [(cell.state, cell.why) for cell in cells]
+
+
+def test_a_crash_is_a_red_cell_with_its_signal_and_the_others_are_checked(
+    standing_in: Workers,
+) -> None:
+    assert checked(standing_in, "full", "crash", "gap", "full") == [
+        (FULL, ""), (GAP, "ended by signal 11 (SIGSEGV)"), (GAP, ""), (FULL, ""),
+    ]  # fmt: skip
+
+
+def test_a_cell_that_hangs_is_ended_and_red(standing_in: Workers) -> None:
+    told = checked(standing_in, "hang", "full")
+    assert told == [(GAP, "it did not finish within 3 s"), (FULL, "")]
+
+
+def test_a_crash_that_does_not_come_back_is_red_all_the_same(standing_in: Workers) -> None:
+    told = checked(standing_in, "full", "once", "full")
+    assert told[1][0] == GAP and "by itself" in told[1][1] and "SIGSEGV" in told[1][1]
+    assert [told[0][0], told[2][0]] == [FULL, FULL]
+
+
+def test_a_torch_that_cannot_be_imported_is_told_with_its_last_words(standing_in: Workers) -> None:
+    standing_in.job["mode"] = "dead"
+    with pytest.raises(VerificationError, match="no torch here"):
+        standing_in.survey()
+    told = checked(standing_in, "full", "gap")
+    assert all(state == GAP and "no torch here" in why for state, why in told)
+
+
+def whole(at: Workers, *, chosen: runner.Chosen | None = None) -> Table:
+    planned = plan.Plan(tuple({"entry": entry(n)} for n in OPERATORS), None, ())
+    only = chosen or runner.Chosen((), ("full", "gap", "built"))
+    return runner.run(planned, at, [explain("thrice", "gap")], only, 2, lambda *told: None)
+
+
+def test_a_run_checks_every_operator_with_what_was_done_for_all(standing_in: Workers) -> None:
+    made = whole(standing_in)
+    assert [c.state for c in made.sorted_cells()] == [FULL, GAP, FULL, FULL, EXPLAINED, FULL]
+    cell = made.cell("twice", "built")
+    assert cell is not None and cell.why == "built"
+    assert made.red
+
+
+def test_a_task_that_dies_leaves_the_rest_to_be_told(standing_in: Workers) -> None:
+    standing_in.job["mode"] = "task dies"
+    assert "SIGSEGV" in standing_in.task("task")["unavailable"]
+    assert len(whole(standing_in).cells) == 6
+
+
+@pytest.mark.parametrize("chosen", [runner.Chosen(("x",), ()), runner.Chosen((), ("x",))])
+def test_an_operator_or_item_that_is_not_there_is_refused(
+    chosen: runner.Chosen, standing_in: Workers
+) -> None:
+    with pytest.raises(UsageError, match="there is no"):
+        whole(standing_in, chosen=chosen)
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--wheel", "a.whl", "--env", "python3"], ["--jobs", "0"], ["--wheel", "no.whl"]]
+)
+def test_options_that_make_no_sense_are_refused(
+    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["citizenship", "--work", str(tmp_path), *arguments]) == 2
+    assert "next:" in capsys.readouterr().err
