@@ -8,7 +8,7 @@ move over the bandwidth of a device-to-device copy measured in the same run.
 
     python benchmarks/depthwise_cuda.py --json result.json            # on a wheel with the operator
     python benchmarks/depthwise_cuda.py --library path.so             # operators dw::fwd, dw::bwd
-    python benchmarks/plot_depthwise.py result.json plots/            # bars and rooflines of a result
+    python benchmarks/plot_depthwise.py result.json plots/            # draw a result
 """
 
 from __future__ import annotations

@@ -56,9 +56,7 @@ def operands(sizes: tuple[int, int, int], dtype: torch.dtype, grad: bool) -> lis
         (batch, state),
     ]  # fmt: skip
     scale = (features + state) ** -0.5
-    return [
-        (torch.randn(s, device="cuda") * scale).to(dtype).requires_grad_(grad) for s in shapes
-    ]
+    return [(torch.randn(s, device="cuda") * scale).to(dtype).requires_grad_(grad) for s in shapes]
 
 
 def forward_call(cell: Cell, tensors: list[Tensor]) -> Callable[[], Any]:
