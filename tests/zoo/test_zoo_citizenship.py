@@ -11,23 +11,22 @@ PROJECT = Path(__file__).resolve().parents[2]
 OPERATORS = ("zoo_softclip", "zoo_muladd", "zoo_cpu_only")
 ITEMS = (
     "Python builtin", "Tensor method", "autograd node by its name", "gradcheck", "forward-mode AD",
-    "FakeTensor, meta: same strides", "vmap: a batch rule", "torch.jit.script", "out=", "in-place",
-    "non-contiguous inputs", "docstring in help()", "torch.overrides",
+    "opcheck", "FakeTensor, meta: same strides", "SymInt shapes: one graph", "docstring in help()",
 )  # fmt: skip
 EXPLAINED = {
     "zoo_softclip": {"docstring in help()"},
     "zoo_muladd": {"docstring in help()"},
     "zoo_cpu_only": {
-        "docstring in help()", "FakeTensor, meta: same strides", "vmap: a batch rule",
+        "opcheck", "FakeTensor, meta: same strides", "SymInt shapes: one graph",
+        "docstring in help()",
     },
 }  # fmt: skip
-# By their declarations: no in-place variant, no formula, no out= variant.
-NOT_APPLICABLE = {
+# By their declarations: no formula.
+NOT_APPLICABLE: dict[str, set[str]] = {
     "zoo_softclip": set(),
-    "zoo_muladd": {"in-place"},
-    "zoo_cpu_only": {"in-place", "out=", "autograd node by its name", "gradcheck",
-                     "forward-mode AD"},
-}  # fmt: skip
+    "zoo_muladd": set(),
+    "zoo_cpu_only": {"autograd node by its name", "gradcheck", "forward-mode AD"},
+}
 
 
 def test_operators_that_nobody_foresaw_are_checked_with_their_own_samples(tmp_path: Path) -> None:

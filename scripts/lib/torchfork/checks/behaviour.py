@@ -96,7 +96,8 @@ def _differentiate(op: Operator, sample: Sample, what: str) -> None:
 def _autocast(op: Operator, device: str, bench: Bench) -> None:
     """float32, bfloat16 and both together run, and gradients come in the arguments' dtypes."""
     narrow = torch.bfloat16
-    for sample in bench.source.typical(op, device, requires_grad=True, limit=2):
+    gradients = bool(op.gradients) or op.implicit
+    for sample in bench.source.typical(op, device, requires_grad=gradients, limit=2):
         tensors = sample.tensors()
         mixed = [t if k % 2 else _cast(t, narrow) for k, t in enumerate(tensors)]
         for what, given in (("float32", tensors), ("mixed", mixed),

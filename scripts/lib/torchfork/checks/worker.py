@@ -55,7 +55,8 @@ def main(path: str) -> None:
 def _borrow(extras: str) -> None:
     """Packages and programs of the extras, after the target's own."""
     sys.path.append(extras)
-    places = [Path(extras, "bin"), Path(extras, "cmake", "data", "bin")]
+    # CMake itself, before the program of its package, which a Python with that package runs.
+    places = [Path(extras, "cmake", "data", "bin"), Path(extras, "bin")]
     os.environ["PATH"] = os.pathsep.join([*map(str, places), os.environ.get("PATH", os.defpath)])
     # Inductor compiles in this process, and keeps nothing that another run could find.
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
