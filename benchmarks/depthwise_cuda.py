@@ -128,14 +128,16 @@ class Tensors:
     grad_output: torch.Tensor
 
 
-def operands(row: Row, dtype: torch.dtype, layout: torch.memory_format) -> Tensors:
+def operands(
+    row: Row, dtype: torch.dtype, layout: torch.memory_format, device: str = "cuda"
+) -> Tensors:
     """Fresh random operands."""
     n, c, h, w = row.size
     out = [
         (length + 2 * pad - row.dilation * (k - 1) - 1) // row.stride + 1
         for length, pad, k in zip((h, w), row.padding, row.kernel, strict=True)
     ]
-    make = {"device": "cuda", "dtype": dtype}
+    make = {"device": device, "dtype": dtype}
     channels = c * row.multiplier
     return Tensors(
         torch.randn(n, c, h, w, **make).contiguous(memory_format=layout),

@@ -1,0 +1,323 @@
+#!/usr/bin/env python3
+"""Time depthwise_conv2d_ext on the CPU against conv2d(groups=C), in turns in one run.
+
+Each figure is the median over rounds; in a round ours and the opponent, in both memory orders, are
+called one after the other, so that whatever else the machine does meets all of them. Operands stay
+in caches that hold them; results are allocated by each call, as in a program. Of large tensors that
+includes page faults: --keep-pages has the C library keep freed memory.
+
+What ours reaches is also given as a fraction of two roofs, both measured in this run with as many
+threads: "copy" is the bytes that the pass must move over the bandwidth of a copy out of all caches
+(above 1 where the operands stay in one), "FMA" its multiply-adds of taps inside the image over the
+rate of a matrix product. Roofs are the fastest of their repeats.
+
+    python benchmarks/depthwise_cpu.py --json result.json --plot result.png
+    python benchmarks/depthwise_cpu.py --rows 144@56 --dtypes fp32 --threads 1
+    python benchmarks/depthwise_cpu.py --library path.so        # operators dw::fwd, dw::bwd
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import math
+import os
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from depthwise_cuda import (
+    DTYPES,
+    LAYOUTS,
+    PASSES,
+    Row,
+    bytes_moved,
+    geometric_mean,
+    operands,
+    opponent,
+    ours,
+    square,
+)
+from plot_depthwise import useful_flop
+
+MICROSECONDS = 1e6
+COPY_BYTES = 256 << 20
+PRODUCT_SIZES = (512, 1024, 2048)
+TYPES = {**DTYPES, "fp64": torch.float64}
+# Rows that are timed in double too.
+DOUBLE_ROWS = ("144@56 k3 n1", "240@28 k5 n1", "96@56 k7 n1")
+
+
+def batches(name: str, c: int, hw: int, k: int, s: int, p: int) -> list[Row]:
+    """A row of a network with one image and with sixteen."""
+    return [square(f"{name} {c}@{hw} k{k}{'s2' if s == 2 else ''} n{n}", n, c, hw, k, s, p)
+            for n in (1, 16)]  # fmt: skip
+
+
+SUITE = (
+    *batches("mobilenet", 32, 112, 3, 1, 1),
+    *batches("mobilenet", 96, 112, 3, 2, 1),
+    *batches("mobilenet", 144, 56, 3, 1, 1),
+    *batches("mobilenet", 384, 14, 3, 1, 1),
+    *batches("mobilenet", 960, 7, 3, 1, 1),
+    *batches("efficientnet", 144, 56, 5, 2, 2),
+    *batches("efficientnet", 240, 28, 5, 1, 2),
+    *batches("efficientnet", 672, 14, 5, 2, 2),
+    *batches("efficientnet", 1152, 7, 5, 1, 2),
+    *batches("convnext", 96, 56, 7, 1, 3),
+    *batches("convnext", 192, 28, 7, 1, 3),
+    *batches("convnext", 384, 14, 7, 1, 3),
+    *batches("convnext", 768, 7, 7, 1, 3),
+    square("yolo 128@80 k3 n1", 1, 128, 80, 3, 1, 1),
+    square("replk 128@56 k31 n1", 1, 128, 56, 31, 1, 15),
+    square("replk 256@28 k29 n1", 1, 256, 28, 29, 1, 14),
+    square("replk 512@14 k27 n1", 1, 512, 14, 27, 1, 13),
+    square("replk 1024@7 k13 n1", 1, 1024, 7, 13, 1, 6),
+    Row("slak 96@56 k51x5 n1", (1, 96, 56, 56), (51, 5), 1, (25, 2)),
+    square("xception 728@65 k3d2 n1", 1, 728, 65, 3, 1, 2, dilation=2),
+    square("van 64@56 k7d3 n1", 1, 64, 56, 7, 1, 9, dilation=3),
+)
+
+
+def seconds(call: Callable[[], Any], calls: int) -> float:
+    """Of one call among several."""
+    begin = time.perf_counter()
+    for _ in range(calls):
+        call()
+    return (time.perf_counter() - begin) / calls
+
+
+def medians(calls: dict[str, Callable[[], Any]], budget: float) -> dict[str, float]:
+    """Median microseconds of each call, taken in turns for about `budget` seconds in all."""
+    first = {name: min(seconds(call, 1) for _ in range(2)) for name, call in calls.items()}
+    # A turn lasts some 200 us at least, so that reading the clock costs nothing.
+    turns = {name: max(1, round(2e-4 / max(t, 1e-7))) for name, t in first.items()}
+    round_time = sum(first[name] * turns[name] for name in calls)
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(max(3, min(51, int(budget / round_time)))):
+        for name, call in calls.items():
+            times[name].append(seconds(call, turns[name]))
+    return {name: statistics.median(t) * MICROSECONDS for name, t in times.items()}
+
+
+def fastest(call: Callable[[], Any], budget: float) -> float:
+    """Seconds of the fastest call within about `budget` seconds, of three at least."""
+    times = [seconds(call, 1) for _ in range(3)]
+    while sum(times) < budget:
+        times.append(seconds(call, 1))
+    return min(times)
+
+
+def copy_bandwidth(budget: float) -> float:
+    """Bytes read and written a second by a copy out of every cache."""
+    source = torch.ones(COPY_BYTES // 4)
+    target = torch.empty_like(source)
+    return 2 * COPY_BYTES / fastest(lambda: target.copy_(source), budget)
+
+
+def product_rate(dtype: torch.dtype, budget: float) -> float:
+    """Multiply-adds a second of the fastest of some matrix products."""
+    rates = []
+    for size in PRODUCT_SIZES:
+        a, b = torch.ones(2, size, size, dtype=dtype)
+        out = torch.empty(size, size, dtype=dtype)
+        rates.append(size**3 / fastest(lambda a=a, b=b, out=out: torch.mm(a, b, out=out), budget))
+    return max(rates)
+
+
+def machine() -> dict[str, Any]:
+    """What the figures were taken on."""
+    info = Path("/proc/cpuinfo")
+    text = info.read_text() if info.exists() else ""
+    names = [line.split(":", 1)[1].strip() for line in text.splitlines() if "model name" in line]
+    caches = {}
+    for index in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
+        kind, level, size = (
+            (index / name).read_text().strip() for name in ("type", "level", "size")
+        )
+        if kind != "Instruction":
+            caches[f"L{level}"] = size
+    return {
+        "processor": names[0] if names else platform.processor(),
+        "cores": os.cpu_count(),
+        "caches": caches,
+        "capability": torch.backends.cpu.get_cpu_capability(),
+        "torch": torch.__version__,
+        "load": round(os.getloadavg()[0], 2),
+    }
+
+
+def measure_row(
+    row: Row, dtype: str, options: argparse.Namespace, ops: Any
+) -> Iterable[dict[str, Any]]:
+    """One result for each pass: microseconds of ours and of the opponent in both orders."""
+    layouts = {name: operands(row, TYPES[dtype], layout, "cpu") for name, layout in LAYOUTS.items()}
+    for which in options.passes:
+        calls = {f"ours {name}": ours(row, t, which, ops) for name, t in layouts.items()}
+        if not options.ours_only:
+            calls |= {f"conv2d {name}": opponent(row, t, which) for name, t in layouts.items()}
+        yield {
+            "row": row.name,
+            "dtype": dtype,
+            "pass": which,
+            "bytes": bytes_moved(layouts["nchw"], which),
+            "multiply_adds": useful_flop(row, which) // 2,
+            "times": medians(calls, options.budget),
+        }
+
+
+def ratios(result: dict[str, Any]) -> dict[str, float]:
+    """The opponent's time over ours: in the same order, and the opponent's better order."""
+    times = result["times"]
+    found = {}
+    for layout in LAYOUTS:
+        mine = times[f"ours {layout}"]
+        theirs = {name: times.get(f"conv2d {name}", math.nan) for name in LAYOUTS}
+        found[f"{layout} same"] = theirs[layout] / mine
+        found[f"{layout} best"] = min(theirs.values()) / mine
+    return found
+
+
+def line(result: dict[str, Any]) -> str:
+    """One row of the table."""
+    times, found = result["times"], ratios(result)
+    columns = [f"{result['row']:27} {result['dtype']} {result['threads']:2} {result['pass']:8}"]
+    for layout in LAYOUTS:
+        mine = times[f"ours {layout}"]
+        columns.append(
+            f"{mine:9.1f} {times.get(f'conv2d {layout}', math.nan):9.1f}"
+            f" {found[f'{layout} same']:6.2f} {found[f'{layout} best']:6.2f}"
+            f" {result['bytes'] / mine * 1e6 / result['bandwidth']:5.2f}"
+            f" {result['multiply_adds'] / mine * 1e6 / result['product_rate']:5.2f}"
+        )
+    return "  ".join(columns)
+
+
+def summary(results: list[dict[str, Any]]) -> str:
+    """Geometric means and worst rows by threads, dtype, pass and order."""
+    groups: dict[tuple[int, str, str], list[dict[str, Any]]] = {}
+    for result in results:
+        groups.setdefault((result["threads"], result["dtype"], result["pass"]), []).append(result)
+    lines = ["threads, type, pass: conv2d / ours, geometric mean (worst) by order of both"]
+    for (threads, dtype, which), group in groups.items():
+        parts = []
+        for kind in ("nchw same", "nhwc same", "nchw best", "nhwc best"):
+            values = {r["row"]: ratios(r)[kind] for r in group}
+            worst = min(values, key=lambda name: values[name])
+            parts.append(f"{kind} {geometric_mean(values.values()):.2f}"
+                         f" ({values[worst]:.2f} {worst})")  # fmt: skip
+        lines.append(f"{threads:2} {dtype} {which:8} " + "; ".join(parts))
+    return "\n".join(lines)
+
+
+def plot(results: list[dict[str, Any]], path: Path, title: str) -> None:
+    """Multiply-adds a second over multiply-adds a byte: both roofs, our points and conv2d's."""
+    try:
+        import matplotlib
+
+        matplotlib.use("Agg")
+        from matplotlib import pyplot
+    except ImportError:
+        sys.exit("--plot needs matplotlib: python -m pip install matplotlib")
+    settings = sorted({(r["threads"], r["dtype"]) for r in results})
+    figure, axes = pyplot.subplots(
+        1, len(settings), figsize=(6 * len(settings), 5), squeeze=False, sharey=True
+    )
+    for axis, (threads, dtype) in zip(axes[0], settings, strict=True):
+        mine = [r for r in results if (r["threads"], r["dtype"]) == (threads, dtype)]
+        x = [r["multiply_adds"] / r["bytes"] for r in mine]
+        for who, marker in (("conv2d", "x"), ("ours", "o")):
+            for layout, color in zip(LAYOUTS, ("tab:blue", "tab:orange"), strict=True):
+                y = [r["multiply_adds"] / r["times"].get(f"{who} {layout}", math.nan) / 1e3
+                     for r in mine]  # fmt: skip
+                axis.scatter(x, y, marker=marker, s=18, c=color, label=f"{who} {layout}")
+        span = [min(x) / 1.5, max(x) * 1.5]
+        bandwidth, rate = mine[0]["bandwidth"], mine[0]["product_rate"]
+        roof = sorted({*span, rate / bandwidth})
+        axis.plot(roof, [min(rate, v * bandwidth) / 1e9 for v in roof], "k-", lw=1)
+        axis.set(xscale="log", yscale="log", title=f"{dtype}, {threads} threads")
+        axis.set(xlabel="multiply-adds a byte", ylabel="10⁹ multiply-adds a second")
+        axis.legend(fontsize=7)
+    figure.suptitle(title)
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+
+
+def keep_pages() -> None:
+    """Have the C library reuse freed memory rather than return it to the system."""
+    m_mmap_threshold, m_trim_threshold = -3, -1
+    library = ctypes.CDLL(None)
+    for option in (m_mmap_threshold, m_trim_threshold):
+        if library.mallopt(option, (1 << 31) - 1) != 1 and option == m_trim_threshold:
+            print("--keep-pages has no effect here", file=sys.stderr)
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--library", help="a library that defines dw::fwd and dw::bwd")
+    parser.add_argument("--json", type=Path, help="write everything here, after every row")
+    parser.add_argument("--plot", type=Path, help="draw the roofline here (needs matplotlib)")
+    parser.add_argument("--dtypes", nargs="+", default=list(TYPES), choices=TYPES)
+    parser.add_argument("--passes", nargs="+", default=list(PASSES), choices=PASSES)
+    parser.add_argument("--rows", nargs="+", help="only rows whose name contains one of these")
+    parser.add_argument("--threads", nargs="+", type=int, help="default: 1 and all cores")
+    parser.add_argument("--ours-only", action="store_true", help="leave the opponent out")
+    parser.add_argument("--keep-pages", action="store_true", help="no page faults of results")
+    parser.add_argument("--budget", type=float, default=0.3, help="seconds for one line")
+    return parser.parse_args(arguments)
+
+
+def selected(row: Row, dtype: str, options: argparse.Namespace) -> bool:
+    """Whether the row is to be timed in this type."""
+    wanted = not options.rows or any(text in row.name for text in options.rows)
+    return wanted and (dtype != "fp64" or any(text in row.name for text in DOUBLE_ROWS))
+
+
+def main(arguments: list[str]) -> int:
+    """Measure the suite, print the table, write the JSON and the plot."""
+    options = parse(arguments)
+    if options.keep_pages:
+        keep_pages()
+    if options.library:
+        torch.ops.load_library(options.library)
+        ops = (torch.ops.dw.fwd, torch.ops.dw.bwd)
+    else:
+        aten = torch.ops.aten
+        ops = (aten.depthwise_conv2d_ext.default, aten.depthwise_conv2d_ext_backward.default)
+    head = machine()
+    print(json.dumps(head))
+    print("NCHW, NHWC: us of ours, conv2d; conv2d / ours by its same, better order; copy, FMA")
+    results: list[dict[str, Any]] = []
+    for threads in options.threads or sorted({1, os.cpu_count() or 1}):
+        torch.set_num_threads(threads)
+        bandwidth = copy_bandwidth(options.budget)
+        for dtype in options.dtypes:
+            # 16-bit types are computed with in fp32.
+            arithmetic = torch.float64 if dtype == "fp64" else torch.float32
+            rate = product_rate(arithmetic, options.budget)
+            print(f"{threads} threads: copy {bandwidth / 1e9:.1f} GB/s,"
+                  f" {arithmetic} product {rate / 1e9:.1f} 10⁹ multiply-adds/s")  # fmt: skip
+            for row in (r for r in SUITE if selected(r, dtype, options)):
+                for result in measure_row(row, dtype, options, ops):
+                    roofs = {"threads": threads, "bandwidth": bandwidth, "product_rate": rate}
+                    results.append({**result, **roofs})
+                    print(line(results[-1]), flush=True)
+                if options.json:
+                    options.json.write_text(json.dumps({**head, "results": results}, indent=1))
+    print(summary(results))
+    if options.plot:
+        plot(results, options.plot, f"{head['processor']}, torch {head['torch']}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
