@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -49,6 +50,38 @@ def test_examples_hold(name: str, thing: Any) -> None:
     names = {"torch": torch, "nn": nn, "F": F}
     found = doctest.DocTestParser().get_doctest(thing.__doc__, names, name, None, None)
     assert doctest.DocTestRunner().run(found).failed == 0
+    refers = re.search(r"See|[Ss]ame (operation )?as|In-place version of", thing.__doc__)
+    assert found.examples or refers, "neither an example nor where there is one"
+
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "walkthroughs.md"
+
+
+def test_examples_of_the_page_on_the_walkthroughs_hold() -> None:
+    """As they stand there; each operator and module has one."""
+    text = PAGE.read_text(encoding="utf-8")
+    # a fence is no output that is expected
+    found = doctest.DocTestParser().get_doctest(
+        text.replace("```", ""), {}, PAGE.name, str(PAGE), 0
+    )
+    outcome = doctest.DocTestRunner().run(found)
+    assert outcome.failed == 0 and outcome.attempted > 20
+    code = "".join(example.source for example in found.examples)
+    for name in [*METHODS[:1], *FUNCTIONS, "DepthwiseConv2dExt", "LLTMCell", "convert_depthwise"]:
+        assert name in text
+    for name in ("gdh", "axpy_ext", "sigmoid_ext", "depthwise_conv2d_ext", "lltm_cell"):
+        assert f"{name}(" in code
+
+
+def test_files_that_the_page_names_are_there() -> None:
+    """A page that outlives a file misleads."""
+    text = PAGE.read_text(encoding="utf-8")
+    root = PAGE.parents[1]
+    named = re.findall(r"`((?:aten_src|patches|scripts|tests|cpu|cuda)/[\w./*-]+)`", text)
+    assert len(named) > 10
+    for name in named:
+        below = root / "aten_src" / "native" if name.startswith(("cpu/", "cuda/")) else root
+        assert list(below.glob(name.rstrip("/"))), name
 
 
 def test_upstreams_docstrings_are_still_there() -> None:

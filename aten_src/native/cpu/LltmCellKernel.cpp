@@ -23,6 +23,9 @@ constexpr int64_t kSegment = 128;
 // Transcendentals of a segment cost about as much as this many elements of a plain loop.
 constexpr int64_t kSegmentsPerTask = 8;
 constexpr int64_t kBiasElementsPerTask = 32768;
+// Bias gradients are summed in two steps: the error of a sum grows with the number of its terms.
+constexpr int64_t kRowsPerSum = 8;
+static_assert(kLltmRowsPerPartial % kRowsPerSum == 0);
 
 template <typename T>
 struct alignas(64) Buffer {
@@ -189,14 +192,20 @@ void backward_kernel(
   // A task is a segment of the columns for one block of rows, whose bias gradients it sums.
   const auto work = [&](int64_t begin, int64_t end) {
     BackwardSegment<T> segment;
-    std::array<Buffer<T>, 3> sums;
+    std::array<Buffer<T>, 3> sums, few;
+    const auto add = [](Buffer<T>& sum, const Buffer<T>& terms, int64_t n) {
+      for (int64_t k = 0; k < n; k += Vec::size()) {
+        sum.store(k, sum.load(k) + terms.load(k));
+      }
+    };
     for (int64_t task = begin; task < end; ++task) {
       const auto block = task / segments;
       const auto first = task % segments * kSegment;
       const auto n = std::min(kSegment, state - first);
       const auto end_row = std::min(batch, (block + 1) * kLltmRowsPerPartial);
-      for (auto& sum : sums) {
-        sum.data.fill(T(0));
+      for (int64_t part = 0; part < 3; ++part) {
+        sums[part].data.fill(T(0));
+        few[part].data.fill(T(0));
       }
       for (int64_t row = block * kLltmRowsPerPartial; row < end_row; ++row) {
         const std::array<Buffer<T>*, 3> parts = {
@@ -213,8 +222,10 @@ void backward_kernel(
         segment.cell.write(grad_old_cell + row * state + first, n);
         for (int64_t part = 0; part < 3; ++part) {
           parts[part]->write(grad_of_gates + row * 3 * state + part * state + first, n);
-          for (int64_t k = 0; k < n; k += Vec::size()) {
-            sums[part].store(k, sums[part].load(k) + parts[part]->load(k));
+          add(few[part], *parts[part], n);
+          if ((row + 1) % kRowsPerSum == 0 || row + 1 == end_row) {
+            add(sums[part], few[part], n);
+            few[part].data.fill(T(0));
           }
         }
       }

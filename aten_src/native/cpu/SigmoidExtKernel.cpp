@@ -1,17 +1,108 @@
 // CPU kernels of sigmoid_ext; compiled once for each CPU capability.
 //
-// exp(-x) overflows for large negative x and makes the result 0, where it still is a small number:
-// exp(x), because 1 + exp(x) is 1 there. Lanes that came out as 0 are rare and get that; asking for
-// them is one comparison a vector. 16-bit types compute in float.
+// 1 / (1 + exp(-x)) with an exp of its own: at::vec's is a call for each vector, into another library,
+// that every constant and every register has to be saved across. exp(-x) = 2^n · exp(r) overflows for
+// large negative x, where the result still is a small number: numerator and denominator both get the
+// factor 2^-k, k = max(n - kScaled, 0), so that nothing overflows and a result below the smallest
+// normal number is rounded once. No branch: how a lane is computed depends on no other. 16-bit types
+// compute in float.
 #define TORCH_ASSERT_NO_OPERATORS
 #include <ATen/native/SigmoidExt.h>
 
 #include <ATen/Dispatch.h>
 #include <ATen/native/cpu/VectorLoops.h>
+#include <array>
+#include <cstdint>
 
 namespace at::native {
 namespace {
 
+#if defined(CPU_CAPABILITY_AVX2) || defined(CPU_CAPABILITY_AVX512)
+
+// exp(r) = 1 + r + r² · q(r) for |r| <= ln 2 / 2; q is the minimax polynomial of the relative error,
+// found by Lawson's iteration. ln 2 is two numbers, the first so short that n times it is exact.
+template <typename T>
+struct ExpConstants;
+
+template <>
+struct ExpConstants<float> {
+  using bits_t = int32_t;
+  static constexpr bits_t kMantissaBits = 23;
+  static constexpr float kRounder = 12582912; // 1.5 · 2^23: adding it rounds to an integer
+  static constexpr float kInverseOfLn2 = 1.44269504F;
+  static constexpr float kLn2High = 0.693145752F;
+  static constexpr float kLn2Low = 1.42860677e-6F;
+  static constexpr float kLowest = -87; // 1 + exp(kLowest) is 1
+  static constexpr float kHighest = 104; // 1 / exp(kHighest) is 0
+  static constexpr float kScaled = 64;
+  static constexpr std::array<float, 5> kQ =
+      {0.499999934F, 0.166665206F, 0.0416683881F, 0.00836871709F, 0.00138145964F}; // 3.1e-9
+};
+
+template <>
+struct ExpConstants<double> {
+  using bits_t = int64_t;
+  static constexpr bits_t kMantissaBits = 52;
+  static constexpr double kRounder = 6755399441055744; // 1.5 · 2^52
+  static constexpr double kInverseOfLn2 = 1.4426950408889634;
+  static constexpr double kLn2High = 0.6931471805598903;
+  static constexpr double kLn2Low = 5.497923018708371e-14;
+  static constexpr double kLowest = -708;
+  static constexpr double kHighest = 746;
+  static constexpr double kScaled = 512;
+  static constexpr std::array<double, 10> kQ = {
+      0.5000000000000011,
+      0.16666666666666413,
+      0.04166666666653015,
+      0.008333333333494465,
+      0.0013888888943631803,
+      0.00019841269506578428,
+      2.4801493097261263e-05,
+      2.7557586370338387e-06,
+      2.763024893189953e-07,
+      2.5000063549257597e-08}; // 3.7e-18
+};
+
+struct Sigmoid {
+  template <typename T>
+  vec::Vectorized<T> operator()(const vec::Vectorized<T>& x) const {
+    using Vec = vec::Vectorized<T>;
+    using Constants = ExpConstants<T>;
+    using bits_t = typename Constants::bits_t;
+    using BitsVec = vec::Vectorized<bits_t>;
+    constexpr auto& kQ = Constants::kQ;
+    const Vec rounder(Constants::kRounder);
+    const BitsVec mantissa_bits(Constants::kMantissaBits);
+
+    const auto z = vec::clamp(x.neg(), Vec(Constants::kLowest), Vec(Constants::kHighest));
+    const auto shifted = vec::fmadd(z, Vec(Constants::kInverseOfLn2), rounder);
+    const auto n = shifted - rounder;
+    const auto r =
+        vec::fmadd(n, Vec(-Constants::kLn2Low), vec::fmadd(n, Vec(-Constants::kLn2High), z));
+    auto q = Vec(kQ.back());
+    for (size_t i = kQ.size() - 1; i-- > 0;) {
+      q = vec::fmadd(q, r, Vec(kQ[i]));
+    }
+    const auto exp_of_r = vec::fmadd(q * r, r, r) + Vec(1);
+
+    // An integer in the low bits of a number's representation, shifted into the exponent's place.
+    const auto as_exponent = [&](const Vec& integer) {
+      return vec::cast<bits_t>(integer) << mantissa_bits;
+    };
+    const auto k = vec::maximum(n - Vec(Constants::kScaled), Vec(0));
+    const auto k_exponent = as_exponent(k + rounder);
+    const auto scale = vec::cast<T>(vec::cast<bits_t>(Vec(1)) - k_exponent);
+    const auto scaled_exp =
+        vec::cast<T>(vec::cast<bits_t>(exp_of_r) + (as_exponent(shifted) - k_exponent));
+    // The bits of a NaN went through integer arithmetic.
+    return Vec::blendv(scale / (scale + scaled_exp), x, x.isnan());
+  }
+};
+
+#else
+
+// exp(-x) overflows for large negative x and makes the result 0, where it still is a small number:
+// exp(x), because 1 + exp(x) is 1 there.
 struct Sigmoid {
   template <typename T>
   vec::Vectorized<T> operator()(const vec::Vectorized<T>& x) const {
@@ -24,6 +115,8 @@ struct Sigmoid {
     return Vec::blendv(y, exp_of(x), y == Vec(T(0)));
   }
 };
+
+#endif
 
 struct SigmoidBackward {
   template <typename T>

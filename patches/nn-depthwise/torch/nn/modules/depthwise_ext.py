@@ -170,6 +170,12 @@ class DepthwiseConv2dExt(Conv2d):
             TypeError: ``conv`` is no :class:`~torch.nn.Conv2d`, or it is a lazy one that has no
                 shape yet, or it is parametrized.
             ValueError: it is not depthwise, or its weight is not real floating point.
+
+        Examples::
+
+            >>> conv = nn.Conv2d(4, 8, 3, groups=4)
+            >>> nn.DepthwiseConv2dExt.from_conv2d(conv)
+            DepthwiseConv2dExt(4, kernel_size=(3, 3), stride=(1, 1), multiplier=2, bias=True)
         """
         if not isinstance(conv, Conv2d):
             raise TypeError(f"expected conv to be a Conv2d, but got {type(conv).__name__}")
