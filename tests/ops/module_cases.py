@@ -1,7 +1,4 @@
-"""nn.Conv2d's cases for PyTorch's module tests, as DepthwiseConv2dExt has them: groups=C.
-
-tests/upstream puts the entry into upstream's own list of modules.
-"""
+"""nn.Conv2d's cases for PyTorch's module tests, as DepthwiseConv2dExt has them: groups=C."""
 
 from __future__ import annotations
 
