@@ -10,7 +10,7 @@ import sample_tree as sample
 
 from torchfork.bases import gitclone, sourcetree
 from torchfork.bases.sourcetree import SourceTree
-from torchfork.errors import BaseRefusedError, DownloadError
+from torchfork.errors import BaseRefusedError, DownloadError, HashMismatchError
 from torchfork.releases import Release
 
 
@@ -109,9 +109,9 @@ def test_a_host_that_cannot_be_reached_is_told_with_the_other_sources(tmp_path: 
 def test_a_commit_that_the_repository_lacks_is_told(
     upstream: tuple[Path, str], tmp_path: Path
 ) -> None:
-    with pytest.raises(DownloadError, match="fetch torch") as caught:
+    with pytest.raises(HashMismatchError, match="does not have the pinned commit") as caught:
         clone(upstream[0], "1" * 40, tmp_path / "trees")
-    assert "1" * 40 in caught.value.where or "1" * 40 in caught.value.why
+    assert str(upstream[0]) in caught.value.where and "1" * 40 in caught.value.why
 
 
 @pytest.mark.parametrize("state", ["missing", "moved"])
