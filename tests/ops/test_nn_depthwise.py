@@ -159,6 +159,11 @@ class Logged(Tensor):
         return super().__torch_function__(func, types, args, kwargs or {})
 
 
+@pytest.mark.parametrize("name", ["depthwise_conv2d_ext", "lltm_cell"])
+def test_functionals_say_that_they_are_public(name: str) -> None:
+    assert getattr(functional, name).__module__ == "torch.nn.functional"
+
+
 def test_the_functional_honours_torch_function_and_is_known_to_overrides() -> None:
     Logged.seen.clear()
     x = torch.randn(1, 2, 4, 5).as_subclass(Logged)
