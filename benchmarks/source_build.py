@@ -4,13 +4,13 @@
                                [--scratch DIR]
 
 Each part is a whole build of PyTorch, so this takes hours on two cores; run on an idle machine.
-  cold    no compiler cache
-  warm    the build directory is gone, the local ccache has everything (it is filled first)
+  cold    every compiler cache is empty, and is filled
+  warm    the build directory is gone, the local ccache has everything
   edit    one kernel edited, everything else as it was; wheel and verification included
   shared  a second machine: an empty cache directory, and a redis-server on loopback that the first
           build has filled (needs redis-server)
 Sources and build environment are fetched before anything is measured. DIR is kept, its ccache/ too:
-where that holds an earlier build of these sources, filling it is itself a build from a warm cache.
+without cold, the other parts begin with what is in it.
 """
 
 from __future__ import annotations
@@ -81,23 +81,23 @@ def measure(
     """The figures of the parts that were asked for."""
     build = SourceBuild(scratch, source, peak)
     build.run("--until", "fetch")
+    caches = [scratch / "ccache", scratch / "second"]
+    for cache in caches if "cold" in parts else caches[1:]:
+        shutil.rmtree(cache, ignore_errors=True)
+    first, second = ({"CCACHE_DIR": str(cache), "CCACHE_MAXSIZE": "20G"} for cache in caches)
     result: dict[str, float] = {}
-    if "cold" in parts:
-        none = {f"CMAKE_{language}_COMPILER_LAUNCHER": "" for language in ("C", "CXX")}
-        result |= _named("cold", build.run(**none))
-        result["cold, disk, GB"] = build.disk()
-        build.forget()
-    if {"warm", "edit", "shared"}.isdisjoint(parts):
-        return result
     with contextlib.ExitStack() as stack:
-        first = {"CCACHE_DIR": str(scratch / "ccache"), "CCACHE_MAXSIZE": "20G"}
-        second = {**first, "CCACHE_DIR": str(scratch / "second")}
         if "shared" in parts:
             remote = {"CCACHE_REMOTE_STORAGE": stack.enter_context(redis(scratch / "redis"))}
             # Resharing sends what the first machine has already, too.
             first |= {**remote, "CCACHE_RESHARE": "true"}
             second |= remote
-        result |= _named("filling the cache", build.run(**first))
+        if "cold" in parts:
+            build.forget()
+            result |= _named("cold", build.run(**first))
+            result["cold, disk, GB"] = build.disk()
+        elif parts != ("warm",):
+            result |= _named("to begin with", build.run(**first))
         if "edit" in parts:
             # The one that takes longest, in three capabilities.
             cpu = build.additions / "aten_src" / "native" / "cpu"

@@ -46,6 +46,7 @@ _PROGRAMS = {
     "CXX": "cmake",
     "CCACHE_BASEDIR": "ccache",
     "CCACHE_NOHASHDIR": "ccache",
+    "CCACHE_DEPEND": "ccache",
     "CCACHE_SLOPPINESS": "ccache",
     "SOURCE_DATE_EPOCH": "setuptools, gcc",
 }
@@ -190,6 +191,10 @@ def _launchers(
             where = _common(tree, prefixes)
             found.append(Setting("CCACHE_BASEDIR", where, "machine", "paths below it do not count"))
         found.append(Setting("CCACHE_NOHASHDIR", "1", "default", "nor the current directory"))
+        found.append(
+            Setting("CCACHE_DEPEND", "1", "default",
+                    "a file that is not in the cache is not preprocessed twice")
+        )  # fmt: skip
         found.append(
             Setting("CCACHE_SLOPPINESS", "pch_defines,time_macros,include_file_mtime,"
                     "include_file_ctime", "default", "what precompiled headers need")

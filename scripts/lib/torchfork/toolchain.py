@@ -47,7 +47,11 @@ class Toolchain:
     x86: bool
     cuda: Cuda | None
     cuda_note: str  # why CUDA is left out, for the user
-    tuning: tuple[str, ...] = ()  # flags that save time and change no object
+
+    @property
+    def tuning(self) -> tuple[str, ...]:
+        """Flags that save time and change no object. Asks the compiler, hence only when needed."""
+        return find_tuning(self.cxx)
 
 
 def available_memory() -> int:
@@ -230,13 +234,11 @@ def _package_includes(base: Base) -> list[Path]:
 def find(base: Base, env: Mapping[str, str]) -> Toolchain:
     """All tools of a build for this base; raises ToolMissingError for what is not there."""
     cuda, note = find_cuda(base, env)
-    cxx = find_cxx(env)
     return Toolchain(
-        cxx=cxx,
+        cxx=find_cxx(env),
         launcher=find_launcher(env),
         jobs=job_count(env),
         x86=platform.machine().lower() in {"x86_64", "amd64"},
         cuda=cuda,
         cuda_note=note,
-        tuning=find_tuning(cxx),
     )

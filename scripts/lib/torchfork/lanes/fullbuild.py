@@ -23,8 +23,9 @@ from ..ui import Ui
 from .treework import Layout
 
 SUPPORT = Path(__file__).resolve().parents[1] / "support" / "source_build.cmake"
-# The -O level of generated code; see the comment in source_build.cmake.
-GENERATED_LEVEL = "-O1"
+# -O levels; which files they are for stands in source_build.cmake.
+GENERATED_LEVEL = "-Og"
+GLUE_LEVEL = "-Og"
 DEFAULT_LEVEL = "-O1"
 # Files of a release that compile as one; see ci/find_unity_groups.py.
 UNITY = PINS.parent
@@ -97,6 +98,8 @@ def _tuning(opened: Opened) -> list[Setting]:
     found = [
         Setting("CMAKE_TORCHFORK_GENERATED", GENERATED_LEVEL, "default",
                 "generated code compiles faster, no kernel runs slower"),
+        Setting("CMAKE_TORCHFORK_GLUE", GLUE_LEVEL, "default",
+                "so does what runs once a program or once a graph"),
         Setting("CMAKE_TORCHFORK_DEFAULT", DEFAULT_LEVEL, "default",
                 "kernels that only processors without AVX2 run"),
         Setting("CMAKE_TORCHFORK_HEAP", str(toolchain.GCC_HEAP_KB), "default",

@@ -4,6 +4,7 @@
 #   CMAKE_TORCHFORK_INCLUDE    directories of headers that upstream expects in third_party
 #   CMAKE_TORCHFORK_PROTOC     a protoc of the version of third_party/protobuf; it is then not built
 #   CMAKE_TORCHFORK_GENERATED  the -O level of generated bindings and dispatch code
+#   CMAKE_TORCHFORK_GLUE       the -O level of what runs once a program or once a graph
 #   CMAKE_TORCHFORK_DEFAULT    the -O level of kernels for processors without AVX2
 #   CMAKE_TORCHFORK_HEAP       kB that GCC's heap grows to before it collects garbage
 #   CMAKE_TORCHFORK_UNITY      a list of files that compile as one: a target and its files a line
@@ -28,12 +29,24 @@ if(CMAKE_TORCHFORK_PROTOC)
   set(protobuf_BUILD_PROTOC_BINARIES OFF CACHE BOOL "" FORCE)
 endif()
 
+# A target's sources by full names.
+function(torchfork_sources target found)
+  get_target_property(sources ${target} SOURCES)
+  get_target_property(directory ${target} SOURCE_DIR)
+  set(full "")
+  foreach(source IN LISTS sources)
+    cmake_path(ABSOLUTE_PATH source BASE_DIRECTORY "${directory}" NORMALIZE)
+    list(APPEND full "${source}")
+  endforeach()
+  set(${found} "${full}" PARENT_SCOPE)
+endfunction()
+
 # Appends an option to those sources of a target whose paths match: the last -O of a command counts.
 function(torchfork_option target option pattern)
   if(NOT TARGET ${target})
     return()
   endif()
-  get_target_property(sources ${target} SOURCES)
+  torchfork_sources(${target} sources)
   list(FILTER sources INCLUDE REGEX "${pattern}")
   if(sources)
     set_property(SOURCE ${sources} TARGET_DIRECTORY ${target}
@@ -50,42 +63,55 @@ function(torchfork_unity list)
   foreach(line IN LISTS lines)
     separate_arguments(words UNIX_COMMAND "${line}")
     list(POP_FRONT words target)
-    if(NOT TARGET ${target})
-      continue()
-    endif()
-    list(TRANSFORM words PREPEND "${CMAKE_SOURCE_DIR}/")
-    math(EXPR number "${number} + 1")
-    list(GET words 0 first)
-    get_source_file_property(flags "${first}" TARGET_DIRECTORY ${target} COMPILE_FLAGS)
-    if(flags)
+    if(TARGET ${target})
+      math(EXPR number "${number} + 1")
+      list(TRANSFORM words PREPEND "${CMAKE_SOURCE_DIR}/")
       torchfork_join(${target} "${CMAKE_BINARY_DIR}/torchfork/unity${number}.cpp" ${words})
-    else()
-      set_property(SOURCE ${words} TARGET_DIRECTORY ${target}
-        PROPERTY UNITY_GROUP "torchfork${number}")
-      set_target_properties(${target} PROPERTIES
-        UNITY_BUILD ON UNITY_BUILD_MODE GROUP UNITY_BUILD_RELOCATABLE ON)
     endif()
   endforeach()
 endfunction()
 
-# CMake leaves files with flags of their own out of its unity builds. These all have the same.
-function(torchfork_join target unit)
-  list(GET ARGN 0 first)
-  set(lines "")
-  foreach(source IN LISTS ARGN)
-    file(RELATIVE_PATH name "${CMAKE_BINARY_DIR}/torchfork" "${source}")
-    string(APPEND lines "#include \"${name}\"\n")
+# CMake's own unity builds leave files with flags of their own out, such as the kernels of a
+# capability. Here the first file's flags count, and a file with others compiles alone.
+function(torchfork_join target unit first)
+  set(properties COMPILE_FLAGS COMPILE_OPTIONS COMPILE_DEFINITIONS)
+  foreach(property IN LISTS properties)
+    get_source_file_property(${property} "${first}" TARGET_DIRECTORY ${target} ${property})
   endforeach()
-  file(CONFIGURE OUTPUT "${unit}" CONTENT "${lines}" @ONLY)
-  target_sources(${target} PRIVATE "${unit}")
-  foreach(property IN ITEMS COMPILE_FLAGS COMPILE_OPTIONS COMPILE_DEFINITIONS)
-    get_source_file_property(value "${first}" TARGET_DIRECTORY ${target} ${property})
-    if(value)
-      set_property(SOURCE "${unit}" TARGET_DIRECTORY ${target} PROPERTY ${property} "${value}")
+  torchfork_sources(${target} sources)
+  set(lines "")
+  set(members "")
+  foreach(source IN ITEMS "${first}" ${ARGN})
+    set(fits ON)
+    foreach(property IN LISTS properties)
+      get_source_file_property(value "${source}" TARGET_DIRECTORY ${target} ${property})
+      if(NOT value STREQUAL ${property})
+        set(fits OFF)
+      endif()
+    endforeach()
+    # A build with other USE_ switches leaves some files out.
+    if(fits AND source IN_LIST sources)
+      file(RELATIVE_PATH name "${CMAKE_BINARY_DIR}/torchfork" "${source}")
+      string(APPEND lines "#include \"${name}\"\n")
+      list(APPEND members "${source}")
     endif()
   endforeach()
-  set_property(SOURCE ${ARGN} TARGET_DIRECTORY ${target} PROPERTY HEADER_FILE_ONLY ON)
+  list(LENGTH members count)
+  if(count LESS 2)
+    return()
+  endif()
+  file(CONFIGURE OUTPUT "${unit}" CONTENT "${lines}" @ONLY)
+  target_sources(${target} PRIVATE "${unit}")
+  foreach(property IN LISTS properties)
+    if(${property})
+      set_property(SOURCE "${unit}" TARGET_DIRECTORY ${target} PROPERTY ${property} "${${property}}")
+    endif()
+  endforeach()
+  set_property(SOURCE ${members} TARGET_DIRECTORY ${target} PROPERTY HEADER_FILE_ONLY ON)
 endfunction()
+
+set(TORCHFORK_ONCE_A_GRAPH
+  "api|backends|codegen|frontend|ir|mobile|operator_upgraders|passes|python|serialization|tensorexpr|testing")
 
 # Runs when every directory is known.
 function(torchfork_tune)
@@ -94,6 +120,16 @@ function(torchfork_tune)
     torchfork_option(torch_cpu "${CMAKE_TORCHFORK_GENERATED}"
       "/(autograd|lazy)/generated/|/build/aten/src/ATen/(Register|Operators|Composite|UfuncCPU_)")
     torchfork_option(torch_python "${CMAKE_TORCHFORK_GENERATED}" "/autograd/generated/")
+  endif()
+  if(CMAKE_TORCHFORK_GLUE)
+    # What runs once a program, once a graph or once a file.
+    torchfork_option(torch_cpu "${CMAKE_TORCHFORK_GLUE}"
+      "/torch/csrc/(api|inductor|lazy|profiler|jit/(${TORCHFORK_ONCE_A_GRAPH}))/")
+    torchfork_option(torch_python "${CMAKE_TORCHFORK_GLUE}"
+      "/csrc/(inductor|lazy|onnx|profiler|jit/(${TORCHFORK_ONCE_A_GRAPH}))/")
+    foreach(target IN ITEMS onnx onnx_proto libprotobuf libprotobuf-lite)
+      torchfork_option(${target} "${CMAKE_TORCHFORK_GLUE}" "\\.cc$|\\.cpp$")
+    endforeach()
   endif()
   if(CMAKE_TORCHFORK_DEFAULT)
     torchfork_option(torch_cpu "${CMAKE_TORCHFORK_DEFAULT}" "\\.DEFAULT\\.cpp$")
