@@ -28,6 +28,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,7 @@ from depthwise_cuda import (
     ours,
     square,
 )
+from depthwise_cuda import SUITE as CUDA_SUITE
 from plot_depthwise import useful_flop
 
 MICROSECONDS = 1e6
@@ -54,34 +56,19 @@ TYPES = {**DTYPES, "fp64": torch.float64}
 DOUBLE_ROWS = ("144@56 k3 n1", "240@28 k5 n1", "96@56 k7 n1")
 
 
-def batches(name: str, c: int, hw: int, k: int, s: int, p: int) -> list[Row]:
-    """A row of a network with one image and with sixteen."""
-    return [square(f"{name} {c}@{hw} k{k}{'s2' if s == 2 else ''} n{n}", n, c, hw, k, s, p)
-            for n in (1, 16)]  # fmt: skip
+# The CUDA suite's shapes at a CPU's batch sizes, by the networks that they come from.
+BATCHES = {"mobilenet": (1, 16), "efficientnet": (1, 16), "convnext": (1, 16),
+           "replk": (1,), "slak": (1,), "xception": (1,), "van": (1,)}  # fmt: skip
+
+
+def batched(row: Row, n: int) -> Row:
+    """The same row with another number of images."""
+    return replace(row, name=f"{row.name} n{n}", size=(n, *row.size[1:]))
 
 
 SUITE = (
-    *batches("mobilenet", 32, 112, 3, 1, 1),
-    *batches("mobilenet", 96, 112, 3, 2, 1),
-    *batches("mobilenet", 144, 56, 3, 1, 1),
-    *batches("mobilenet", 384, 14, 3, 1, 1),
-    *batches("mobilenet", 960, 7, 3, 1, 1),
-    *batches("efficientnet", 144, 56, 5, 2, 2),
-    *batches("efficientnet", 240, 28, 5, 1, 2),
-    *batches("efficientnet", 672, 14, 5, 2, 2),
-    *batches("efficientnet", 1152, 7, 5, 1, 2),
-    *batches("convnext", 96, 56, 7, 1, 3),
-    *batches("convnext", 192, 28, 7, 1, 3),
-    *batches("convnext", 384, 14, 7, 1, 3),
-    *batches("convnext", 768, 7, 7, 1, 3),
+    *(batched(row, n) for row in CUDA_SUITE for n in BATCHES.get(row.name.split()[0], ())),
     square("yolo 128@80 k3 n1", 1, 128, 80, 3, 1, 1),
-    square("replk 128@56 k31 n1", 1, 128, 56, 31, 1, 15),
-    square("replk 256@28 k29 n1", 1, 256, 28, 29, 1, 14),
-    square("replk 512@14 k27 n1", 1, 512, 14, 27, 1, 13),
-    square("replk 1024@7 k13 n1", 1, 1024, 7, 13, 1, 6),
-    Row("slak 96@56 k51x5 n1", (1, 96, 56, 56), (51, 5), 1, (25, 2)),
-    square("xception 728@65 k3d2 n1", 1, 728, 65, 3, 1, 2, dilation=2),
-    square("van 64@56 k7d3 n1", 1, 64, 56, 7, 1, 9, dilation=3),
 )
 
 

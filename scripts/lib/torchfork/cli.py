@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from . import cache, cli_source
 from .commands import build, check, citizenship, clean, listing, patch_options, pin, rebase, sbom
-from .commands.options import PROJECT, BaseOptions
+from .commands.options import PROJECT, BaseOptions, add_additions
 from .errors import ForkError, InternalError, OutputError
 from .files import output_error
 from .ui import Ui
@@ -134,10 +134,7 @@ def _base_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _additions_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--additions", type=Path, default=PROJECT, metavar="DIR",
-        help="the additions directory (default: this repository)",
-    )  # fmt: skip
+    add_additions(parser)
     parser.add_argument(
         "--work", type=Path, default=build.DEFAULT_WORK, metavar="DIR",
         help="where build files are kept between runs",

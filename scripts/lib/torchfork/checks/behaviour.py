@@ -9,16 +9,15 @@ import torch
 from . import compare, layouts, sizes
 from .bench import Bench, Item, a_python_name, takes_sizes, tensors_in, tensors_out
 from .operators import Operator
-from .outcome import Gap, NotApplicable, require
+from .outcome import Gap, NotApplicable, first_lines, require
 from .programs import make
 from .samples import Sample
 
 
 def _laid_out(op: Operator, device: str, bench: Bench, names: dict[str, layouts.Layout]) -> int:
     """Values and gradients of samples in other memory; how many differed in their strides."""
-    gradients = bool(op.gradients) or op.implicit
     laid = 0
-    for sample in bench.source.every(op, device, requires_grad=gradients):
+    for sample in bench.source.every(op, device, requires_grad=op.differentiable):
         for name, layout in names.items():
             changed = sample.with_tensors([layouts.kept(layout(t), t) for t in sample.tensors()])
             plain = changed.mapped(lambda t: layouts.kept(layouts.plain(t), t))
@@ -40,7 +39,7 @@ def _as_plain(op: Operator, changed: Sample, plain: Sample, name: str) -> None:
     except RuntimeError as error:
         if op.written and "single memory location" in str(error):
             return  # what is written to may not be expanded
-        raise Gap(f"{what}: {compare.first_lines(error)}") from error
+        raise Gap(f"{what}: {first_lines(error)}") from error
     compare.same(found, expected, what)
     compare.same(ours, theirs, f"gradients, {what}")
 
@@ -67,7 +66,7 @@ def _empty(op: Operator, device: str, bench: Bench) -> None:
             meta = _on_meta(op, changed)
             if accepted and not op.data_dependent and op.tensor_results:
                 require(meta, f"{what}: runs, and is refused on meta")
-            if accepted and (op.gradients or op.implicit):
+            if accepted and op.differentiable:
                 _differentiate(op, changed, what)
     if not taken:
         raise NotApplicable("takes no empty input: every size of it must be positive")
@@ -87,7 +86,7 @@ def _differentiate(op: Operator, sample: Sample, what: str) -> None:
     try:
         _, grads = compare.gradients(compare.seeded(op, program.call), program.tensors)
     except RuntimeError as error:
-        raise Gap(f"gradients, {what}: {compare.first_lines(error)}") from error
+        raise Gap(f"gradients, {what}: {first_lines(error)}") from error
     wanted = [t for t in program.tensors if t.requires_grad]
     for tensor, grad in zip(wanted, grads, strict=bool(grads)):
         require(grad is None or grad.shape == tensor.shape, f"gradients, {what}: another shape")
@@ -96,8 +95,7 @@ def _differentiate(op: Operator, sample: Sample, what: str) -> None:
 def _autocast(op: Operator, device: str, bench: Bench) -> None:
     """float32, bfloat16 and both together run, and gradients come in the arguments' dtypes."""
     narrow = torch.bfloat16
-    gradients = bool(op.gradients) or op.implicit
-    for sample in bench.source.typical(op, device, requires_grad=gradients, limit=2):
+    for sample in bench.source.typical(op, device, requires_grad=op.differentiable, limit=2):
         tensors = sample.tensors()
         mixed = [t if k % 2 else _cast(t, narrow) for k, t in enumerate(tensors)]
         for what, given in (("float32", tensors), ("mixed", mixed),
@@ -108,7 +106,7 @@ def _autocast(op: Operator, device: str, bench: Bench) -> None:
                 with torch.autocast(device, dtype=narrow):
                     results, grads = compare.gradients(call, given)
             except (RuntimeError, TypeError) as error:
-                raise Gap(f"{what}: {compare.first_lines(error)}") from error
+                raise Gap(f"{what}: {first_lines(error)}") from error
             wanted = [t.dtype for t in given if t.requires_grad]
             found = [g.dtype if g is not None else d for g, d in zip(grads, wanted, strict=False)]
             require(found == wanted[: len(found)], f"{what}: gradients of {found}, not {wanted}")
@@ -132,10 +130,9 @@ def _cast(tensor: Any, dtype: Any) -> Any:
 
 
 def _deterministic(op: Operator, device: str, bench: Bench) -> None:
-    gradients = bool(op.gradients) or op.implicit
     threads = torch.get_num_threads()
     before = torch.are_deterministic_algorithms_enabled()
-    samples = bench.source.typical(op, device, requires_grad=gradients, limit=3)
+    samples = bench.source.typical(op, device, requires_grad=op.differentiable, limit=3)
     try:
         torch.use_deterministic_algorithms(True)
         for sample in samples:
@@ -145,7 +142,7 @@ def _deterministic(op: Operator, device: str, bench: Bench) -> None:
                 torch.set_num_threads(count)
                 compare.same(_all(call, sample), first, f"{count} threads", exact=True)
     except RuntimeError as error:
-        raise Gap(compare.first_lines(error)) from error
+        raise Gap(first_lines(error)) from error
     finally:
         torch.use_deterministic_algorithms(before)
         torch.set_num_threads(threads)

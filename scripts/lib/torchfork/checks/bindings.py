@@ -8,7 +8,8 @@ import torch
 
 from . import compare
 from .bench import Bench, Item, a_function, a_method, a_python_name
-from .operators import Operator, overload, spelled
+from .entries import spelled
+from .operators import Operator, overload
 from .outcome import require
 from .programs import make
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from .outcome import Gap, require
+from .outcome import Gap, first_lines, require
 from .programs import flat
 
 
@@ -54,12 +54,6 @@ def strides(tensor: Any) -> tuple[int, ...]:
         return ()
     pairs = zip(tensor.shape, tensor.stride(), strict=True)
     return tuple(int(stride) for size, stride in pairs if int(size) != 1)
-
-
-def first_lines(error: BaseException, count: int = 4) -> str:
-    """The beginning of what an error says, on one line."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return "; ".join(lines[:count]) or type(error).__name__
 
 
 def gradients(

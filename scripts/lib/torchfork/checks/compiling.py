@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +10,7 @@ import torch
 from . import compare, layouts, sizes
 from .bench import Bench, Item, no_numbers, takes_sizes, tensors_in
 from .operators import Operator
-from .outcome import Gap, NotApplicable, Unavailable, require
+from .outcome import NotApplicable, as_gap, require, require_compiler
 from .programs import Program, make
 from .samples import Sample
 
@@ -29,17 +28,12 @@ def _compiled_as_eager(op: Operator, program: Program, call: Callable[..., Any],
 
 
 def _compile(op: Operator, device: str, bench: Bench, backend: str, limit: int) -> None:
-    gradients = bool(op.gradients) or op.implicit
-    for sample in bench.source.typical(op, device, requires_grad=gradients, limit=limit):
+    for sample in bench.source.typical(op, device, requires_grad=op.differentiable, limit=limit):
         torch._dynamo.reset()
         program = make(op, sample)
         call = torch.compile(program.call, fullgraph=True, backend=backend, dynamic=False)
-        try:
+        with as_gap("{type}: {error}"):
             _compiled_as_eager(op, program, call, backend)
-        except Gap:
-            raise
-        except Exception as error:
-            raise Gap(f"{type(error).__name__}: {compare.first_lines(error)}") from error
 
 
 def _aot_eager(op: Operator, device: str, bench: Bench) -> None:
@@ -47,21 +41,13 @@ def _aot_eager(op: Operator, device: str, bench: Bench) -> None:
 
 
 def _inductor(op: Operator, device: str, bench: Bench) -> None:
-    _need_compiler()
+    require_compiler()
     _compile(op, device, bench, "inductor", 1)
-
-
-def _need_compiler() -> None:
-    import os
-
-    if not shutil.which(os.environ.get("CXX", "g++")):
-        raise Unavailable("no C++ compiler, which inductor needs: install g++")
 
 
 def _resized(op: Operator, device: str, bench: Bench) -> list[tuple[Sample, list[Sample]]]:
     """Samples with calls of other sizes that the operator takes."""
-    gradients = bool(op.gradients) or op.implicit
-    samples = bench.source.defined(op, device, requires_grad=gradients, limit=3)
+    samples = bench.source.defined(op, device, requires_grad=op.differentiable, limit=3)
     # Contiguous, as the calls of other sizes are: another order of strides is another graph.
     plain = [s.mapped(lambda t: layouts.kept(layouts.plain(t), t)) for s in samples]
     found = [(sample, sizes.variations(op, sample)) for sample in plain]
@@ -91,17 +77,12 @@ def _one_graph(op: Operator, sample: Sample, others: list[Sample]) -> None:
 
     program = make(op, sample)
     call = torch.compile(program.call, fullgraph=True, backend=backend, dynamic=True)
-    shown = ""
-    try:
-        for changed in [sample, *others]:
-            shown = str([tuple(t.shape) for t in changed.tensors()])
-            given = Program(program.call, program.module, changed.tensors(), program.text)
-            _compiled_as_eager(op, given, call, f"sizes {shown}")
-            require(len(graphs) == 1, f"a second graph for sizes {shown}")
-    except Gap:
-        raise
-    except Exception as error:
-        raise Gap(f"sizes {shown}: {compare.first_lines(error)}") from error
+    for changed in [sample, *others]:
+        shown = f"sizes {[tuple(t.shape) for t in changed.tensors()]}"
+        given = Program(program.call, program.module, changed.tensors(), program.text)
+        with as_gap(f"{shown}: {{error}}"):
+            _compiled_as_eager(op, given, call, shown)
+        require(len(graphs) == 1, f"a second graph for {shown}")
 
 
 def _exported(op: Operator, sample: Sample, others: list[Sample]) -> tuple[Any, Program]:
@@ -114,12 +95,10 @@ def _exported(op: Operator, sample: Sample, others: list[Sample]) -> tuple[Any, 
             other[k][d] != shape[d] for other in [[t.shape for t in o.tensors()] for o in others]
         )} for k, shape in enumerate(base)
     }  # fmt: skip
-    try:
+    with as_gap("{type}: {error}"):
         exported = torch.export.export(
             program.module(), tuple(tensors), dynamic_shapes=open_dims, strict=False
         )
-    except Exception as error:
-        raise Gap(f"{type(error).__name__}: {compare.first_lines(error)}") from error
     return exported, program
 
 
@@ -134,13 +113,11 @@ def _export(op: Operator, device: str, bench: Bench) -> None:
         loaded = exported.module()
         for changed in [sample, *others]:
             tensors = [t.detach() for t in changed.tensors()]
-            shown = [tuple(t.shape) for t in tensors]
-            try:
+            shown = f"sizes {[tuple(t.shape) for t in tensors]}"
+            with as_gap(f"{shown}: {{error}}"):
                 actual = compare.seeded(op, loaded)(*tensors)
-            except Exception as error:
-                raise Gap(f"sizes {shown}: {compare.first_lines(error)}") from error
             expected = compare.seeded(op, program.call)(*tensors)
-            compare.same(actual, expected, f"exported, sizes {shown}")
+            compare.same(actual, expected, f"exported, {shown}")
 
 
 def _names(op: Operator) -> list[str]:
@@ -148,11 +125,11 @@ def _names(op: Operator) -> list[str]:
 
 
 def _package(op: Operator, device: str, bench: Bench) -> None:
-    _need_compiler()
+    require_compiler()
     sample, others = _resized(op, device, bench)[0]
     exported, program = _exported(op, sample, others)
     path = str(bench.scratch / f"{op.id}-{device}.pt2")
-    try:
+    with as_gap("{type}: {error}"):
         torch._inductor.aoti_compile_and_package(exported, package_path=path)
         loaded = torch._inductor.aoti_load_package(path)
         for changed in [sample, *others]:
@@ -161,10 +138,6 @@ def _package(op: Operator, device: str, bench: Bench) -> None:
             expected = compare.seeded(op, program.call)(*tensors)
             shown = [tuple(t.shape) for t in tensors]
             compare.same(actual, expected, f"the package, sizes {shown}")
-    except Gap:
-        raise
-    except Exception as error:
-        raise Gap(f"{type(error).__name__}: {compare.first_lines(error)}") from error
 
 
 ITEMS = (

@@ -10,10 +10,9 @@ from typing import Any
 
 import torch
 
-from . import compare
 from .bench import Bench, Item, a_python_name, a_torch_name
 from .operators import Operator
-from .outcome import Gap, Unavailable, require
+from .outcome import Gap, Unavailable, first_lines, require
 from .samples import Sample
 
 
@@ -94,7 +93,7 @@ def _errors(op: Operator, device: str, bench: Bench) -> None:
             kind = isinstance(said, error.error_type)
             require(kind, f"a {type(said).__name__} instead of {error.error_type.__name__}")
             matches = re.search(error.error_regex, str(said), re.S)
-            require(matches, f"{error.error_regex!r} is not in {compare.first_lines(said)!r}")
+            require(matches, f"{error.error_regex!r} is not in {first_lines(said)!r}")
         else:
             raise Gap(f"takes what must be refused with {error.error_regex!r}")
 
@@ -107,9 +106,9 @@ def _wrong_type(op: Operator, sample: Sample) -> None:
         call(object(), *sample.args[1:], **sample.kwargs)
     except (TypeError, RuntimeError) as error:
         text = str(error)
-        require(op.name in text, f"the operator is not named: {compare.first_lines(error)}")
+        require(op.name in text, f"the operator is not named: {first_lines(error)}")
         if op.function is not None:
-            require(name in text, f"{name} is not named: {compare.first_lines(error)}")
+            require(name in text, f"{name} is not named: {first_lines(error)}")
         require(re.search("object|incompatible|Tensor", text), "the type is not named")
     else:
         raise Gap(f"takes an object() for {argument.name}")

@@ -6,10 +6,9 @@ from typing import Any
 
 import torch
 
-from . import compare
 from .bench import Bench, Item, a_python_name, an_overload_of_its_own, tensors_in
 from .operators import Operator
-from .outcome import Gap, require
+from .outcome import Gap, first_lines, require
 from .programs import make
 from .samples import Sample
 
@@ -45,12 +44,12 @@ def _refused(op: Operator, device: str, dtype: Any, bench: Bench) -> str:
     try:
         samples = bench.source.typical(op, device, dtype, limit=3)
     except (RuntimeError, ValueError, TypeError) as error:
-        return f"no samples: {compare.first_lines(error)}"
+        return f"no samples: {first_lines(error)}"
     for sample in samples:
         try:
             make(op, sample).results()
         except (RuntimeError, TypeError, NotImplementedError) as error:
-            return compare.first_lines(error) or type(error).__name__
+            return first_lines(error) or type(error).__name__
     return ""
 
 
@@ -78,8 +77,10 @@ def _info(op: Operator, device: str, bench: Bench) -> None:
             _consistent(info, sample, dtype)
     outs = [entry for entry in op.variant("out") if not entry["generated"]]
     require(bool(outs) == bool(info.supports_out), f"says supports_out={info.supports_out}")
-    gradients = bool(op.gradients) or op.implicit
-    require(info.supports_autograd == gradients, f"says supports_autograd={info.supports_autograd}")
+    require(
+        info.supports_autograd == op.differentiable,
+        f"says supports_autograd={info.supports_autograd}",
+    )
     require(not op.forward or info.supports_forward_ad, "says that there is no forward mode")
 
 
@@ -101,7 +102,7 @@ def _consistent(info: Any, sample: Any, dtype: Any) -> None:
                 a, b, equal_nan=True, **({"rtol": loose, "atol": loose} if loose else {})
             )
         except AssertionError as difference:
-            raise Gap(f"{dtype}, reference: {compare.first_lines(difference)}") from difference
+            raise Gap(f"{dtype}, reference: {first_lines(difference)}") from difference
 
 
 def _tuple(value: Any) -> tuple[Any, ...]:

@@ -11,7 +11,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from . import compare, layouts
 from .bench import Bench, Item, known_sizes, tensors_out
 from .operators import Operator
-from .outcome import Gap, require
+from .outcome import Gap, first_lines, require
 from .programs import Program, make
 from .samples import Sample
 
@@ -21,7 +21,7 @@ _OPCHECK = (
 
 
 def _opcheck(op: Operator, device: str, bench: Bench) -> None:
-    samples = bench.source.typical(op, device, requires_grad=bool(op.gradients) or op.implicit)
+    samples = bench.source.typical(op, device, requires_grad=op.differentiable)
     tests: tuple[str, ...] = _OPCHECK
     if op.data_dependent or op.random or not op.tensor_results:
         # Graphs of numbers, of sizes that data decide, and of two draws cannot be compared.
@@ -30,7 +30,7 @@ def _opcheck(op: Operator, device: str, bench: Bench) -> None:
         try:
             torch.library.opcheck(op.overload, sample.args, sample.kwargs, test_utils=tests)
         except Exception as error:
-            raise Gap(compare.first_lines(error, 6)) from error
+            raise Gap(first_lines(error, 6)) from error
 
 
 def _fake(op: Operator, device: str, bench: Bench) -> None:
@@ -57,7 +57,7 @@ def _compare_fake(op: Operator, program: Program, real: list[Any], what: str) ->
             try:
                 results = program.results(*fakes) if fakes else program.results()
             except Exception as error:
-                raise Gap(f"{kind}, {what}: {compare.first_lines(error)}") from error
+                raise Gap(f"{kind}, {what}: {first_lines(error)}") from error
         compare.same_layout(results, real, f"{kind}, {what}")
         tensors = zip(_only_tensors(results), _only_tensors(real), strict=True)
         require(all(a.device == b.device for a, b in tensors), f"{kind}, {what}: another device")
@@ -76,7 +76,7 @@ def _compare_meta(op: Operator, sample: Sample, real: list[Any], what: str) -> N
     try:
         results = make(op, sample.mapped(to_meta)).results()
     except Exception as error:
-        raise Gap(f"meta, {what}: {compare.first_lines(error)}") from error
+        raise Gap(f"meta, {what}: {first_lines(error)}") from error
     compare.same_layout(results, real, f"meta, {what}")
 
 

@@ -12,7 +12,7 @@ from torch.autograd.gradcheck import GradcheckError
 from . import compare
 from .bench import Bench, Item, a_derivative, a_formula, no_numbers
 from .operators import Operator
-from .outcome import Gap, NotApplicable, require
+from .outcome import Gap, NotApplicable, first_lines, require
 from .programs import Program, make
 
 
@@ -62,7 +62,7 @@ def _check(program: Program, op: Operator, check: Any, **options: Any) -> None:
         check(_differentiable_call(op, program), tensors, fast_mode=True, **options)
     except (RuntimeError, NotImplementedError, GradcheckError) as error:
         sizes = [tuple(tensor.shape) for tensor in program.tensors]
-        raise Gap(f"{compare.first_lines(error)} (sizes {sizes})") from error
+        raise Gap(f"{first_lines(error)} (sizes {sizes})") from error
 
 
 def _node(op: Operator, device: str, bench: Bench) -> None:

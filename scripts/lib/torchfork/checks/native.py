@@ -6,7 +6,6 @@ registers each call as an operator of its own, which the checks then run.
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
@@ -19,8 +18,8 @@ import torch
 from . import compare
 from .bench import Bench, Check, Item
 from .operators import Operator
-from .outcome import Gap, Unavailable
-from .samples import Sample
+from .outcome import Gap, Unavailable, first_lines, require_compiler
+from .samples import Sample, fresh_args
 
 WAYS = ("function", "method")
 _CMAKE = """\
@@ -135,8 +134,10 @@ def _run(command: list[str]) -> None:
 
 def _each(operators: Sequence[Operator], scratch: Path, name: str, build: Any) -> dict[str, Any]:
     """All operators in one library; where that fails, each by itself tells which it was."""
-    if not shutil.which(os.environ.get("CXX", "g++")):
-        return {"unavailable": "no C++ compiler: install g++"}
+    try:
+        require_compiler()
+    except Unavailable as missing:
+        return {"unavailable": str(missing)}
     try:
         library = build(operators, _directory(scratch / name), name)
         return {"operators": {op.id: {"library": str(library), "namespace": name}
@@ -158,7 +159,7 @@ def _directory(path: Path) -> Path:
 def _telling(error: Exception) -> str:
     """The compiler's or CMake's first errors."""
     lines = [line for line in str(error).splitlines() if re.search(r"\berror\b|Error", line)]
-    return "; ".join(lines[:3]) or compare.first_lines(error)
+    return "; ".join(lines[:3]) or first_lines(error)
 
 
 def _called(way: str) -> Check:
@@ -177,18 +178,14 @@ def _called(way: str) -> Check:
 
 
 def _compare(op: Operator, namespace: str, sample: Sample) -> None:
-    expected = compare.seeded(op, op.overload)(*_given(op, sample), **sample.kwargs)
+    expected = compare.seeded(op, op.overload)(*fresh_args(op, sample), **sample.kwargs)
     for way in WAYS:
         if op.entry[f"cpp_{way}"] is None:
             continue
         call = getattr(getattr(torch.ops, namespace), exported_name(op, way))
-        actual = compare.seeded(op, call)(*_given(op, sample), **sample.kwargs)
+        actual = compare.seeded(op, call)(*fresh_args(op, sample), **sample.kwargs)
         name = f"at::{op.name}" if way == "function" else f"tensor.{op.name}()"
         compare.same(actual, expected, name, exact=True)
-
-
-def _given(op: Operator, sample: Sample) -> list[Any]:
-    return [a.clone() if k in op.written else a for k, a in enumerate(sample.args)]
 
 
 ITEMS = (

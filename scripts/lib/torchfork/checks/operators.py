@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-Entry = dict[str, Any]
+from .entries import Entry, spelled
 
 # The shape or the control flow of what follows depends on the values.
 _DATA = {"data_dependent_output", "dynamic_output_shape"}
@@ -53,6 +53,10 @@ class Operator:
     def implicit(self) -> bool:
         """Whether it is made of other operators, which is what everything then sees."""
         return bool(self.entry["composite_implicit"])
+
+    @property
+    def differentiable(self) -> bool:
+        return bool(self.gradients) or self.implicit
 
     @cached_property
     def tags(self) -> set[str]:
@@ -109,11 +113,6 @@ class Operator:
     def variant(self, kind: str) -> list[Entry]:
         """The entries of a kind: 'inplace', 'out'; the operator's own among them."""
         return [e for e in (self.entry, *self.variants) if e["kind"] == kind]
-
-
-def spelled(entry: Entry) -> str:
-    """'name' or 'name.overload' of a manifest's entry."""
-    return f"{entry['name']}.{entry['overload']}" if entry["overload"] else str(entry["name"])
 
 
 def overload(entry: Entry) -> Any:

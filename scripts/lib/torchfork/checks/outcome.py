@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator
+
 
 class Gap(Exception):
     """The item does not hold; the message says how that was seen."""
@@ -13,6 +18,33 @@ class NotApplicable(Exception):
 
 class Unavailable(Exception):
     """This machine cannot tell: no GPU, no tool; the message says what is missing."""
+
+
+@contextlib.contextmanager
+def as_gap(telling: str = "{error}", lines: int = 4) -> Iterator[None]:
+    """Any error but this module's own as a Gap.
+
+    telling: the message; {type} and {error} stand for the error's class and its first lines.
+    """
+    try:
+        yield
+    except (Gap, NotApplicable, Unavailable):
+        raise
+    except Exception as error:
+        told = telling.format(type=type(error).__name__, error=first_lines(error, lines))
+        raise Gap(told) from error
+
+
+def first_lines(error: BaseException, count: int = 4) -> str:
+    """The beginning of what an error says, on one line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return "; ".join(lines[:count]) or type(error).__name__
+
+
+def require_compiler() -> None:
+    """Raise Unavailable where there is no C++ compiler, as CXX or g++."""
+    if not shutil.which(os.environ.get("CXX", "g++")):
+        raise Unavailable("no C++ compiler: install g++")
 
 
 def require(condition: object, message: str) -> None:

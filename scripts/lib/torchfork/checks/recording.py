@@ -10,7 +10,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from .operators import Operator
-from .samples import Sample, Source, normal
+from .samples import Sample, Source, fresh_args, normal
 
 _MOST = 6  # samples of one operator
 
@@ -72,8 +72,7 @@ class Recordings:
 def _run_and_differentiate(op: Operator, sample: Sample) -> None:
     """Forward, backward and double backward, as far as they go: a gap of op is not told here."""
     try:
-        args = [a.clone() if k in op.written else a for k, a in enumerate(sample.args)]
-        result = op.overload(*args, **sample.kwargs)
+        result = op.overload(*fresh_args(op, sample), **sample.kwargs)
         for _ in range(2):
             tensors = [t for t in sample.tensors() if t.requires_grad]
             outputs = [t for t in pytree.tree_leaves(result)

@@ -106,10 +106,14 @@ class Source:
         return (full or found)[:limit]
 
 
+def fresh_args(op: Operator, sample: Sample) -> list[Any]:
+    """The positional arguments, with copies of those that the operator writes to."""
+    return [a.clone() if k in op.written else a for k, a in enumerate(sample.args)]
+
+
 def _results(op: Operator, sample: Sample) -> int:
     """How many results of a call are not undefined."""
-    args = [a.clone() if k in op.written else a for k, a in enumerate(sample.args)]
-    found = op.overload(*args, **sample.kwargs)
+    found = op.overload(*fresh_args(op, sample), **sample.kwargs)
     return sum(leaf is not None for leaf in pytree.tree_leaves(found))
 
 

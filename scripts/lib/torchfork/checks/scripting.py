@@ -10,7 +10,7 @@ import torch
 from . import compare
 from .bench import Bench, Item, a_python_name, tensors_in, tensors_out
 from .operators import Operator
-from .outcome import Gap, require
+from .outcome import as_gap, require
 from .programs import Program, make
 
 
@@ -29,12 +29,8 @@ def _saved(op: Operator, made: Any, program: Program, what: str) -> None:
 def _script(op: Operator, device: str, bench: Bench) -> None:
     for sample in bench.source.defined(op, device, limit=2):
         program = make(op, sample)
-        try:
+        with as_gap(lines=8):
             _saved(op, torch.jit.script(program.module()), program, "script")
-        except Gap:
-            raise
-        except Exception as error:
-            raise Gap(compare.first_lines(error, 8)) from error
 
 
 def _traceable(op: Operator) -> str:
@@ -46,23 +42,17 @@ def _traceable(op: Operator) -> str:
 def _trace(op: Operator, device: str, bench: Bench) -> None:
     for sample in bench.source.typical(op, device, limit=2):
         program = make(op, sample)
-        try:
+        with as_gap(lines=8):
             traced = torch.jit.trace(
                 program.module(), tuple(program.tensors), check_trace=not op.random, strict=False
             )
             _saved(op, traced, program, "trace")
-        except Gap:
-            raise
-        except Exception as error:
-            raise Gap(compare.first_lines(error, 8)) from error
 
 
 def _fx(op: Operator, device: str, bench: Bench) -> None:
     program = make(op, bench.source.typical(op, device, limit=1)[0])
-    try:
+    with as_gap():
         traced = torch.fx.symbolic_trace(program.module())
-    except Exception as error:
-        raise Gap(compare.first_lines(error)) from error
     targets = [node.target for node in traced.graph.nodes]
     wanted = op.function if op.function is not None else op.name
     require(wanted in targets, f"the graph has {targets}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 from . import compare
 from .operators import Operator
 from .programs import tensors_of
-from .samples import Sample
+from .samples import Sample, fresh_args
 
 Place = tuple[int, int]  # the tensor, the dimension
 
@@ -30,8 +31,7 @@ def variations(op: Operator, sample: Sample, steps: tuple[int, ...] = (3, 5)) ->
 
 def _ones(op: Operator, sample: Sample) -> list[list[int]]:
     """The dimensions of size 0 and 1 of each result."""
-    args = [a.clone() if k in op.written else a for k, a in enumerate(sample.args)]
-    results = tensors_of(op.overload(*args, **sample.kwargs))
+    results = tensors_of(op.overload(*fresh_args(op, sample), **sample.kwargs))
     return [[d for d, size in enumerate(t.shape) if size < 2] for t in results]
 
 
@@ -85,9 +85,7 @@ def _with_lists(
 
 def _like(tensor: Any, shape: list[int]) -> Any:
     """A tensor of another shape with values of the same range."""
-    count = 1
-    for size in shape:
-        count *= size
+    count = math.prod(shape)
     flat = tensor.detach().reshape(-1)
     if flat.numel() == 0:
         return torch.zeros(shape, dtype=tensor.dtype, device=tensor.device)
@@ -96,10 +94,9 @@ def _like(tensor: Any, shape: list[int]) -> Any:
 
 
 def accepted(op: Operator, sample: Sample) -> bool:
-    """Whether the operator takes a call; anything but an error of Python's counts as taking it."""
+    """Whether a call ends without one of the errors by which an operator refuses arguments."""
     try:
-        args = [a.clone() if k in op.written else a for k, a in enumerate(sample.args)]
-        compare.seeded(op, op.overload)(*args, **sample.kwargs)
+        compare.seeded(op, op.overload)(*fresh_args(op, sample), **sample.kwargs)
     except (RuntimeError, ValueError, IndexError, TypeError, NotImplementedError):
         return False
     return True

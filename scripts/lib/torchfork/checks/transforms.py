@@ -13,7 +13,7 @@ from . import compare
 from .bench import Bench, Item, known_sizes, no_numbers, tensors_in, tensors_out
 from .gradients import no_fallback
 from .operators import Operator
-from .outcome import Gap, require
+from .outcome import Gap, first_lines, require
 from .programs import Program, make
 
 _BATCH = 3
@@ -30,7 +30,7 @@ def _functionalized(op: Operator, device: str, bench: Bench) -> None:
             actual = compare.seeded(op, pure)(*program.tensors)
             graph = make_fx(pure)(*program.tensors).graph
         except Exception as error:
-            raise Gap(compare.first_lines(error)) from error
+            raise Gap(first_lines(error)) from error
         compare.same(actual, expected, "functionalized")
         calls = [node.target for node in graph.nodes if node.op == "call_function"]
         # The copies at the end put what was written to back into the arguments.
@@ -93,7 +93,7 @@ def _against_loop(op: Operator, program: Program, dims: tuple[int | None, ...]) 
         with no_fallback():
             actual = torch.vmap(program.flat_call, dims, randomness="different")(*batched)
     except Exception as error:
-        raise Gap(f"{what}: {compare.first_lines(error)}") from error
+        raise Gap(f"{what}: {first_lines(error)}") from error
     if op.random:
         compare.same_layout(list(actual), expected, what)
     else:

@@ -8,10 +8,11 @@ import torch
 
 from . import compare
 from .bench import Bench, Item
-from .operators import Entry, Operator, overload, spelled
+from .entries import Entry, spelled
+from .operators import Operator, overload
 from .outcome import Gap, NotApplicable, require
 from .programs import flat, make
-from .samples import Sample
+from .samples import Sample, fresh_args
 
 
 def _out(op: Operator, device: str, bench: Bench) -> None:
@@ -25,7 +26,7 @@ def _out(op: Operator, device: str, bench: Bench) -> None:
 
 def _one_out(op: Operator, entry: Entry, sample: Sample) -> None:
     names = [a.name for a in overload(entry)._schema.arguments if a.is_out]
-    expected = flat(compare.seeded(op, op.overload)(*_copied(op, sample), **sample.kwargs))
+    expected = flat(compare.seeded(op, op.overload)(*fresh_args(op, sample), **sample.kwargs))
     if len(names) != len(expected) or not all(isinstance(t, torch.Tensor) for t in expected):
         raise NotApplicable("its out= variant writes a list")
     right = [torch.full_like(t, 3) for t in expected]
@@ -39,16 +40,12 @@ def _one_out(op: Operator, entry: Entry, sample: Sample) -> None:
     _refusals(op, entry, sample, names, expected)
 
 
-def _copied(op: Operator, sample: Sample) -> list[Any]:
-    return [a.clone() if k in op.written else a for k, a in enumerate(sample.args)]
-
-
 def _call(op: Operator, entry: Entry, sample: Sample, names: list[str], outs: list[Any]) -> Any:
     call = compare.seeded(op, overload(entry))
     kwargs = {k: v for k, v in sample.kwargs.items() if k in
               {a.name for a in overload(entry)._schema.arguments}}  # fmt: skip
     given = dict(zip(names, outs, strict=True))
-    return call(*_copied(op, sample), **kwargs, **given)
+    return call(*fresh_args(op, sample), **kwargs, **given)
 
 
 def _refusals(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 FULL = "full"  # checked, and it holds
@@ -46,7 +46,6 @@ class Table:
     cells: tuple[Cell, ...]
     explanations: tuple[str, ...] = ()
     seconds: float = 0.0
-    origins: dict[str, str] = field(default_factory=dict)
 
     def cell(self, operator: str, item: str) -> Cell | None:
         """The cell of an operator and an item, if it was asked for."""

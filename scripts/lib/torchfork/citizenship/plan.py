@@ -10,6 +10,7 @@ from typing import Any
 
 from .. import files, process
 from ..additions import Additions
+from ..checks.entries import spelled
 from ..errors import AdditionsError, BaseRefusedError
 from ..stages import codegen
 
@@ -79,17 +80,16 @@ def declared(additions: Additions) -> list[str]:
         generated = str(entry.fields.get("autogen", ""))
         names += [name.strip() for name in generated.split(",") if name.strip()]
     if not names:
-        raise AdditionsError("no operator is declared", where=str(additions.native.path))
+        raise AdditionsError(
+            "no operator is declared",
+            where=str(additions.native.path),
+            next="name a directory whose additions declare one: --additions DIR",
+        )
     return list(dict.fromkeys(names))
 
 
 def _differentiable(additions: Additions) -> list[str]:
     return sorted({entry.name.split(".")[0] for entry in additions.derivatives.entries})
-
-
-def spelled(entry: dict[str, Any]) -> str:
-    """'name' or 'name.overload' of a manifest's entry."""
-    return f"{entry['name']}.{entry['overload']}" if entry["overload"] else str(entry["name"])
 
 
 def _operators(found: Iterable[dict[str, Any]], additions: Additions) -> Iterable[dict[str, Any]]:

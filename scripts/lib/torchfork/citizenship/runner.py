@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ..errors import UsageError
@@ -74,7 +75,7 @@ def _known(what: str, wanted: Sequence[str], there: Sequence[str]) -> list[str]:
     return [name for name in there if not wanted or name in wanted]
 
 
-def job_of(plan: Plan, extras: Any, scratch: Any, devices: Sequence[str]) -> dict[str, Any]:
+def job_of(plan: Plan, extras: Path, scratch: Path, devices: Sequence[str]) -> dict[str, Any]:
     """What every worker's job has."""
     return {
         "operators": list(plan.operators),

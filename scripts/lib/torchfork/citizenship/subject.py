@@ -44,15 +44,16 @@ def lend(target: Interpreter, work: Path, say: Say) -> Path:
     """
     text = REQUIREMENTS.read_text(encoding="utf-8")
     place = work / f"lent-{target.tag}-{files.sha256_text(text)[:12]}"
-    whole = place / ".whole"
-    if whole.is_file():
-        return place
-    say("fetching what the checks need")
-    options = ["--no-input", "--disable-pip-version-check", "--target", str(place), "--upgrade"]
-    # Their own dependencies are listed too: torch, which some name, is never fetched.
-    command = [*pip.command(target.executable), "install", "--no-deps", *options]
-    outcome = process.run([*command, "-r", REQUIREMENTS], check=False)
-    if outcome.returncode:
-        raise pip.download_error(outcome, "what the checks need", place)
-    files.write_text(whole, text)
+
+    def fill(directory: Path) -> None:
+        options = ["--no-input", "--disable-pip-version-check", "--target", str(directory)]
+        # Their own dependencies are listed too: torch, which some name, is never fetched.
+        command = [*pip.command(target.executable), "install", "--no-deps", *options]
+        outcome = process.run([*command, "-r", REQUIREMENTS], check=False)
+        if outcome.returncode:
+            raise pip.download_error(outcome, "what the checks need", place)
+
+    if not place.is_dir():
+        say("fetching what the checks need")
+        files.build_directory(place, fill)
     return place

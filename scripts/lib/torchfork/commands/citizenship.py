@@ -15,7 +15,7 @@ from ..citizenship.model import RED, Table
 from ..citizenship.workers import Workers
 from ..errors import CitizenshipError, UsageError
 from ..ui import Ui
-from .options import PROJECT
+from .options import PROJECT, add_additions
 
 DEFAULT_WORK = PROJECT / ".torchfork" / "citizenship"
 
@@ -30,10 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--python", metavar="PYTHON", help="with --wheel: the interpreter to install it for"
     )
-    parser.add_argument(
-        "--additions", type=Path, default=PROJECT, metavar="DIR",
-        help="the additions directory (default: this repository)",
-    )  # fmt: skip
+    add_additions(parser)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the table as JSON")
     parser.add_argument(
         "--operator", action="append", default=[], metavar="NAME", help="only this one; repeatable"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +26,14 @@ class BaseOptions:
     base: str | None  # 'installed', the path of a wheel file, or None for an official wheel
     python: str | None  # the interpreter to build for
     unpinned: bool
+
+
+def add_additions(parser: argparse.ArgumentParser) -> None:
+    """--additions."""
+    parser.add_argument(
+        "--additions", type=Path, default=PROJECT, metavar="DIR",
+        help="the additions directory (default: this repository)",
+    )  # fmt: skip
 
 
 def open_base(options: BaseOptions, ui: Ui, *, headers: bool = True) -> Base:

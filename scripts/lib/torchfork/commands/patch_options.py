@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from . import patch
-from .options import PROJECT
+from .options import add_additions
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,10 +23,7 @@ def _command(
     # Not given, they stay as they were given before the subcommand's name.
     for option in ("--debug", "--quiet"):
         parser.add_argument(option, action="store_true", default=argparse.SUPPRESS)
-    parser.add_argument(
-        "--additions", type=Path, default=PROJECT, metavar="DIR",
-        help="the additions directory (default: this repository)",
-    )  # fmt: skip
+    add_additions(parser)
     return parser
 
 

@@ -16,7 +16,7 @@ from ..matrix import runner, subjects
 from ..matrix.model import TIERS, Matrix
 from ..report import markdown, page, terminal
 from ..ui import Ui
-from .options import PROJECT, UPSTREAM
+from .options import PROJECT, UPSTREAM, add_additions
 
 DEFAULT_WORK = PROJECT / ".torchfork" / "matrix"
 NEEDS_THE_VERY_WHEEL = "ef"  # tiers that run what they made
@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="take the wheels that this machine runs also for (a) to (d): CUDA kernels are "
         "compiled where there is a toolkit",
     )  # fmt: skip
-    parser.add_argument("--additions", type=Path, default=PROJECT, metavar="DIR")
+    add_additions(parser)
     parser.add_argument("--python", metavar="PYTHON", help="the interpreter that wheels are for")
     parser.add_argument(
         "--report", type=Path, default=PROJECT / ".torchfork" / "report", metavar="DIR",
