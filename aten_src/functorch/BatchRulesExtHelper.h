@@ -1,13 +1,23 @@
-// What the batch rules of the additions have in common, beside upstream's BatchRulesHelper.h.
+// What the batch rules of the additions have in common.
 //
 // A physical tensor has one dimension more than the logical one that vmap's function sees, where it
 // is batched; `dim` says which. Sizes are symbolic under torch.compile: nothing here fixes one.
+//
+// Upstream's BatchRulesHelper.h has most of this too, and with it every operator that there is: a file
+// that includes it takes four times as long to compile. So the step from a dispatched call to a
+// rule, which upstream generates for each operator, is a template here.
 #pragma once
 
-#include <ATen/functorch/BatchRulesHelper.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/functorch/PlumbingHelper.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/util/DimVector.h>
+#include <torch/library.h>
 
 #include <initializer_list>
 #include <optional>
+#include <tuple>
+#include <type_traits>
 #include <utility>
 
 namespace at::functorch {
@@ -30,9 +40,22 @@ inline bool is_zero(const c10::SymInt& size) {
   return size.maybe_as_int() == 0;
 }
 
+inline int64_t logical_rank(const Tensor& tensor, BatchDim dim) {
+  return tensor.dim() - (dim.has_value() ? 1 : 0);
+}
+
+inline Tensor batch_dim_first(const Tensor& tensor, BatchDim dim) {
+  return dim.value_or(0) == 0 ? tensor : tensor.movedim(*dim, 0);
+}
+
 // The batch dimension first; without one, the tensor seen `batch` times, without a copy.
 inline Tensor with_batch(const Tensor& tensor, BatchDim dim, const c10::SymInt& batch) {
-  return ensure_has_bdim(moveBatchDimToFront(tensor, dim), dim.has_value(), batch);
+  if (dim.has_value()) {
+    return batch_dim_first(tensor, dim);
+  }
+  SymDimVector sizes(tensor.sym_sizes().begin(), tensor.sym_sizes().end());
+  sizes.insert(sizes.begin(), batch);
+  return tensor.expand_symint(sizes);
 }
 
 // The sizes that vmap's function sees.
@@ -47,6 +70,84 @@ inline SymDimVector logical_sizes(const Tensor& tensor, BatchDim dim) {
 // A tensor of the logical size for an operator that will not read its values.
 inline Tensor logical_stand_in(const Tensor& tensor, BatchDim dim) {
   return dim.has_value() ? tensor.new_empty_symint(logical_sizes(tensor, dim)) : tensor;
+}
+
+namespace plumbing {
+
+template <typename T>
+constexpr bool is_tensor = std::is_same_v<std::decay_t<T>, Tensor> ||
+    std::is_same_v<std::decay_t<T>, std::optional<Tensor>>;
+
+template <typename T>
+bool is_batched(const T& argument, int64_t level) {
+  if constexpr (is_tensor<T>) {
+    return isBatchedAtLevel(argument, level);
+  } else {
+    return false;
+  }
+}
+
+// An argument as a rule takes it: a tensor with its batch dimension, anything else as it is.
+template <typename T>
+auto unwrapped(const T& argument, int64_t level) {
+  if constexpr (std::is_same_v<T, Tensor>) {
+    return unwrapTensorAtLevel(argument, level);
+  } else if constexpr (std::is_same_v<T, std::optional<Tensor>>) {
+    if (!argument.has_value()) {
+      return std::tuple<T, BatchDim>();
+    }
+    auto [tensor, dim] = unwrapTensorAtLevel(*argument, level);
+    return std::tuple<T, BatchDim>(std::move(tensor), dim);
+  } else {
+    return std::tuple<T>(argument);
+  }
+}
+
+// A rule's result, tensor and dimension in turn, as the operator's.
+template <size_t... k, typename... Results>
+auto wrapped(std::tuple<Results...> results, int64_t level, std::index_sequence<k...> /*places*/) {
+  return std::make_tuple(
+      makeBatched(std::get<2 * k>(results), std::get<2 * k + 1>(results), level)...);
+}
+
+template <typename Op, auto rule, typename Schema = typename Op::schema>
+struct Kernel;
+
+template <typename Op, auto rule, typename Return, typename... Arguments>
+struct Kernel<Op, rule, Return(Arguments...)> {
+  static Return call(Arguments... arguments) {
+    const c10::impl::ExcludeDispatchKeyGuard guard(DispatchKey::FuncTorchBatched);
+    const auto layer = maybeCurrentDynamicLayer();
+    vmap_check_escaped(layer, Op::name);
+    const auto level = layer->layerId();
+    if (!(is_batched(arguments, level) || ...)) {
+      return Op::call(arguments...);
+    }
+    auto operands = std::tuple_cat(unwrapped(arguments, level)...);
+    if constexpr (std::is_same_v<Return, Tensor&>) { // in place: the rule has written to self
+      std::apply(rule, operands);
+      return std::get<0>(std::tie(arguments...));
+    } else {
+      auto results = std::apply(rule, operands);
+      constexpr auto count = std::tuple_size_v<decltype(results)> / 2;
+      auto tensors = wrapped(std::move(results), level, std::make_index_sequence<count>());
+      if constexpr (std::is_same_v<Return, Tensor>) {
+        return std::get<0>(std::move(tensors));
+      } else {
+        return tensors;
+      }
+    }
+  }
+};
+
+} // namespace plumbing
+
+// The kernel of FuncTorchBatched for at::_ops::Op. `rule` takes the operator's arguments, each
+// tensor followed by its batch dimension, and returns a tuple of tensors and batch dimensions;
+// nothing, where the operator works in place.
+template <typename Op, auto rule>
+constexpr auto batched_kernel() {
+  return TORCH_FN((plumbing::Kernel<Op, rule>::call));
 }
 
 } // namespace at::functorch

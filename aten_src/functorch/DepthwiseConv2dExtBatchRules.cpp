@@ -5,6 +5,15 @@
 // more channels where each element of the batch has a weight of its own.
 #include <ATen/functorch/BatchRulesExtHelper.h>
 
+#ifndef AT_PER_OPERATOR_HEADERS
+#include <ATen/Functions.h>
+#include <ATen/Operators.h>
+#else
+#include <ATen/ops/depthwise_conv2d_ext.h>
+#include <ATen/ops/depthwise_conv2d_ext_backward.h>
+#include <ATen/ops/empty.h>
+#endif
+
 #include <array>
 #include <tuple>
 
@@ -43,11 +52,11 @@ void check_ranks(
     BatchDim input_bdim,
     const Tensor& weight,
     BatchDim weight_bdim) {
-  const auto rank = rankWithoutBatchDim(input, input_bdim);
+  const auto rank = logical_rank(input, input_bdim);
   check_rank(op, rank == 3 || rank == 4, "input", "[N, C, H, W] or [C, H, W]", input, input_bdim);
   check_rank(
       op,
-      rankWithoutBatchDim(weight, weight_bdim) == 4,
+      logical_rank(weight, weight_bdim) == 4,
       "weight",
       "[C * multiplier, 1, kH, kW]",
       weight,
@@ -203,7 +212,7 @@ Result depthwise_conv2d_ext_batch_rule(
     return shared_input(
         input, weight, weight_bdim, bias, bias_bdim, batch, stride, padding, dilation);
   }
-  const Channels channels(rankWithoutBatchDim(input, input_bdim), batch);
+  const Channels channels(logical_rank(input, input_bdim), batch);
   return channels.unfold(
       at::depthwise_conv2d_ext_symint(
           channels.fold(input, input_bdim),
@@ -270,10 +279,10 @@ BackwardResults depthwise_conv2d_ext_backward_batch_rule(
     std::array<bool, 3> output_mask) {
   constexpr const char* op = "depthwise_conv2d_ext_backward";
   check_ranks(op, given_input, given_input_bdim, given_weight, given_weight_bdim);
-  const auto rank = rankWithoutBatchDim(given_input, given_input_bdim);
+  const auto rank = logical_rank(given_input, given_input_bdim);
   check_rank(
       op,
-      rankWithoutBatchDim(grad_output, grad_output_bdim) == rank,
+      logical_rank(grad_output, grad_output_bdim) == rank,
       "grad_output",
       "of the output's size",
       grad_output,
@@ -333,8 +342,14 @@ BackwardResults depthwise_conv2d_ext_backward_batch_rule(
 } // namespace
 
 TORCH_LIBRARY_IMPL(aten, FuncTorchBatched, m) {
-  VMAP_SUPPORT(depthwise_conv2d_ext, depthwise_conv2d_ext_batch_rule);
-  VMAP_SUPPORT(depthwise_conv2d_ext_backward, depthwise_conv2d_ext_backward_batch_rule);
+  m.impl(
+      "depthwise_conv2d_ext",
+      batched_kernel<at::_ops::depthwise_conv2d_ext, depthwise_conv2d_ext_batch_rule>());
+  m.impl(
+      "depthwise_conv2d_ext_backward",
+      batched_kernel<
+          at::_ops::depthwise_conv2d_ext_backward,
+          depthwise_conv2d_ext_backward_batch_rule>());
 }
 
 } // namespace at::functorch

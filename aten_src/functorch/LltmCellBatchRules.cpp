@@ -7,7 +7,22 @@
 #include <ATen/functorch/BatchRulesExtHelper.h>
 
 #include <ATen/OpMathType.h>
+#include <ATen/TensorOperators.h>
 #include <ATen/native/LltmCell.h>
+
+#ifndef AT_PER_OPERATOR_HEADERS
+#include <ATen/Functions.h>
+#include <ATen/Operators.h>
+#else
+#include <ATen/ops/baddbmm.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/elu.h>
+#include <ATen/ops/lltm_cell.h>
+#include <ATen/ops/lltm_cell_backward.h>
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/zeros.h>
+#endif
+
 #include <array>
 #include <tuple>
 
@@ -62,7 +77,7 @@ void check_size(
 
 void check_rank(const char* op, const char* name, const Tensor& tensor, BatchDim dim) {
   TORCH_CHECK(
-      rankWithoutBatchDim(tensor, dim) == 2,
+      logical_rank(tensor, dim) == 2,
       op,
       "(): expected ",
       name,
@@ -242,7 +257,7 @@ BackwardResults lltm_cell_backward_batch_rule(
       gradient(grad_gates, grad_gates_bdim);
 
   const auto factor = of_gates.to(dtype); // as the operator rounds it for the products
-  const auto weights = weight_bdim.has_value() ? moveBatchDimToFront(weight, weight_bdim) : weight;
+  const auto weights = weight_bdim.has_value() ? batch_dim_first(weight, weight_bdim) : weight;
   const auto width = input_sizes[1] + state;
   const auto wanted = [](bool needed, const auto& make) {
     return needed ? Result(make(), 0) : Result();
@@ -265,8 +280,10 @@ BackwardResults lltm_cell_backward_batch_rule(
 } // namespace
 
 TORCH_LIBRARY_IMPL(aten, FuncTorchBatched, m) {
-  VMAP_SUPPORT(lltm_cell, lltm_cell_batch_rule);
-  VMAP_SUPPORT(lltm_cell_backward, lltm_cell_backward_batch_rule);
+  m.impl("lltm_cell", batched_kernel<at::_ops::lltm_cell, lltm_cell_batch_rule>());
+  m.impl(
+      "lltm_cell_backward",
+      batched_kernel<at::_ops::lltm_cell_backward, lltm_cell_backward_batch_rule>());
 }
 
 } // namespace at::functorch

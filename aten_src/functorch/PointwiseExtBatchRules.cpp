@@ -3,6 +3,15 @@
 #include <ATen/functorch/BatchRulesExtHelper.h>
 #include <ATen/native/TypeProperties.h>
 
+#ifndef AT_PER_OPERATOR_HEADERS
+#include <ATen/Functions.h>
+#include <ATen/Operators.h>
+#else
+#include <ATen/ops/axpy_ext.h>
+#include <ATen/ops/sigmoid_ext.h>
+#include <ATen/ops/sigmoid_ext_backward.h>
+#endif
+
 #include <algorithm>
 #include <tuple>
 #include <utility>
@@ -17,17 +26,23 @@ struct Operand {
   int64_t rank; // logical
 
   Operand(const Tensor& given, BatchDim given_dim)
-      : tensor(moveBatchDimToFront(given, given_dim)),
+      : tensor(batch_dim_first(given, given_dim)),
         dim(given_dim),
-        rank(rankWithoutBatchDim(given, given_dim)) {}
+        rank(logical_rank(given, given_dim)) {}
 
   // Logically 0-d, which counts for less in type promotion, and physically not.
   bool is_number() const {
     return dim.has_value() && rank == 0;
   }
 
+  // With dimensions of size one behind the batch, as broadcasting puts them in front.
   Tensor padded(int64_t to_rank) const {
-    return maybePadToLogicalRank(tensor, dim, to_rank);
+    if (!dim.has_value() || rank >= to_rank) {
+      return tensor;
+    }
+    SymDimVector sizes(tensor.sym_sizes().begin(), tensor.sym_sizes().end());
+    sizes.insert(sizes.begin() + 1, to_rank - rank, c10::SymInt(1));
+    return tensor.view_symint(sizes);
   }
 };
 
@@ -70,6 +85,10 @@ std::pair<Tensor, Tensor> aligned_in_place(const Operand& self, Operand other) {
   return {self.padded(rank), other.padded(rank)};
 }
 
+std::tuple<Tensor, BatchDim> sigmoid_ext_batch_rule(const Tensor& self, BatchDim self_bdim) {
+  return {at::_ops::sigmoid_ext::call(self), self_bdim};
+}
+
 void sigmoid_ext_in_place_batch_rule(Tensor& self, BatchDim /*self_bdim*/) {
   at::_ops::sigmoid_ext_::call(self);
 }
@@ -99,9 +118,11 @@ void axpy_ext_in_place_batch_rule(
     const Tensor& other,
     BatchDim other_bdim,
     const Scalar& alpha) {
-  if (!self_bdim.has_value()) {
-    vmapIncompatibleInplaceError("axpy_ext_");
-  }
+  TORCH_CHECK(
+      self_bdim.has_value(),
+      "axpy_ext_(): other has a value for each element of vmap's batch, and self, which it is to "
+      "be "
+      "written to, is shared by all of them; use axpy_ext");
   auto [left, right] = aligned_in_place({self, self_bdim}, {other, other_bdim});
   at::_ops::axpy_ext_::call(left, right, alpha);
 }
@@ -109,11 +130,13 @@ void axpy_ext_in_place_batch_rule(
 } // namespace
 
 TORCH_LIBRARY_IMPL(aten, FuncTorchBatched, m) {
-  UNARY_POINTWISE(sigmoid_ext);
-  VMAP_SUPPORT(sigmoid_ext_, sigmoid_ext_in_place_batch_rule);
-  VMAP_SUPPORT(sigmoid_ext_backward, sigmoid_ext_backward_batch_rule);
-  VMAP_SUPPORT(axpy_ext, axpy_ext_batch_rule);
-  VMAP_SUPPORT(axpy_ext_, axpy_ext_in_place_batch_rule);
+  m.impl("sigmoid_ext", batched_kernel<at::_ops::sigmoid_ext, sigmoid_ext_batch_rule>());
+  m.impl("sigmoid_ext_", batched_kernel<at::_ops::sigmoid_ext_, sigmoid_ext_in_place_batch_rule>());
+  m.impl(
+      "sigmoid_ext_backward",
+      batched_kernel<at::_ops::sigmoid_ext_backward, sigmoid_ext_backward_batch_rule>());
+  m.impl("axpy_ext", batched_kernel<at::_ops::axpy_ext, axpy_ext_batch_rule>());
+  m.impl("axpy_ext_", batched_kernel<at::_ops::axpy_ext_, axpy_ext_in_place_batch_rule>());
 }
 
 } // namespace at::functorch

@@ -24,7 +24,7 @@ from .treework import Layout
 
 SUPPORT = Path(__file__).resolve().parents[1] / "support" / "source_build.cmake"
 # -O levels; which files they are for stands in source_build.cmake.
-GENERATED_LEVEL = "-Og"
+GENERATED_LEVEL = "-O1"
 GLUE_LEVEL = "-Og"
 DEFAULT_LEVEL = "-O1"
 # Files of a release that compile as one; see ci/find_unity_groups.py.

@@ -24,8 +24,16 @@ _VECTORS = "prelude/vectors.h"
 # that two files share 0.6 GB, which take as long to read as they save.
 _SHARED_BY = 1 / 4
 _UNDEFINED = ("#undef TORCH_ASSERT_ONLY_METHOD_OPERATORS", "#undef TORCH_ASSERT_NO_OPERATORS")
-# A precompiled header costs as much as one file's headers, and its readers half a second each.
-_LEAD_SHARED_BY = 3
+# A precompiled header costs half as much again as one file's headers, its readers half of what they
+# would parse.
+_LEAD_SHARED_BY = 4
+# What several generated files define, each for itself.
+_ALONE = re.compile(
+    r"^(?:\s*struct structured_|\w+ (?:resize_out|check_inplace|create_out)\()", re.MULTILINE
+)
+_BINDING = re.compile(r"^static PyObject ?\* ?THPVariable_", re.MULTILINE)
+# Objects that the tool's own text adds to several files.
+_RENAMED = ("torchfork_initializer", "torchfork_methods", "torchfork_table")
 # What has ccache take precompiled headers, as its manual asks for.
 _CCACHE = "CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime ccache"
 
@@ -94,8 +102,8 @@ def unite(all_units: Sequence[Unit], build: Path) -> list[Unit]:
     """The units with those in one that parse the same headers.
 
     These are generated files, which include what the generator says, and kernels for vectors, whose
-    own includes are tried by their DEFAULT objects. Classes of structured kernels have the same
-    names in several generated files, which therefore stay alone.
+    own includes are tried by their DEFAULT objects. Structured kernels and the helpers of
+    registrations have the same names in several generated files, which therefore stay alone.
     """
     groups: dict[tuple[str, bool, tuple[str, ...]], list[Unit]] = {}
     for unit in all_units:
@@ -107,12 +115,18 @@ def unite(all_units: Sequence[Unit], build: Path) -> list[Unit]:
     for (kind, python, flags), members in groups.items():
         if len(members) > 1:
             name = f"united/{kind}{len(made)}.cpp"
-            between = "\n".join(_UNDEFINED)
-            lines = [f'#include "../{unit.source}"\n{between}\n' for unit in members]
+            lines = [_included(unit, number) for number, unit in enumerate(members)]
             files.write_if_changed(build / name, "".join(lines))
             made.append(Unit(name, f"{name}.o", "cxx", flags, python, members[0].ours))
             gone.update(members)
     return [*(unit for unit in all_units if unit not in gone), *made]
+
+
+def _included(unit: Unit, number: int) -> str:
+    """A member of a united file; what each of them defines under one name gets one of its own."""
+    before = "".join(f"#define {name} {name}_{number}\n" for name in _RENAMED)
+    after = "\n".join([*_UNDEFINED, *(f"#undef {name}" for name in _RENAMED)])
+    return f'{before}#include "../{unit.source}"\n{after}\n'
 
 
 def _united_as(unit: Unit, build: Path) -> str:
@@ -121,11 +135,15 @@ def _united_as(unit: Unit, build: Path) -> str:
         return ""
     if unit.ours:
         return "vectors" if any(flag.startswith("-mavx") for flag in unit.flags) else ""
-    folder = unit.object.split("/")[:2]
-    if folder[0] != "generated" or unit.python:
+    folder, name = unit.object.split("/")[:2], Path(unit.source).name
+    if folder[0] != "generated":
         return ""
     text = (build / unit.source).read_text(encoding="utf-8")
-    return "" if "struct structured_" in text else folder[1]
+    if unit.python:
+        # Functions and methods have bindings of the same names.
+        alone = _BINDING.search(text) and not name.startswith("python_torch_functions")
+        return "" if alone else "python"
+    return "" if _ALONE.search(text) else folder[1]
 
 
 def share_leads(all_units: Sequence[Unit], build: Path) -> tuple[list[Unit], list[str]]:

@@ -17,6 +17,7 @@ from ..lanes import gating, graft, texts
 from ..lanes.gating import Gated
 from ..merged import MergedTree
 from ..patches import Outcome, State
+from ..stages import compile as compile_stage
 from ..stages import link, patch, symbols, validate
 from ..toolchain import Toolchain
 from ..ui import Ui
@@ -172,6 +173,7 @@ def compile_all(run: Carried) -> str:
 
 def _compile_lightly(run: Carried, tools: Toolchain, objects: list[Unit]) -> list[Unit]:
     """Compile for the check alone; what does not pass together has the last word one by one."""
+    compile_stage.link_additions(run.additions, run.layout.additions_include)  # to be read there
     for united in (True, False):
         light, preludes = lighter.lighten(run.base, objects, run.chosen, run.layout, united=united)
         try:

@@ -4,7 +4,8 @@
 #   CMAKE_TORCHFORK_INCLUDE    directories of headers that upstream expects in third_party
 #   CMAKE_TORCHFORK_PROTOC     a protoc of the version of third_party/protobuf; it is then not built
 #   CMAKE_TORCHFORK_GENERATED  the -O level of generated bindings and dispatch code
-#   CMAKE_TORCHFORK_GLUE       the -O level of what runs once a program or once a graph
+#   CMAKE_TORCHFORK_GLUE       the -O level of what runs once a program or once a graph, which goes
+#                              over the one of generated code
 #   CMAKE_TORCHFORK_DEFAULT    the -O level of kernels for processors without AVX2
 #   CMAKE_TORCHFORK_HEAP       kB that GCC's heap grows to before it collects garbage
 #   CMAKE_TORCHFORK_UNITY      a list of files that compile as one: a target and its files a line
@@ -118,13 +119,13 @@ function(torchfork_tune)
   if(CMAKE_TORCHFORK_GENERATED)
     # Generated files are wide, not deep: thousands of small functions that box, unbox and dispatch.
     torchfork_option(torch_cpu "${CMAKE_TORCHFORK_GENERATED}"
-      "/(autograd|lazy)/generated/|/build/aten/src/ATen/(Register|Operators|Composite|UfuncCPU_)")
+      "/autograd/generated/|/build/aten/src/ATen/(Register|Operators|Composite|UfuncCPU_)")
     torchfork_option(torch_python "${CMAKE_TORCHFORK_GENERATED}" "/autograd/generated/")
   endif()
   if(CMAKE_TORCHFORK_GLUE)
-    # What runs once a program, once a graph or once a file.
+    # What runs once a program, once a graph or once a file, and what runs while TorchScript traces.
     torchfork_option(torch_cpu "${CMAKE_TORCHFORK_GLUE}"
-      "/torch/csrc/(api|inductor|lazy|profiler|jit/(${TORCHFORK_ONCE_A_GRAPH}))/")
+      "/autograd/generated/TraceType|/csrc/(api|inductor|lazy|profiler|jit/(${TORCHFORK_ONCE_A_GRAPH}))/")
     torchfork_option(torch_python "${CMAKE_TORCHFORK_GLUE}"
       "/csrc/(inductor|lazy|onnx|profiler|jit/(${TORCHFORK_ONCE_A_GRAPH}))/")
     foreach(target IN ITEMS onnx onnx_proto libprotobuf libprotobuf-lite)
