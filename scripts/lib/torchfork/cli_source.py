@@ -20,7 +20,7 @@ def add_build_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("from source")
     group.add_argument(
         "--from-source", action="store_true",
-        help="put the additions into PyTorch's sources and build all of it (an hour or more)",
+        help="put the additions into PyTorch's sources and build all of it (up to an hour or two)",
     )  # fmt: skip
     group.add_argument(
         "--source", metavar="git|debian|PATH", default=None,
