@@ -262,6 +262,8 @@ def test_only_what_hides_nothing_is_compiled_as_one(tmp_path: Path) -> None:
     alone = [
         unit("Structured", "struct structured_f final {"),
         unit("Python", "", python=True),
+        unit("Registration", "void resize_out(const Tensor& out) {}"),
+        unit("Methods", "static PyObject * THPVariable_f(PyObject* self) {}", python=True),
         unit("Kernel", "", ours=True),
         unit("Wide", "", "-mavx512f", ours=True),
     ]
@@ -273,25 +275,20 @@ def test_only_what_hides_nothing_is_compiled_as_one(tmp_path: Path) -> None:
     assert text.index('"../A.cpp"') < text.index("#undef TORCH_ASSERT") < text.index('"../B.cpp"')
 
 
-def test_what_files_begin_with_is_precompiled_and_nothing_else(tmp_path: Path) -> None:
-    def unit(name: str, text: str, *flags: str) -> Unit:
-        (tmp_path / name).write_text(text)
-        return Unit(name, f"additions/{name}.o", "cxx", ("-O0", *flags), False, True)
+def test_bindings_compile_as_one_but_for_those_of_one_name(tmp_path: Path) -> None:
+    def unit(name: str) -> Unit:
+        binding = "static PyObject * THPVariable_f(PyObject* self) {}\n"
+        initializer = "static int torchfork_initializer;\n"
+        (tmp_path / name).write_text(initializer + (binding if "functions_" in name else ""))
+        return Unit(name, f"generated/autograd/{name}.o", "cxx", ("-O0",), True, False)
 
-    lead = "// What it is.\n#define ONLY\n/* why */\n#include <ATen/A.h>\n"
-    same = [unit(f"{n}.cpp", f"{lead}#include <ATen/{n}.h>\n") for n in "BCD"]
-    other = [
-        unit("E.cpp", lead, "-mavx2"),
-        unit("F.cpp", "#include <ATen/A.h>\n"),
-        unit("G.cpp", '#include "near.h"\n' + lead),
-        unit("H.cpp", "int x;\n" + lead),
-    ]
-    checked, preludes = lighter.share_leads([*same, *other], tmp_path)
-    assert preludes == ["prelude/lead0.h"]
-    assert (tmp_path / preludes[0]).read_text() == "#define ONLY\n#include <ATen/A.h>\n"
-    assert [u.flags[-2:] for u in checked[:3]] == [("-include", preludes[0])] * 3
-    assert checked[3:] == other
-    assert lighter.share_leads(same[:2], tmp_path) == (same[:2], [])
+    methods = unit("python_nn_functions_0.cpp")
+    names = ("python_return_types.cpp", "python_torch_functions_0.cpp", "python_functions.cpp")
+    kept, together = lighter.unite([*map(unit, names), methods], tmp_path)
+    assert kept == methods and together.python
+    text = (tmp_path / together.source).read_text()
+    assert "#define torchfork_initializer torchfork_initializer_0" in text
+    assert all(f'"../{name}"' in text for name in names)
 
 
 def test_exported_names_are_read_from_a_macos_library(tmp_path: Path) -> None:

@@ -24,9 +24,6 @@ _VECTORS = "prelude/vectors.h"
 # that two files share 0.6 GB, which take as long to read as they save.
 _SHARED_BY = 1 / 4
 _UNDEFINED = ("#undef TORCH_ASSERT_ONLY_METHOD_OPERATORS", "#undef TORCH_ASSERT_NO_OPERATORS")
-# A precompiled header costs half as much again as one file's headers, its readers half of what they
-# would parse.
-_LEAD_SHARED_BY = 4
 # What several generated files define, each for itself.
 _ALONE = re.compile(
     r"^(?:\s*struct structured_|\w+ (?:resize_out|check_inplace|create_out)\()", re.MULTILINE
@@ -75,8 +72,7 @@ def lighten(
     objects = units(all_units, prelude, write_vectors(base, layout.build))
     if united:
         objects = unite(objects, layout.build)
-    objects, leads = share_leads(objects, layout.build)
-    return objects, [*([prelude] if prelude else []), *leads]
+    return objects, [prelude] if prelude else []
 
 
 def units(all_units: Sequence[Unit], prelude: str, vectors: str = "") -> list[Unit]:
@@ -144,50 +140,6 @@ def _united_as(unit: Unit, build: Path) -> str:
         alone = _BINDING.search(text) and not name.startswith("python_torch_functions")
         return "" if alone else "python"
     return "" if _ALONE.search(text) else folder[1]
-
-
-def share_leads(all_units: Sequence[Unit], build: Path) -> tuple[list[Unit], list[str]]:
-    """Precompile what several of the additions' files begin with, word for word.
-
-    A file that is given what it begins with anyway finds nothing that it does not include itself.
-    """
-    groups: dict[tuple[str, tuple[str, ...]], list[Unit]] = {}
-    for unit in all_units:
-        if unit.ours and unit.rule == "cxx":
-            lead = _lead((build / unit.source).read_text(encoding="utf-8"))
-            groups.setdefault((lead, unit.flags), []).append(unit)
-    given: dict[str, str] = {}
-    written: list[str] = []
-    for (lead, _), members in groups.items():
-        if lead and len(members) >= _LEAD_SHARED_BY:
-            name = f"prelude/lead{len(written)}.h"
-            files.write_if_changed(build / name, lead)
-            written.append(name)
-            given.update({unit.object: name for unit in members})
-    return [
-        replace(unit, flags=(*unit.flags, "-include", given[unit.object]))
-        if unit.object in given
-        else unit
-        for unit in all_units
-    ], written
-
-
-def _lead(text: str) -> str:
-    """What a file begins with, up to its first #include; '' where something else comes before."""
-    lines = []
-    for line in _without_comments(text).splitlines():
-        if not line.strip():
-            continue
-        lines.append(line.strip())
-        if re.match(r"\s*#\s*include\s*<", line):
-            return "\n".join([*lines, ""])
-        if not re.match(r"\s*#\s*define\s", line):
-            return ""
-    return ""
-
-
-def _without_comments(text: str) -> str:
-    return re.sub(r"//[^\n]*|/\*.*?\*/", "", text, flags=re.DOTALL)
 
 
 def write_prelude(sources: Path, build: Path, names: Sequence[str]) -> str:
