@@ -8,6 +8,9 @@ of a small file goes into headers that all files of a directory include; a group
 Every group that is printed has been through the compiler's front end as a whole; the files that it
 complains of are taken out and tried with those of other groups. A file that passes alone only is
 not printed. Kernels that are compiled once a capability are tried for one and printed for each.
+
+That is not enough to trust a group: a name that two members define, each in a namespace of its own,
+may come to mean the other one without an error. Run the tests on the wheel before keeping a list.
 """
 
 from __future__ import annotations
