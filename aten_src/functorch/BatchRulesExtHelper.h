@@ -75,12 +75,8 @@ inline Tensor logical_stand_in(const Tensor& tensor, BatchDim dim) {
 namespace plumbing {
 
 template <typename T>
-constexpr bool is_tensor = std::is_same_v<std::decay_t<T>, Tensor> ||
-    std::is_same_v<std::decay_t<T>, std::optional<Tensor>>;
-
-template <typename T>
 bool is_batched(const T& argument, int64_t level) {
-  if constexpr (is_tensor<T>) {
+  if constexpr (std::is_same_v<T, Tensor> || std::is_same_v<T, std::optional<Tensor>>) {
     return isBatchedAtLevel(argument, level);
   } else {
     return false;

@@ -257,7 +257,7 @@ BackwardResults lltm_cell_backward_batch_rule(
       gradient(grad_gates, grad_gates_bdim);
 
   const auto factor = of_gates.to(dtype); // as the operator rounds it for the products
-  const auto weights = weight_bdim.has_value() ? batch_dim_first(weight, weight_bdim) : weight;
+  const auto weights = batch_dim_first(weight, weight_bdim);
   const auto width = input_sizes[1] + state;
   const auto wanted = [](bool needed, const auto& make) {
     return needed ? Result(make(), 0) : Result();

@@ -120,9 +120,8 @@ void axpy_ext_in_place_batch_rule(
     const Scalar& alpha) {
   TORCH_CHECK(
       self_bdim.has_value(),
-      "axpy_ext_(): other has a value for each element of vmap's batch, and self, which it is to "
-      "be "
-      "written to, is shared by all of them; use axpy_ext");
+      "axpy_ext_(): other differs between the elements of vmap's batch, but self, which is written "
+      "to, is shared by all of them; use axpy_ext");
   auto [left, right] = aligned_in_place({self, self_bdim}, {other, other_bdim});
   at::_ops::axpy_ext_::call(left, right, alpha);
 }

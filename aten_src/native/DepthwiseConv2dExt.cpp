@@ -6,6 +6,7 @@
 
 #include <array>
 #include <limits>
+#include <new>
 
 #ifndef AT_PER_OPERATOR_HEADERS
 #include <ATen/Functions.h>
@@ -351,6 +352,25 @@ Tensor tensor_or_undefined(const std::optional<Tensor>& tensor) {
   return tensor.has_value() ? *tensor : Tensor();
 }
 
+// A kernel's scratch grows with the sizes. What of it cannot be had is told with them;
+// std::bad_alloc names nothing.
+template <typename Kernel>
+void run_kernel(const char* op, const Shapes<int64_t>& shapes, const Kernel& kernel) {
+  try {
+    kernel();
+  } catch (const std::bad_alloc&) {
+    TORCH_CHECK(
+        false,
+        op,
+        "(): out of memory for what the kernel computes in, with input of size ",
+        ArrayRef<int64_t>(shapes.input),
+        ", weight of size ",
+        ArrayRef<int64_t>(shapes.weight),
+        " and padding ",
+        ArrayRef<int64_t>(shapes.padding));
+  }
+}
+
 constexpr const char* kForward = "depthwise_conv2d_ext";
 constexpr const char* kBackward = "depthwise_conv2d_ext_backward";
 
@@ -373,13 +393,15 @@ Tensor depthwise_conv2d_ext(
   const Tensor output = at::empty(shapes.output, input.options(), format);
   const auto compute = compute_format(format, shapes);
   const Tensor written = kernel_result(output, compute);
-  depthwise_conv2d_ext_stub(
-      input.device().type(),
-      written,
-      batch.contiguous(compute),
-      weight.contiguous(),
-      bias.defined() ? bias.contiguous() : bias,
-      make_params(shapes, compute));
+  run_kernel(kForward, shapes, [&] {
+    depthwise_conv2d_ext_stub(
+        input.device().type(),
+        written,
+        batch.contiguous(compute),
+        weight.contiguous(),
+        bias.defined() ? bias.contiguous() : bias,
+        make_params(shapes, compute));
+  });
   copy_back(output, written);
   return as_given(output, shapes.batched);
 }
@@ -417,24 +439,26 @@ std::tuple<Tensor, Tensor, Tensor> depthwise_conv2d_ext_backward(
 
   const Tensor batch = as_batch(input, shapes.batched);
   const auto format = batch.suggest_memory_format();
-  auto [grad_input, grad_weight, grad_bias] =
-      empty_gradients(input, weight, shapes, format, output_mask);
+  auto gradients = empty_gradients(input, weight, shapes, format, output_mask);
+  Tensor& grad_input = gradients[0];
   const auto compute = compute_format(format, shapes);
   const Tensor written = grad_input.defined() ? kernel_result(grad_input, compute) : grad_input;
-  depthwise_conv2d_ext_backward_stub(
-      input.device().type(),
-      written,
-      grad_weight,
-      grad_bias,
-      as_batch(grad_output, shapes.batched).contiguous(compute),
-      batch.contiguous(compute),
-      weight.contiguous(),
-      make_params(shapes, compute));
+  run_kernel(kBackward, shapes, [&] {
+    depthwise_conv2d_ext_backward_stub(
+        input.device().type(),
+        written,
+        gradients[1],
+        gradients[2],
+        as_batch(grad_output, shapes.batched).contiguous(compute),
+        batch.contiguous(compute),
+        weight.contiguous(),
+        make_params(shapes, compute));
+  });
   if (grad_input.defined()) {
     copy_back(grad_input, written);
     grad_input = as_given(grad_input, shapes.batched);
   }
-  return {grad_input, grad_weight, grad_bias};
+  return {grad_input, gradients[1], gradients[2]};
 }
 
 std::tuple<Tensor, Tensor, Tensor> depthwise_conv2d_ext_backward_meta_symint(

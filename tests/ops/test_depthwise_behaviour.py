@@ -285,3 +285,30 @@ def test_every_cpu_capability_gives_the_same_values() -> None:
     reference = next(iter(results.values()))
     for sums in results.values():
         torch.testing.assert_close(sums, reference, rtol=1e-4, atol=0)
+
+
+SCARCE = """
+import os, resource, sys, torch
+x, w = torch.ones(1, 1, 1, 1, dtype=torch.half), torch.ones(1, 1, 1, 1, dtype=torch.half)
+pages = int(open("/proc/self/statm").read().split()[0])
+limit = pages * os.sysconf("SC_PAGE_SIZE") + int(sys.argv[1])
+resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+y = torch.depthwise_conv2d_ext(x, w, padding=(0, 1 << 25))
+assert y.shape == (1, 1, 1, (1 << 26) + 1) and y.sum() == 1
+"""
+
+
+def test_scratch_that_cannot_be_had_is_told_by_operator_and_sizes() -> None:
+    """Half precision of 128 MB; the kernel may need more than 200 MB for it, and never 2 GB."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    for megabytes in (200, 2000):
+        run = subprocess.run(
+            [sys.executable, "-c", SCARCE, str(megabytes << 20)],
+            env=environment, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        if megabytes == 2000 or run.returncode == 0:
+            assert run.returncode == 0, run.stderr
+            continue
+        assert "RuntimeError: depthwise_conv2d_ext(): out of memory" in run.stderr, run.stderr
+        assert "input of size [1, 1, 1, 1]" in run.stderr
+        assert "padding [0, 33554432]" in run.stderr

@@ -36,8 +36,37 @@ SIZES = [
     Case(2, 3, 2, (31, 17), (11, 11), padding=(5, 5)),
     Case(1, 5, 1, (9, 97), (3, 3), padding=(1, 1)),  # long rows of no whole vectors
     Case(3, 6, 1, (1, 202), (1, 3)),
-    Case(1, 40, 1, (7, 7), (3, 3), padding=(1, 1)),  # a device nearly empty: chunks of one row
+    Case(1, 40, 1, (7, 7), (3, 3), padding=(1, 1)),  # a device nearly empty: an element a thread
+    Case(1, 50, 1, (56, 56), (3, 3), padding=(1, 1)),  # and some rows a thread
+    Case(2, 50, 1, (60, 58), (3, 3), stride=(2, 2), padding=(1, 1)),
 ]
+# Enough elements for CUDA's patches to be taken, which are 7 x 7 or 14 x 7; much for a CPU.
+PATCHES = [
+    Case(90, 251, 1, (7, 7), (3, 3), padding=(1, 1)),  # groups of planes, a group left over
+    Case(90, 251, 1, (7, 7), (5, 5), padding=(2, 2)),
+    Case(90, 251, 1, (7, 7), (7, 7), padding=(3, 3)),
+    Case(51, 109, 1, (14, 14), (5, 5), padding=(2, 2)),
+    Case(13, 109, 1, (28, 28), (7, 7), padding=(3, 3)),
+    Case(5, 70, 1, (56, 56), (3, 3), padding=(1, 1)),
+    Case(5, 70, 1, (56, 56), (7, 7), padding=(3, 3)),
+    Case(1, 88, 1, (112, 112), (3, 3), padding=(1, 1)),  # bands
+    Case(1, 60, 1, (128, 150), (3, 3), padding=(1, 1)),  # no whole tiles, bands
+    Case(3, 90, 1, (65, 65), (5, 5), padding=(2, 2)),  # a strip of two rows
+    Case(3, 90, 1, (62, 69), (5, 5), padding=(0, 4)),  # other padding than the usual
+    Case(3, 90, 1, (63, 69), (3, 3), padding=(2, 0)),
+    Case(2, 60, 1, (112, 112), (3, 3), stride=(2, 2), padding=(1, 1)),
+    Case(12, 120, 1, (28, 28), (5, 5), stride=(2, 2), padding=(2, 2)),
+    Case(9, 60, 1, (55, 41), (5, 5), stride=(2, 2), padding=(1, 2)),
+]
+
+
+CUDA = ["cuda"] if torch.cuda.is_available() else []
+
+
+def on_devices(sizes: list[Case], patches: list[Case]) -> list[tuple[Case, str]]:
+    """Each of the sizes with every device, each of the patches with CUDA."""
+    pairs = [(case, device) for case in sizes for device in ("cpu", *CUDA)]
+    return pairs + [(case, device) for case in patches for device in CUDA]
 
 
 def results(case: Case, inputs: Inputs, grad: Tensor) -> list[Tensor]:
@@ -47,7 +76,7 @@ def results(case: Case, inputs: Inputs, grad: Tensor) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, *HALVES], ids=str)
-@pytest.mark.parametrize("case", SIZES, ids=str)
+@pytest.mark.parametrize(("case", "device"), on_devices(SIZES, PATCHES), ids=str)
 def test_every_tile_matches_the_float64_reference(
     case: Case, dtype: torch.dtype, device: str
 ) -> None:
@@ -75,7 +104,7 @@ def test_every_tile_matches_the_float64_reference(
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
-@pytest.mark.parametrize("case", SIZES[:12:2], ids=str)
+@pytest.mark.parametrize(("case", "device"), on_devices(SIZES[:12:2], PATCHES[::5]), ids=str)
 def test_what_is_not_finite_stays_where_it_belongs(
     case: Case, dtype: torch.dtype, value: float, device: str
 ) -> None:

@@ -24,11 +24,30 @@ T multiply_add(T a, T b, T c) {
 #endif
 }
 
-template <typename T>
-c10::complex<T> multiply_add(c10::complex<T> a, c10::complex<T> b, c10::complex<T> c) {
-  return {
-      multiply_add(a.real(), b.real(), multiply_add(-a.imag(), b.imag(), c.real())),
-      multiply_add(a.real(), b.imag(), multiply_add(a.imag(), b.real(), c.imag()))};
+// A complex factor. One whose real or imaginary part is 0 leaves two terms to an element, which are
+// one fused operation; of three terms the products are summed first, as complex numbers are
+// multiplied elsewhere, because a sum that begins with c rounds what may be far larger than they.
+template <typename T, bool kTwoTerms>
+struct ComplexFactor {
+  c10::complex<T> value;
+};
+
+template <typename T, bool kTwoTerms>
+c10::complex<T> multiply_add(
+    ComplexFactor<T, kTwoTerms> factor,
+    c10::complex<T> b,
+    c10::complex<T> c) {
+  const T real = factor.value.real();
+  const T imag = factor.value.imag();
+  if constexpr (kTwoTerms) {
+    return {
+        multiply_add(real, b.real(), multiply_add(-imag, b.imag(), c.real())),
+        multiply_add(real, b.imag(), multiply_add(imag, b.real(), c.imag()))};
+  } else {
+    return {
+        multiply_add(real, b.real(), -(imag * b.imag())) + c.real(),
+        multiply_add(real, b.imag(), imag * b.real()) + c.imag()};
+  }
 }
 
 // Integers of one width share their arithmetic, which is modulo 2^bits. 32 bits at least, because a
@@ -41,8 +60,8 @@ inline uint64_t multiply_add(uint64_t a, uint64_t b, uint64_t c) {
 }
 
 // One run: in[k] are self and other, `wide_t` is what a storage_t computes in.
-template <typename storage_t, typename wide_t>
-void axpy_run(char** data, const int64_t* strides, int64_t n, wide_t alpha) {
+template <typename storage_t, typename wide_t, typename factor_t>
+void axpy_run(char** data, const int64_t* strides, int64_t n, factor_t alpha) {
   constexpr auto kSize = static_cast<int64_t>(sizeof(storage_t));
   const auto value = [alpha](storage_t self, storage_t other) {
     return static_cast<storage_t>(
@@ -85,12 +104,21 @@ void axpy_run(char** data, const int64_t* strides, int64_t n, wide_t alpha) {
 #undef AXPY_EXT_INDEPENDENT
 }
 
-template <typename storage_t, typename wide_t = storage_t>
-void axpy_kernel(TensorIteratorBase& iter, wide_t alpha) {
+template <typename storage_t, typename wide_t = storage_t, typename factor_t = wide_t>
+void axpy_kernel(TensorIteratorBase& iter, factor_t alpha) {
   iter.for_each([alpha](char** data, const int64_t* strides, int64_t n) {
     axpy_run<storage_t, wide_t>(data, strides, n, alpha);
   });
   iter.cast_outputs();
+}
+
+template <typename storage_t, typename T>
+void axpy_complex_kernel(TensorIteratorBase& iter, c10::complex<T> alpha) {
+  if (alpha.real() == T(0) || alpha.imag() == T(0)) {
+    axpy_kernel<storage_t, c10::complex<T>>(iter, ComplexFactor<T, true>{alpha});
+  } else {
+    axpy_kernel<storage_t, c10::complex<T>>(iter, ComplexFactor<T, false>{alpha});
+  }
 }
 
 template <typename scalar_t>
@@ -138,11 +166,11 @@ void axpy_ext_kernel(TensorIteratorBase& iter, const Scalar& alpha) {
     case kDouble:
       return axpy_kernel<double>(iter, alpha.toDouble());
     case kComplexHalf:
-      return axpy_kernel<c10::complex<Half>, c10::complex<float>>(iter, alpha.toComplexFloat());
+      return axpy_complex_kernel<c10::complex<Half>>(iter, alpha.toComplexFloat());
     case kComplexFloat:
-      return axpy_kernel<c10::complex<float>>(iter, alpha.toComplexFloat());
+      return axpy_complex_kernel<c10::complex<float>>(iter, alpha.toComplexFloat());
     case kComplexDouble:
-      return axpy_kernel<c10::complex<double>>(iter, alpha.toComplexDouble());
+      return axpy_complex_kernel<c10::complex<double>>(iter, alpha.toComplexDouble());
     case kHalf:
       return axpy_reduced_kernel<Half>(iter, alpha.toFloat());
     case kBFloat16:

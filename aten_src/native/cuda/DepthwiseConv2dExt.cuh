@@ -59,6 +59,28 @@ bool large_grad_weight(
     const TensorBase& input,
     const Params& params);
 
+// In plane order, through shared memory.
+bool patches_forward(
+    const TensorBase& output,
+    const TensorBase& input,
+    const TensorBase& weight,
+    const TensorBase& bias,
+    const Params& params);
+bool patches_grad_input(
+    const TensorBase& grad_input,
+    const TensorBase& grad_output,
+    const TensorBase& weight,
+    const Params& params);
+// All the gradients that are defined, grad_weight or grad_bias among them, in one pass.
+bool patches_backward(
+    const TensorBase& grad_input,
+    const TensorBase& grad_weight,
+    const TensorBase& grad_bias,
+    const TensorBase& grad_output,
+    const TensorBase& input,
+    const TensorBase& weight,
+    const Params& params);
+
 // For 16-bit types, on the tensor cores.
 bool bands_forward(
     const TensorBase& output,
@@ -450,6 +472,38 @@ __device__ __forceinline__ bool stage_taps(
   return finite;
 }
 
+// Where the products of one kernel row are added up: the sums themselves or, if `own`, a row of
+// their own that finish() adds to them. `own` is known when the loop around it is unrolled.
+template <int kTile, int kVector>
+struct RowSums {
+  float (&sums)[kTile][kVector];
+  const bool own;
+  float row[kTile][kVector];
+
+  __device__ __forceinline__ RowSums(float (&to)[kTile][kVector], bool by_itself)
+      : sums(to), own(by_itself) {}
+
+  __device__ __forceinline__ void add(int kw, int t, int v, float value, float factor) {
+    if (!own) {
+      sums[t][v] = fmaf(value, factor, sums[t][v]);
+    } else {
+      row[t][v] = kw == 0 ? value * factor : fmaf(value, factor, row[t][v]);
+    }
+  }
+
+  __device__ __forceinline__ void finish() {
+    if (own) {
+#pragma unroll
+      for (int t = 0; t < kTile; ++t) {
+#pragma unroll
+        for (int v = 0; v < kVector; ++v) {
+          sums[t][v] += row[t][v];
+        }
+      }
+    }
+  }
+};
+
 // The src columns of a thread in plane order, packed as they were loaded.
 template <typename Traits>
 struct PlaneRow {
@@ -536,6 +590,10 @@ struct Window {
   static constexpr int kStride = kStride_;
 };
 
+// The first kernel row whose taps are summed by themselves; kHeight: none.
+template <typename scalar_t, typename Window>
+constexpr int kFirstOwnRow = sizeof(scalar_t) == 4 ? (Window::kHeight + 2) / 2 : Window::kHeight;
+
 // The windows that have kernels of their own. Dilation is free at stride 1 only.
 template <typename Launch>
 bool with_window(const Params& p, const Launch& launch) {
@@ -601,6 +659,36 @@ const scalar_t* pointer_or_null(const TensorBase& tensor) {
   return tensor.defined() ? tensor.const_data_ptr<scalar_t>() : nullptr;
 }
 
+// A forward, or the pass of grad_input that is one: dst is computed from src.
+struct ForwardPass {
+  const TensorBase& dst;
+  const TensorBase& src;
+  const TensorBase& weight;
+  const TensorBase& bias;
+};
+
+// What the forward's geometry has in every family of kernels: src is the input, dst the output.
+template <typename Geometry>
+void set_forward_sizes(Geometry& g, const Params& p) {
+  g.src_height = p.input_height;
+  g.src_width = p.input_width;
+  g.dst_height = p.output_height;
+  g.dst_width = p.output_width;
+  g.padding_height = p.padding_height;
+  g.padding_width = p.padding_width;
+}
+
+// From the forward's geometry to grad_input's: at stride 1 it is the forward on grad_output, with
+// flipped taps.
+template <typename Geometry>
+void turn_around(Geometry& g, const Params& p) {
+  g.flip = true;
+  std::swap(g.src_height, g.dst_height);
+  std::swap(g.src_width, g.dst_width);
+  g.padding_height = p.dilation_height * (p.kernel_height - 1) - p.padding_height;
+  g.padding_width = p.dilation_width * (p.kernel_width - 1) - p.padding_width;
+}
+
 // The forward's geometry: src is the input, dst the output.
 inline March march_of(const Params& p) {
   March m{};
@@ -608,12 +696,7 @@ inline March march_of(const Params& p) {
   m.channels = p.output_channels();
   m.multiplier = p.multiplier;
   m.sources = 1;
-  m.src_height = p.input_height;
-  m.src_width = p.input_width;
-  m.dst_height = p.output_height;
-  m.dst_width = p.output_width;
-  m.padding_height = p.padding_height;
-  m.padding_width = p.padding_width;
+  set_forward_sizes(m, p);
   m.dilation_height = p.dilation_height;
   m.dilation_width = p.dilation_width;
   return m;

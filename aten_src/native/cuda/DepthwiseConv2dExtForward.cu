@@ -33,10 +33,6 @@ constexpr int kThreads = 128;
 // shorter marches until it has as many.
 constexpr int64_t kWantedThreads = 132 * 1024;
 
-// The first kernel row whose taps are summed by themselves; kHeight: none.
-template <typename scalar_t, typename Window>
-constexpr int kFirstOwnRow = sizeof(scalar_t) == 4 ? (Window::kHeight + 2) / 2 : Window::kHeight;
-
 // The tile of a thread. A wider one reads less overhang; registers bound it: the sums are
 // slots x tile x vector, and small windows hold their taps in registers as well.
 template <typename scalar_t_, typename Window>
@@ -181,38 +177,6 @@ __device__ __forceinline__ void shift_slots(
     }
   }
 }
-
-// Where the products of one kernel row are added up: the sums themselves or, if `own`, a row of
-// their own that finish() adds to them. `own` is known when the loop around it is unrolled.
-template <int kTile, int kVector>
-struct RowSums {
-  float (&sums)[kTile][kVector];
-  const bool own;
-  float row[kTile][kVector];
-
-  __device__ __forceinline__ RowSums(float (&to)[kTile][kVector], bool by_itself)
-      : sums(to), own(by_itself) {}
-
-  __device__ __forceinline__ void add(int kw, int t, int v, float value, float factor) {
-    if (!own) {
-      sums[t][v] = fmaf(value, factor, sums[t][v]);
-    } else {
-      row[t][v] = kw == 0 ? value * factor : fmaf(value, factor, row[t][v]);
-    }
-  }
-
-  __device__ __forceinline__ void finish() {
-    if (own) {
-#pragma unroll
-      for (int t = 0; t < kTile; ++t) {
-#pragma unroll
-        for (int v = 0; v < kVector; ++v) {
-          sums[t][v] += row[t][v];
-        }
-      }
-    }
-  }
-};
 
 template <typename Traits>
 C10_LAUNCH_BOUNDS_2(kThreads, Traits::kBlocks)
@@ -543,16 +507,8 @@ __global__ void forward_planes_kernel(
   }
 }
 
-// A pass in terms of src and dst.
-struct Pass {
-  const TensorBase& dst;
-  const TensorBase& src;
-  const TensorBase& weight;
-  const TensorBase& bias;
-};
-
 template <typename Traits>
-void launch_channels_last(const Pass& pass, March m) {
+void launch_channels_last(const ForwardPass& pass, March m) {
   using scalar_t = typename Traits::scalar_t;
   constexpr int kVector = Traits::kVector;
   auto* const dst = pass.dst.mutable_data_ptr<scalar_t>();
@@ -578,7 +534,7 @@ void launch_channels_last(const Pass& pass, March m) {
 }
 
 template <typename Traits>
-void launch_planes(const Pass& pass, March m) {
+void launch_planes(const ForwardPass& pass, March m) {
   using scalar_t = typename Traits::scalar_t;
   plan_items(
       m,
@@ -600,7 +556,7 @@ void launch_planes(const Pass& pass, March m) {
 // Whether every row of src and dst falls into whole vectors of four, and the tiles of src and dst
 // lie over each other.
 template <typename Traits>
-bool planes_are_aligned(const Pass& pass, const March& m) {
+bool planes_are_aligned(const ForwardPass& pass, const March& m) {
   constexpr size_t kBytes = 4 * sizeof(typename Traits::scalar_t);
   return Traits::kHeight > 1 && m.padding_width == Traits::kLeft && m.dilation_width == 1 &&
       m.dst_width % 4 == 0 && m.src_width == m.dst_width * Traits::kStride &&
@@ -609,7 +565,7 @@ bool planes_are_aligned(const Pass& pass, const March& m) {
 }
 
 template <typename scalar_t, typename Window, bool kSeveral>
-void launch_planes_order(const Pass& pass, const March& m) {
+void launch_planes_order(const ForwardPass& pass, const March& m) {
   constexpr int32_t kLongRow = 32;
   if constexpr (Window::kHeight > 1) {
     using Aligned = PlanesTraits<scalar_t, Window, RowKind::kAligned, kSeveral>;
@@ -628,7 +584,7 @@ void launch_planes_order(const Pass& pass, const March& m) {
 }
 
 template <typename scalar_t, typename Window>
-bool launch_march(const Pass& pass, const March& m, bool channels_last) {
+bool launch_march(const ForwardPass& pass, const March& m, bool channels_last) {
   if (channels_last) {
     launch_channels_last<ChannelsLastTraits<scalar_t, Window>>(pass, m);
     return true;
@@ -657,7 +613,7 @@ bool march_forward(
   if (output.numel() == 0) {
     return true;
   }
-  const Pass pass{output, input, weight, bias};
+  const ForwardPass pass{output, input, weight, bias};
   return with_scalar_type(input.scalar_type(), [&](auto scalar) {
     return with_window(p, [&](auto window) {
       return launch_march<decltype(scalar), decltype(window)>(pass, march_of(p), p.channels_last);
@@ -671,16 +627,12 @@ bool march_grad_input_unstrided(
     const TensorBase& weight,
     const Params& p) {
   March m = march_of(p);
-  m.flip = true;
   m.channels = p.channels;
   m.sources = p.multiplier;
   m.multiplier = 1;
-  std::swap(m.src_height, m.dst_height);
-  std::swap(m.src_width, m.dst_width);
-  m.padding_height = p.dilation_height * (p.kernel_height - 1) - p.padding_height;
-  m.padding_width = p.dilation_width * (p.kernel_width - 1) - p.padding_width;
+  turn_around(m, p);
   const TensorBase no_bias;
-  const Pass pass{grad_input, grad_output, weight, no_bias};
+  const ForwardPass pass{grad_input, grad_output, weight, no_bias};
   return with_scalar_type(grad_output.scalar_type(), [&](auto scalar) {
     return with_window(p, [&](auto window) {
       if constexpr (decltype(window)::kStride == 1) {

@@ -395,14 +395,9 @@ Large large_of(const Params& p) {
   l.batch = p.batch;
   l.channels = p.output_channels();
   l.multiplier = p.multiplier;
-  l.src_height = p.input_height;
-  l.src_width = p.input_width;
-  l.dst_height = p.output_height;
-  l.dst_width = p.output_width;
+  set_forward_sizes(l, p);
   l.kernel_height = p.kernel_height;
   l.kernel_width = p.kernel_width;
-  l.padding_height = p.padding_height;
-  l.padding_width = p.padding_width;
   l.taps_width = round_up(p.kernel_width, kVector);
   // Rows of taps that a warp reads together differ by pairs and fall into different banks.
   l.taps_pitch = l.taps_width + 4;
@@ -531,11 +526,7 @@ bool large_grad_input(
     return false;
   }
   Large l = large_of(p);
-  l.flip = true;
-  std::swap(l.src_height, l.dst_height);
-  std::swap(l.src_width, l.dst_width);
-  l.padding_height = l.kernel_height - 1 - l.padding_height;
-  l.padding_width = l.kernel_width - 1 - l.padding_width;
+  turn_around(l, p);
   const TensorBase no_bias;
   return launch_forward(grad_input, grad_output, weight, no_bias, l, p.channels_last);
 }

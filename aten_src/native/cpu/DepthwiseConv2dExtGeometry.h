@@ -1,0 +1,146 @@
+// Which taps of a depthwise convolution meet which positions, along one dimension.
+//
+// Forward and grad_input are the same kind of sum, result[r] = sum over k of weight[k] * source[s]:
+// forward has s = r * stride + k * dilation - padding, grad_input s = (r + padding - k * dilation) /
+// stride where that divides. With any stride and dilation, both fall apart into phases of results
+// and groups of taps within which the sum is a dense correlation: result q of a phase and tap i of
+// a group read source position q + i, in units of one step. The kernels are written for that form
+// alone, so that a row of the source that is in a register serves as many results as it has taps.
+#pragma once
+
+#include <ATen/native/DepthwiseConv2dExt.h>
+#include <algorithm>
+#include <cstdint>
+#include <numeric>
+
+namespace at::native {
+namespace {
+
+using Params = DepthwiseConv2dExtParams;
+
+enum class Direction { kForward, kGradInput };
+
+// The quotient rounded down and what is left of it, for a positive divisor.
+inline int64_t floor_div(int64_t value, int64_t divisor) {
+  return value >= 0 ? value / divisor : -((-value + divisor - 1) / divisor);
+}
+inline int64_t floor_mod(int64_t value, int64_t divisor) {
+  return value - floor_div(value, divisor) * divisor;
+}
+inline int64_t ceil_div(int64_t value, int64_t divisor) {
+  return (value + divisor - 1) / divisor;
+}
+inline int64_t round_up(int64_t value, int64_t unit) {
+  return ceil_div(value, unit) * unit;
+}
+
+struct Range {
+  int64_t begin;
+  int64_t end;
+  int64_t size() const {
+    return end - begin;
+  }
+};
+
+// Tap i of the group is tap first + i * step of the kernel; result q of the phase meets it at
+// source position source + (q + i) * source_step.
+struct TapGroup {
+  int64_t first;
+  int64_t step;
+  int64_t count; // may be 0
+  int64_t source;
+};
+
+struct Dimension {
+  Direction direction;
+  int64_t results; // positions of the output (forward) or of grad_input
+  int64_t sources;
+  int64_t kernel;
+  int64_t stride;
+  int64_t padding;
+  int64_t dilation;
+
+  // Taps that are this far apart meet positions a whole number of strides apart.
+  int64_t tap_step() const {
+    return stride / std::gcd(stride, dilation);
+  }
+  // Result q of phase e is e + q * result_step().
+  int64_t result_step() const {
+    return direction == Direction::kForward ? dilation / std::gcd(stride, dilation)
+                                            : tap_step() * dilation;
+  }
+  int64_t phases() const {
+    return std::min(result_step(), results);
+  }
+  int64_t results_of(int64_t phase) const {
+    return ceil_div(results - phase, result_step());
+  }
+  int64_t source_step() const {
+    return direction == Direction::kForward ? tap_step() * dilation
+                                            : dilation / std::gcd(stride, dilation);
+  }
+  int64_t groups() const {
+    return std::min(tap_step(), kernel);
+  }
+  TapGroup group(int64_t phase, int64_t index) const {
+    const int64_t step = tap_step();
+    const int64_t count = ceil_div(kernel - index, step);
+    if (direction == Direction::kForward) {
+      return {index, step, count, phase * stride + index * dilation - padding};
+    }
+    const int64_t distance = phase + padding - index * dilation;
+    if (floor_mod(distance, stride) != 0) {
+      return {0, 0, 0, 0};
+    }
+    // Later taps read earlier sources: counted from the last one.
+    return {
+        index + (count - 1) * step,
+        -step,
+        count,
+        floor_div(distance, stride) - (count - 1) * source_step()};
+  }
+};
+
+inline Dimension dimension_of(
+    Direction direction,
+    int64_t input,
+    int64_t output,
+    int64_t kernel,
+    int64_t stride,
+    int64_t padding,
+    int64_t dilation) {
+  const bool forward = direction == Direction::kForward;
+  return {
+      direction,
+      forward ? output : input,
+      forward ? input : output,
+      kernel,
+      stride,
+      padding,
+      dilation};
+}
+
+inline Dimension height_of(const Params& p, Direction direction) {
+  return dimension_of(
+      direction,
+      p.input_height,
+      p.output_height,
+      p.kernel_height,
+      p.stride_height,
+      p.padding_height,
+      p.dilation_height);
+}
+
+inline Dimension width_of(const Params& p, Direction direction) {
+  return dimension_of(
+      direction,
+      p.input_width,
+      p.output_width,
+      p.kernel_width,
+      p.stride_width,
+      p.padding_width,
+      p.dilation_width);
+}
+
+} // namespace
+} // namespace at::native

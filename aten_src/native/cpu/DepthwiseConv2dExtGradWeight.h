@@ -1,0 +1,166 @@
+// What the gradients of the weight of depthwise_conv2d_ext have in common in both memory orders.
+//
+// Sums over the whole batch are taken in vectors of the arithmetic type for some hundred terms a
+// lane, then in double. The batch is cut into chunks by the shape alone; each chunk of a channel is
+// summed by one thread, and the chunks are added in their order, so that results do not depend on
+// the number of threads.
+//
+// The kernels multiply zeros outside the image, so that a NaN may be of infinity times zero: a
+// filter whose gradient has one is computed again by exact_grad_weight.
+#pragma once
+
+#include <ATen/core/TensorBase.h>
+#include <ATen/native/cpu/DepthwiseConv2dExtExact.h>
+#include <ATen/native/cpu/DepthwiseConv2dExtProducts.h>
+#include <cmath>
+
+namespace at::native {
+namespace {
+
+// Terms that a lane adds up before it is added in double: 512 keep the error of a sum near that of
+// its terms, and the additions in double below 2 % of the products.
+constexpr int64_t kTermsPerLane = 512;
+// Chunks that all channels together are cut into at least, where the batch allows.
+constexpr int64_t kWantedTasks = 32;
+
+// Operands of one call; a result that is not wanted is null.
+template <typename scalar_t>
+struct GradWeightCall {
+  Params p;
+  scalar_t* grad_weight;
+  scalar_t* grad_bias;
+  const scalar_t* grad;
+  const scalar_t* input;
+};
+
+// Sums of one chunk, of all filters: [chunk][tap or bias][output channel].
+struct PartialSums {
+  PartialSums(int64_t chunk_count, const Params& p)
+      : chunks(chunk_count),
+        rows(p.kernel_size() + 1),
+        channels(p.output_channels()),
+        values(chunk_count * rows * channels) {}
+  double* at(int64_t chunk, int64_t row, int64_t channel) {
+    return values.data() + (chunk * rows + row) * channels + channel;
+  }
+  int64_t chunks;
+  int64_t rows;
+  int64_t channels;
+  AlignedBuffer<double> values;
+};
+
+// How many chunks to cut `length` into, where each is cut into `parts` in another way. By the shape
+// alone, as it decides in which order results are added.
+inline int64_t chunk_count(int64_t length, int64_t parts) {
+  return std::max<int64_t>(1, std::min(length, ceil_div(kWantedTasks, parts)));
+}
+
+// Calls visit(phase, taps) for all taps of a dimension, as many at once as registers allow.
+template <typename Visit>
+void for_each_group(const Dimension& dimension, int64_t cross, const Visit& visit) {
+  for (const auto phase : c10::irange(dimension.phases())) {
+    for (const auto g : c10::irange(dimension.groups())) {
+      TapGroup rest = dimension.group(phase, g);
+      while (rest.count > 0) {
+        TapGroup now = rest;
+        now.count = group_taps_at_once(rest.count, cross);
+        visit(phase, now);
+        rest.first += now.count * rest.step;
+        rest.source += now.count * dimension.source_step();
+        rest.count -= now.count;
+      }
+    }
+  }
+}
+
+// The steps from source position `source` on that are inside the image.
+template <typename stored_t>
+void find_steps(
+    int64_t source,
+    const Dimension& dimension,
+    int64_t taps,
+    Products<stored_t>& work) {
+  const int64_t step = dimension.source_step();
+  work.first = source >= 0 ? 0 : ceil_div(-source, step);
+  work.last =
+      std::min(work.positions + taps - 1, floor_div(dimension.sources - 1 - source, step) + 1);
+}
+
+// Adds `count` vectors, `step` apart, to a vector of sums.
+template <typename stored_t>
+void add_values(
+    const stored_t* values,
+    int64_t step,
+    int64_t count,
+    opmath_type<stored_t>* sums,
+    int64_t lanes) {
+  using Vec = Vectorized<opmath_type<stored_t>>;
+  constexpr int64_t kLanes = Vec::size();
+  constexpr int kChains = 4; // additions that do not wait for each other
+  constexpr int kBlock = 8 * kChains; // vectors whose sum is taken by itself, for its error
+  const auto load = [&](int64_t i) {
+    return lanes == kLanes ? load_lanes(values + i * step) : load_lanes(values + i * step, lanes);
+  };
+  Vec total(opmath_type<stored_t>(0));
+  for (int64_t block = 0; block < count; block += kBlock) {
+    const int64_t end = std::min(count, block + kBlock);
+    Vec chains[kChains];
+    std::fill_n(chains, kChains, Vec(opmath_type<stored_t>(0)));
+    int64_t i = block;
+    for (; i + kChains <= end; i += kChains) {
+      DEPTHWISE_UNROLL for (int chain = 0; chain < kChains; ++chain) {
+        chains[chain] = chains[chain] + load(i + chain);
+      }
+    }
+    for (; i < end; ++i) {
+      chains[0] = chains[0] + load(i);
+    }
+    total = total + ((chains[0] + chains[1]) + (chains[2] + chains[3]));
+  }
+  (Vec::loadu(sums) + total).store(sums);
+}
+
+template <typename scalar_t>
+ChannelView<scalar_t> channel_view(
+    const Params& p,
+    const scalar_t* tensor,
+    int64_t channel,
+    int64_t channels,
+    int64_t pixels) {
+  const bool last = p.channels_last;
+  return {tensor + (last ? channel : channel * pixels), channels * pixels, last ? channels : 1};
+}
+
+// Adds the chunks and writes the results.
+template <typename scalar_t>
+void finish(const GradWeightCall<scalar_t>& call, PartialSums& partial) {
+  const Params& p = call.p;
+  for (const auto chunk : c10::irange(1, partial.chunks)) {
+    for (const auto i : c10::irange(partial.rows * partial.channels)) {
+      partial.at(0, 0, 0)[i] += partial.at(chunk, 0, 0)[i];
+    }
+  }
+  for (const auto channel : c10::irange(partial.channels)) {
+    if (call.grad_bias) {
+      call.grad_bias[channel] = static_cast<scalar_t>(*partial.at(0, p.kernel_size(), channel));
+    }
+    bool certain = true;
+    for (const auto tap : c10::irange(call.grad_weight ? p.kernel_size() : 0)) {
+      const double sum = *partial.at(0, tap, channel);
+      certain = certain && !std::isnan(sum);
+      call.grad_weight[channel * p.kernel_size() + tap] = static_cast<scalar_t>(sum);
+    }
+    if (!certain) {
+      exact_grad_weight(
+          call.grad_weight + channel * p.kernel_size(),
+          channel_view(
+              p, call.grad, channel, p.output_channels(), p.output_height * p.output_width),
+          channel_view(
+              p, call.input, channel / p.multiplier, p.channels, p.input_height * p.input_width),
+          p);
+    }
+  }
+}
+
+} // namespace
+} // namespace at::native

@@ -1,0 +1,273 @@
+// Values of depthwise_conv2d_ext between memory and vectors of the arithmetic type (float for 16-bit
+// tensors), and rows of them between tensors and scratch.
+#pragma once
+
+#include <ATen/OpMathType.h>
+#include <ATen/cpu/vec/functional.h>
+#include <ATen/cpu/vec/vec.h>
+#include <c10/util/irange.h>
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <memory>
+#include <new>
+#include <tuple>
+#include <type_traits>
+
+namespace at::native {
+namespace {
+
+using at::vec::Vectorized;
+
+// Before a loop of few turns, a number known to the compiler, over arrays that are to be registers.
+#define DEPTHWISE_UNROLL _Pragma("GCC unroll 16")
+
+// Multiply-adds that are worth handing to another thread.
+constexpr int64_t kGrainOperations = 32768;
+
+inline int64_t grain_of(int64_t operations_per_item) {
+  return std::max<int64_t>(1, kGrainOperations / std::max<int64_t>(1, operations_per_item));
+}
+
+// Zeroed memory at a cache line's begin; std::bad_alloc where there is none, which the operator
+// answers with its name and sizes.
+template <typename T>
+class AlignedBuffer {
+ public:
+  explicit AlignedBuffer(int64_t count)
+      : memory_(static_cast<T*>(::operator new(std::max<int64_t>(count, 1) * sizeof(T), kLine))) {
+    std::fill_n(data(), count, T(0));
+  }
+  T* data() const {
+    return memory_.get();
+  }
+
+ private:
+  static constexpr std::align_val_t kLine{64};
+  struct Free {
+    void operator()(T* memory) const {
+      ::operator delete(memory, kLine);
+    }
+  };
+  std::unique_ptr<T, Free> memory_;
+};
+
+template <typename scalar_t>
+bool all_finite(const scalar_t* values, int64_t count) {
+  // A sum of magnitudes would overflow; 0 * x is NaN for what is not finite, and sums stay NaN.
+  opmath_type<scalar_t> sum = 0;
+  for (const auto i : c10::irange(count)) {
+    sum += opmath_type<scalar_t>(values[i]) * 0;
+  }
+  return sum == 0;
+}
+
+// One vector of the arithmetic type.
+template <typename scalar_t>
+C10_ALWAYS_INLINE Vectorized<opmath_type<scalar_t>> load_lanes(const scalar_t* source) {
+  if constexpr (std::is_same_v<scalar_t, opmath_type<scalar_t>>) {
+    return Vectorized<scalar_t>::loadu(source);
+  } else {
+    Vectorized<float> values;
+    vec::load_to_float<scalar_t>(source, values);
+    return values;
+  }
+}
+
+// The first `count` lanes, zeros in the others.
+template <typename scalar_t>
+C10_ALWAYS_INLINE Vectorized<opmath_type<scalar_t>> load_lanes(
+    const scalar_t* source,
+    int64_t count) {
+  const auto stored = Vectorized<scalar_t>::loadu(source, static_cast<int>(count));
+  if constexpr (std::is_same_v<scalar_t, opmath_type<scalar_t>>) {
+    return stored;
+  } else {
+    return std::get<0>(vec::convert_to_float<scalar_t>(stored));
+  }
+}
+
+template <typename scalar_t>
+C10_ALWAYS_INLINE void store_lanes(
+    const Vectorized<opmath_type<scalar_t>>& values,
+    scalar_t* target,
+    int64_t count = Vectorized<opmath_type<scalar_t>>::size()) {
+  if constexpr (std::is_same_v<scalar_t, opmath_type<scalar_t>>) {
+    values.store(target, static_cast<int>(count));
+  } else {
+    vec::convert_from_float<scalar_t>(values, values).store(target, static_cast<int>(count));
+  }
+}
+
+// By halves, so that the error does not grow with the number of lanes.
+template <typename acc_t>
+acc_t sum_lanes(const Vectorized<acc_t>& lanes) {
+  std::array<acc_t, Vectorized<acc_t>::size()> values;
+  lanes.store(values.data());
+  for (size_t half = values.size() / 2; half > 0; half /= 2) {
+    for (const auto i : c10::irange(half)) {
+      values[i] += values[i + half];
+    }
+  }
+  return values[0];
+}
+
+// target[i] = source[i]. Up to a vector of zeros may be written behind the end.
+template <typename scalar_t>
+void convert_row(const scalar_t* source, int64_t count, opmath_type<scalar_t>* target) {
+  using acc_t = opmath_type<scalar_t>;
+  using Stored = Vectorized<scalar_t>;
+  using Vec = Vectorized<acc_t>;
+  for (int64_t i = 0; i < count; i += Stored::size()) {
+    const Stored values = i + Stored::size() <= count
+        ? Stored::loadu(source + i)
+        : Stored::loadu(source + i, static_cast<int>(count - i));
+    if constexpr (std::is_same_v<scalar_t, acc_t>) {
+      values.store(target + i);
+    } else {
+      const auto [low, high] = vec::convert_to_float<scalar_t>(values);
+      low.store(target + i);
+      high.store(target + i + Vec::size());
+    }
+  }
+}
+
+// Column i goes to target[i % classes * pitch + i / classes]. `buffer` holds a row.
+template <typename scalar_t>
+void pack_row(
+    const scalar_t* source,
+    int64_t count,
+    int64_t classes,
+    opmath_type<scalar_t>* target,
+    int64_t pitch,
+    opmath_type<scalar_t>* buffer) {
+  using Vec = Vectorized<opmath_type<scalar_t>>;
+  if (classes == 1) {
+    convert_row(source, count, target);
+    return;
+  }
+  const opmath_type<scalar_t>* values = buffer;
+  if constexpr (std::is_same_v<scalar_t, opmath_type<scalar_t>>) {
+    values = source;
+  } else {
+    convert_row(source, count, buffer);
+  }
+  int64_t i = 0;
+  if (classes == 2) {
+    for (; i + 2 * Vec::size() <= count; i += 2 * Vec::size()) {
+      const auto [even, odd] =
+          vec::deinterleave2(Vec::loadu(values + i), Vec::loadu(values + i + Vec::size()));
+      even.store(target + i / 2);
+      odd.store(target + pitch + i / 2);
+    }
+  }
+  for (int64_t to = i / classes; i < count; ++to) {
+    for (int64_t c = 0; c < classes && i < count; ++c, ++i) {
+      target[c * pitch + to] = values[i];
+    }
+  }
+}
+
+// The other way round: target[i] from source[i % phases * pitch + i / phases], rounded.
+template <typename scalar_t>
+void unpack_row(
+    const opmath_type<scalar_t>* source,
+    int64_t pitch,
+    int64_t phases,
+    scalar_t* target,
+    int64_t count) {
+  using Vec = Vectorized<opmath_type<scalar_t>>;
+  using Stored = Vectorized<scalar_t>;
+  constexpr int64_t kPair = 2 * Vec::size();
+  int64_t i = 0;
+  if (phases <= 2) {
+    for (; i < count; i += kPair) {
+      Vec low = Vec::loadu(source + i / phases);
+      Vec high = Vec::loadu(phases == 1 ? source + i + Vec::size() : source + pitch + i / phases);
+      if (phases == 2) {
+        std::tie(low, high) = vec::interleave2(low, high);
+      }
+      const int64_t here = std::min(kPair, count - i);
+      if constexpr (std::is_same_v<scalar_t, opmath_type<scalar_t>>) {
+        store_lanes(low, target + i, std::min<int64_t>(here, Vec::size()));
+        if (here > Vec::size()) {
+          store_lanes(high, target + i + Vec::size(), here - Vec::size());
+        }
+      } else {
+        static_assert(Stored::size() == kPair);
+        vec::convert_from_float<scalar_t>(low, high).store(target + i, static_cast<int>(here));
+      }
+    }
+    return;
+  }
+  for (int64_t from = 0; i < count; ++from) {
+    for (int64_t phase = 0; phase < phases && i < count; ++phase, ++i) {
+      target[i] = static_cast<scalar_t>(source[phase * pitch + from]);
+    }
+  }
+}
+
+// A square of as many vectors as a vector has lanes. Interleaving the first with the middle vector,
+// the second with the one after it and so on moves the highest bit of a row's number to the lowest
+// place of the column's, and that of the column's to the row's: done for each bit, they are exchanged.
+template <typename acc_t>
+C10_ALWAYS_INLINE void transpose_square(
+    const acc_t* from,
+    int64_t from_pitch,
+    acc_t* to,
+    int64_t to_pitch) {
+  using Vec = Vectorized<acc_t>;
+  constexpr int kLanes = Vec::size();
+  static_assert((kLanes & (kLanes - 1)) == 0);
+  Vec rows[kLanes];
+  DEPTHWISE_UNROLL for (int i = 0; i < kLanes; ++i) {
+    rows[i] = Vec::loadu(from + i * from_pitch);
+  }
+  DEPTHWISE_UNROLL for (int bit = 1; bit < kLanes; bit *= 2) {
+    Vec mixed[kLanes];
+    DEPTHWISE_UNROLL for (int i = 0; i < kLanes / 2; ++i) {
+      const auto pair = vec::interleave2(rows[i], rows[i + kLanes / 2]);
+      mixed[2 * i] = pair.first;
+      mixed[2 * i + 1] = pair.second;
+    }
+    DEPTHWISE_UNROLL for (int i = 0; i < kLanes; ++i) {
+      rows[i] = mixed[i];
+    }
+  }
+  DEPTHWISE_UNROLL for (int i = 0; i < kLanes; ++i) {
+    rows[i].store(to + i * to_pitch);
+  }
+}
+
+// to[column][row] from from[row][column]; the pitches are in values.
+template <typename acc_t>
+void transpose(
+    const acc_t* from,
+    int64_t rows,
+    int64_t columns,
+    int64_t from_pitch,
+    acc_t* to,
+    int64_t to_pitch) {
+  constexpr int64_t kLanes = Vectorized<acc_t>::size();
+  if (rows < kLanes || columns < kLanes) {
+    for (const auto column : c10::irange(columns)) {
+      for (const auto row : c10::irange(rows)) {
+        to[column * to_pitch + row] = from[row * from_pitch + column];
+      }
+    }
+    return;
+  }
+  // The last squares overlap those before.
+  for (int64_t i = 0; i < rows; i += kLanes) {
+    const int64_t row = std::min(i, rows - kLanes);
+    for (int64_t k = 0; k < columns; k += kLanes) {
+      const int64_t column = std::min(k, columns - kLanes);
+      transpose_square(
+          from + row * from_pitch + column, from_pitch, to + column * to_pitch + row, to_pitch);
+    }
+  }
+}
+
+} // namespace
+} // namespace at::native

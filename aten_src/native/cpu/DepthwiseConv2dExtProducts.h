@@ -1,0 +1,128 @@
+// The innermost loop of depthwise_conv2d_ext's gradient of the weight.
+//
+// grad_weight[tap] is a sum of products of grad_output and the input over all positions. As in
+// DepthwiseConv2dExtTiles.h, both memory orders are marched through along one dimension (rows of
+// planes, pixels of channels last), along which the taps of a group meet neighbouring positions. At
+// each step one vector of the input for every tap of the other dimension meets the vectors of
+// grad_output of the last positions, one for every tap of the group: kTaps + kCross loads for
+// kTaps * kCross multiply-adds, whose sums stay in registers.
+#pragma once
+
+#include <ATen/native/cpu/DepthwiseConv2dExtLanes.h>
+#include <array>
+
+namespace at::native {
+namespace {
+
+// Taps of a group and of the other dimension at once: 5 x 5 sums, 5 of grad_output and one of the
+// input are 31 registers of AVX-512's 32. With 7 taps across, 4.
+constexpr int kMaxProductTaps = 5;
+constexpr int kMaxProductCross = 7;
+constexpr int kMaxProductTapsOfSeven = 4;
+
+template <typename scalar_t>
+struct Products {
+  using acc_t = opmath_type<scalar_t>;
+  acc_t* sums; // one vector for each pair of taps
+  int64_t tap_step; // of sums, between taps of the group
+  int64_t cross_step; // of sums, between taps of the other dimension
+  const scalar_t* input; // what tap 0 of the group meets at position 0
+  int64_t input_step; // between positions
+  const int64_t* offsets; // of `input`, for each tap of the other dimension
+  const scalar_t* grad; // of position 0
+  int64_t grad_step;
+  int64_t positions;
+  // Tap i meets step j of the input at position j - i. The steps that are inside the image:
+  int64_t first;
+  int64_t last;
+  int64_t repeats; // lines of the same form, one after the other
+  int64_t input_repeat_step;
+  int64_t grad_repeat_step;
+  int64_t lanes; // in use
+};
+
+// Whole vectors, or a part of one.
+enum class Lanes { kAll, kSome };
+
+template <typename scalar_t, Lanes kLanes, int kTaps, int kCross>
+void add_products(const Products<scalar_t>& p) {
+  using acc_t = opmath_type<scalar_t>;
+  using Vec = Vectorized<acc_t>;
+  const auto load = [&](const scalar_t* source) {
+    return kLanes == Lanes::kAll ? load_lanes(source) : load_lanes(source, p.lanes);
+  };
+  Vec sums[kTaps][kCross];
+  DEPTHWISE_UNROLL for (int i = 0; i < kTaps; ++i) {
+    DEPTHWISE_UNROLL for (int b = 0; b < kCross; ++b) {
+      sums[i][b] = Vec::loadu(p.sums + i * p.tap_step + b * p.cross_step);
+    }
+  }
+  for (int64_t repeat = 0; repeat < p.repeats; ++repeat) {
+    const scalar_t* const input = p.input + repeat * p.input_repeat_step;
+    const scalar_t* const grad = p.grad + repeat * p.grad_repeat_step;
+    for (int64_t j = p.first; j < p.last; ++j) {
+      // At both ends some taps have no position.
+      const bool inner = j >= kTaps - 1 && j < p.positions;
+      Vec grads[kTaps];
+      DEPTHWISE_UNROLL for (int i = 0; i < kTaps; ++i) {
+        const bool inside = inner || (j >= i && j - i < p.positions);
+        grads[i] = inside ? load(grad + (j - i) * p.grad_step) : Vec(acc_t(0));
+      }
+      DEPTHWISE_UNROLL for (int b = 0; b < kCross; ++b) {
+        const Vec values = load(input + j * p.input_step + p.offsets[b]);
+        DEPTHWISE_UNROLL for (int i = 0; i < kTaps; ++i) {
+          sums[i][b] = vec::fmadd(values, grads[i], sums[i][b]);
+        }
+      }
+    }
+  }
+  DEPTHWISE_UNROLL for (int i = 0; i < kTaps; ++i) {
+    DEPTHWISE_UNROLL for (int b = 0; b < kCross; ++b) {
+      sums[i][b].store(p.sums + i * p.tap_step + b * p.cross_step);
+    }
+  }
+}
+
+template <typename scalar_t>
+using ProductFunction = void (*)(const Products<scalar_t>&);
+
+template <typename scalar_t, Lanes kLanes, int kCross, int... kTapsLessOne>
+ProductFunction<scalar_t> choose_products(
+    int64_t taps,
+    std::integer_sequence<int, kTapsLessOne...> /*unused*/) {
+  static constexpr std::array<ProductFunction<scalar_t>, sizeof...(kTapsLessOne)> kFunctions = {
+      &add_products<scalar_t, kLanes, kTapsLessOne + 1, kCross>...};
+  return kFunctions[taps - 1];
+}
+
+// How many taps of the other dimension to take at once: 3, 5 and 7 whole, else by four.
+inline int64_t cross_taps_at_once(int64_t taps) {
+  return taps == 5 || taps == kMaxProductCross ? taps : std::min<int64_t>(taps, 4);
+}
+inline int64_t group_taps_at_once(int64_t taps, int64_t cross) {
+  return cross == 5 && taps == kMaxProductTaps ? taps
+                                               : std::min<int64_t>(taps, kMaxProductTapsOfSeven);
+}
+
+template <typename scalar_t, Lanes kLanes>
+ProductFunction<scalar_t> product_function(int64_t taps, int64_t cross) {
+  using Four = std::make_integer_sequence<int, kMaxProductTapsOfSeven>;
+  using Five = std::make_integer_sequence<int, kMaxProductTaps>;
+  switch (cross) {
+    case 1:
+      return choose_products<scalar_t, kLanes, 1>(taps, Four());
+    case 2:
+      return choose_products<scalar_t, kLanes, 2>(taps, Four());
+    case 3:
+      return choose_products<scalar_t, kLanes, 3>(taps, Four());
+    case 4:
+      return choose_products<scalar_t, kLanes, 4>(taps, Four());
+    case 5:
+      return choose_products<scalar_t, kLanes, 5>(taps, Five());
+    default:
+      return choose_products<scalar_t, kLanes, kMaxProductCross>(taps, Four());
+  }
+}
+
+} // namespace
+} // namespace at::native
