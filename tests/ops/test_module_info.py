@@ -18,6 +18,7 @@ pytest.importorskip("expecttest", reason="torch.testing._internal needs expectte
 import torch
 from module_cases import INFO, as_conv2d
 from torch import Tensor, nn
+from torch.nn.utils import prune
 from torch.testing._internal.common_device_type import instantiate_device_type_tests
 from torch.testing._internal.common_modules import ModuleInfo, ModuleInput, module_db, modules
 from torch.testing._internal.common_utils import (
@@ -77,8 +78,10 @@ class TestDepthwiseModule(TestCase):
                 return torch.func.functional_call(module, given, (x,))
 
             inputs = (x, *parameters.values())
-            self.assertTrue(gradcheck(call, inputs, check_forward_ad=True))
-            self.assertTrue(gradgradcheck(call, inputs))
+            # upstream's padding of other modes adds up gradients in any order on CUDA
+            order = 0.0 if module.padding_mode == "zeros" else 1e-12
+            self.assertTrue(gradcheck(call, inputs, check_forward_ad=True, nondet_tol=order))
+            self.assertTrue(gradgradcheck(call, inputs, nondet_tol=order))
 
     @modules([INFO], allowed_dtypes=[torch.float32, torch.float64])
     def test_gradients_are_those_of_conv2d(
@@ -93,6 +96,7 @@ class TestDepthwiseModule(TestCase):
             grad = torch.randn(*module(x).shape, 2, device=device, dtype=dtype)[..., 1]
             expected = torch.autograd.grad(reference(x), (x, *reference.parameters()), grad)
             for given in (x, gaps):
+                self.assertEqual(module(given), reference(x), msg=case.desc, **close)
                 actual = torch.autograd.grad(module(given), (given, *module.parameters()), grad)
                 self.assertEqual(actual, expected, msg=case.desc, **close)
 
@@ -159,6 +163,73 @@ class TestDepthwiseModule(TestCase):
             with freeze_rng_state():
                 theirs = as_fresh_conv2d(ours)
             self.assertEqual(dict(ours.named_parameters()), dict(theirs.named_parameters()))
+
+    @modules([INFO], allowed_dtypes=[torch.float32])
+    def test_conversions_keep_parameters_and_gradients(
+        self, device: str, dtype: torch.dtype, module_info: ModuleInfo, training: bool
+    ) -> None:
+        """To double, to the CPU and back; also where torch swaps what a parameter holds."""
+        swapping = torch.__future__.get_swap_module_params_on_conversion()
+        for swap in (False, True):
+            self.addCleanup(torch.__future__.set_swap_module_params_on_conversion, swapping)
+            torch.__future__.set_swap_module_params_on_conversion(swap)
+            for module, x, _ in self.each(module_info, device, dtype, training):
+                expected = module(x)
+                expected.sum().backward()
+                parameters = dict(module.named_parameters())
+                gradients = {name: p.grad for name, p in parameters.items()}
+                for step in ({"dtype": torch.float64}, {"dtype": dtype, "device": "cpu"}):
+                    module.to(**step)
+                self.assertEqual(module(x.cpu()), expected.cpu())
+                module.to(device)
+                for name, parameter in module.named_parameters():
+                    self.assertIs(parameter, parameters[name])
+                    self.assertEqual(parameter.grad, gradients[name])
+                self.assertEqual(module(x), expected)
+
+    @modules([INFO], allowed_dtypes=[torch.float32])
+    def test_training_and_evaluation_are_alike(
+        self, device: str, dtype: torch.dtype, module_info: ModuleInfo, training: bool
+    ) -> None:
+        """There is nothing in it that a mode could change."""
+        for module, x, _ in self.each(module_info, device, dtype, training):
+            self.assertEqual(module.training, training)
+            self.assertEqual(module.train(not training)(x), module.train(training)(x))
+
+    @modules([INFO], allowed_dtypes=[torch.float64])
+    def test_what_changes_a_weight_changes_ours_as_that_of_conv2d(
+        self, device: str, dtype: torch.dtype, module_info: ModuleInfo, training: bool
+    ) -> None:
+        """Parametrizations, pruning, and their removal."""
+        weight_norm = nn.utils.parametrizations.weight_norm
+        for module, x, case in self.each(module_info, device, dtype, training):
+            for change, undo in (
+                (weight_norm, lambda m: nn.utils.parametrize.remove_parametrizations(m, "weight")),
+                (lambda m: prune.l1_unstructured(m, "weight", 0.5),
+                 lambda m: prune.remove(m, "weight")),
+            ):  # fmt: skip
+                ours, theirs = copy.deepcopy(module), as_conv2d(module)
+                for each in (ours, theirs):
+                    change(each)
+                self.assertEqual(ours(x), theirs(x), msg=case.desc)
+                undo(ours)
+                self.assertEqual(ours(x), theirs(x), msg=case.desc)
+                self.assertIs(type(ours), nn.DepthwiseConv2dExt)
+
+    @modules([INFO], allowed_dtypes=[torch.float32])
+    def test_without_initialization_it_is_made_of_the_same_shapes(
+        self, device: str, dtype: torch.dtype, module_info: ModuleInfo, training: bool
+    ) -> None:
+        """skip_init, which needs that the constructor takes a device and passes it on."""
+        for module, _, case in self.each(module_info, device, dtype, training):
+            built = case.constructor_input
+            bare = nn.utils.skip_init(
+                nn.DepthwiseConv2dExt, *built.args, **built.kwargs, device=device, dtype=dtype
+            )
+            for name, parameter in bare.named_parameters():
+                wanted = module.get_parameter(name)
+                self.assertEqual(parameter.shape, wanted.shape)
+                self.assertEqual((parameter.device, parameter.dtype), (wanted.device, dtype))
 
 
 def as_fresh_conv2d(module: nn.DepthwiseConv2dExt) -> nn.Conv2d:
