@@ -2,6 +2,7 @@
 """Finds files of a configured tree that compile as one, for ci/unity-<version>.txt.
 
     ci/find_unity_groups.py TREE [--size 8] [--only REGEX] [--jobs 2] > ci/unity-2.6.0.txt
+    ci/find_unity_groups.py TREE --split OLD > ci/unity-2.6.0.txt
 
 TREE is a tree whose build directory is configured and whose sources are generated. Most of the time
 of a small file goes into headers that all files of a directory include; a group parses them once.
@@ -9,8 +10,12 @@ Every group that is printed has been through the compiler's front end as a whole
 complains of are taken out and tried with those of other groups. A file that passes alone only is
 not printed. Kernels that are compiled once a capability are tried for one and printed for each.
 
-That is not enough to trust a group: a name that two members define, each in a namespace of its own,
-may come to mean the other one without an error. Run the tests on the wheel before keeping a list.
+Passing the front end is not enough: a name that two members define, each in a namespace of its own,
+may come to mean the other one without an error. So files with such names are never tried as one
+(torchfork/cxxnames.py); run the tests on the wheel before keeping a list nevertheless.
+
+--split reads a list that was found before and takes its groups apart where names ask for it. It
+needs no compiler, and TREE need not be configured.
 """
 
 from __future__ import annotations
@@ -25,7 +30,11 @@ import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts" / "lib"))
+from torchfork.cxxnames import Headers, Names, Reader
 
 # Generated anew by each build, or not C++ of the tree's own.
 SKIPPED = re.compile(r"/(third_party|generated|cuda|mps|vulkan)/")
@@ -107,13 +116,32 @@ def complaints(files: list[File], kind: Kind) -> set[File]:
     return wrong if wrong and wrong != set(files) else set(files[1:])
 
 
-def group(files: list[File], kind: Kind, size: int) -> Iterator[list[File]]:
+@cache
+def names(source: Path) -> Names:
+    return Reader(source.read_text(encoding="utf-8")).names
+
+
+def undisturbed(files: list[File], headers: Headers, size: int) -> Iterator[list[File]]:
+    """The files in groups of at most `size` without names that mean another thing elsewhere."""
+    groups: list[list[File]] = []
+    for file in files:
+        for members in groups:
+            if len(members) < size and not any(
+                headers.disturbs(names(member.source), names(file.source)) for member in members
+            ):
+                members.append(file)
+                break
+        else:
+            groups.append([file])
+    yield from groups
+
+
+def group(files: list[File], kind: Kind, headers: Headers, size: int) -> Iterator[list[File]]:
     """Groups of at most `size` files that pass as one."""
     left = files
     for _ in range(ROUNDS):
         taken_out: list[File] = []
-        for start in range(0, len(left), size):
-            members = left[start : start + size]
+        for members in undisturbed(left, headers, size):
             while len(members) > 1:
                 wrong = complaints(members, kind)
                 if not wrong:
@@ -149,19 +177,46 @@ def kinds(tree: Path, only: str) -> dict[Kind, list[File]]:
     return found
 
 
+def headers_of(tree: Path) -> Headers:
+    roots = ("aten/src", "c10", "torch/csrc")
+    return Headers.read(path for root in roots for path in (tree / root).rglob("*.h*"))
+
+
+def split(tree: Path, old: Path, size: int) -> Iterator[list[str]]:
+    """Target and files of each group of an old list, taken apart where names ask for it."""
+    headers = headers_of(tree)
+    for line in old.read_text(encoding="utf-8").splitlines():
+        if line.startswith("#"):
+            continue
+        target, *members = line.split()
+        files = []
+        for member in members:
+            copy = CAPABILITY.fullmatch(member)
+            files.append(File(tree / member, tree / (copy[1] if copy else member)))
+        for kept in undisturbed(files, headers, size):
+            if len(kept) > 1:
+                yield [target, *(file.path.relative_to(tree).as_posix() for file in kept)]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("tree", type=Path)
     parser.add_argument("--size", type=int, default=8)
     parser.add_argument("--only", default="")
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--split", type=Path, metavar="OLD")
     options = parser.parse_args()
     tree = options.tree.resolve()
+    if options.split:
+        for words in split(tree, options.split, options.size):
+            print(*words)
+        return
+    headers = headers_of(tree)
 
     def run(item: tuple[Kind, list[File]]) -> None:
         kind, files = item
         count = 0
-        for members in group(sorted(files), kind, options.size):
+        for members in group(sorted(files), kind, headers, options.size):
             names = [file.path.relative_to(tree).as_posix() for file in members]
             copies = all(CAPABILITY.fullmatch(name) for name in names)
             for capability in CAPABILITIES if copies else (TRIED,):

@@ -22,7 +22,8 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 LAYERS = (
     ("checks",),  # runs in another interpreter, and so by itself
     ("errors",),
-    ("process", "files", "ui", "cache", "pytext", "rawzip", "markers", "buildlog", "supervise"),
+    ("process", "files", "ui", "cache", "rawzip", "markers", "buildlog", "supervise"),
+    ("pytext", "cxxnames"),
     ("releases", "additions", "pip"),
     ("bases",),
     ("traits", "toolchain", "upstream", "merged", "units", "ninjafile", "complaints", "cleanenv"),

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-import shutil
+import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -52,10 +53,9 @@ FILES = {
 
 
 @pytest.fixture(scope="module")
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The command of each compiled file, by its name; the library has been linked."""
-    cmake = shutil.which("cmake")
-    assert cmake, "cmake is not there"
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The project's directory; its library has been linked."""
+    tools = Path(sys.executable).parent  # the environment of the tests has both
     tree = tmp_path_factory.mktemp("tree")
     for name, text in FILES.items():
         path = tree / name
@@ -65,19 +65,36 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     settings = {
         "CMAKE_BUILD_TYPE": "Release",
         "CMAKE_EXPORT_COMPILE_COMMANDS": "ON",
+        "CMAKE_MAKE_PROGRAM": tools / "ninja",
         "CMAKE_PROJECT_Torch_INCLUDE": SUPPORT,
         "CMAKE_TORCHFORK_GENERATED": "-O1",
         "CMAKE_TORCHFORK_GLUE": "-Og",
         "CMAKE_TORCHFORK_UNITY": tree / "groups.txt",
     }
     given = [f"-D{name}={value}" for name, value in settings.items()]
-    subprocess.run([cmake, "-S", tree, "-B", build, *given], check=True)
+    cmake = str(tools / "cmake")
+    subprocess.run([cmake, "-S", tree, "-B", build, "-G", "Ninja", *given], check=True)
     subprocess.run([cmake, "--build", build], check=True)
-    commands = json.loads((build / "compile_commands.json").read_text())
+    return tree
+
+
+@pytest.fixture(scope="module")
+def compiled(built: Path) -> dict[str, str]:
+    """The command of each compiled file, by its name."""
+    commands = json.loads((built / "build" / "compile_commands.json").read_text())
     return {
-        Path(entry["file"]).resolve().relative_to(tree).as_posix(): entry["command"]
+        Path(entry["file"]).resolve().relative_to(built).as_posix(): entry["command"]
         for entry in commands
     }
+
+
+@pytest.fixture(scope="module")
+def order(built: Path) -> list[str]:
+    """Files in the order in which their objects are linked."""
+    rules = (built / "build" / "build.ninja").read_text().replace("$\n", " ")
+    link = re.search(r"^build \S*libtorch_cpu\.so: \S+ (.*)$", rules, re.MULTILINE)
+    assert link
+    return [Path(word).name.split(".")[0] for word in link[1].split() if word.endswith(".o")]
 
 
 def test_members_compile_as_one_with_their_own_flags(compiled: dict[str, str]) -> None:
@@ -90,6 +107,10 @@ def test_a_file_with_other_flags_compiles_alone(compiled: dict[str, str]) -> Non
     assert "-DODD" not in compiled["build/torchfork/unity2.cpp"]
     assert "torch/csrc/jit/passes/x.cpp" not in compiled
     assert "aten/two.cpp" in compiled
+
+
+def test_a_group_is_linked_where_its_first_member_was(order: list[str]) -> None:
+    assert order == ["unity1", "one", "two", "unity2", "odd", "VariableType"]
 
 
 def test_levels_come_last_and_reach_the_groups(compiled: dict[str, str]) -> None:

@@ -70,13 +70,8 @@ def ninja_text(
     traits: Traits,
     toolchain: Toolchain,
     units: Sequence[Unit],
-    preludes: Sequence[str] = (),
 ) -> str:
-    """The build file.
-
-    preludes: headers, relative to the build directory, each precompiled for the units whose flags
-        include it; their other flags must be the same.
-    """
+    """The build file."""
     shared = [*common_flags(base, traits, toolchain), *include_flags(base)]
     python = base.interpreter.include
     maps = _prefix_maps(base)
@@ -111,30 +106,8 @@ def ninja_text(
             "  description = $out",
         ]
         lines[1] += " " + " ".join(map(_quote, cuda_include))  # the generated CUDA registrations
-    if preludes:
-        lines += [
-            "rule prelude",
-            f"  command = {launcher}{cxx_command} -MMD -MF $out.d $cxxflags $flags "
-            "-x c++-header -c $in -o $out",
-            "  depfile = $out.d",
-            "  deps = gcc",
-            "  description = $out",
-        ]
-    for prelude in preludes:
-        first = next(unit for unit in units if prelude in unit.flags)
-        lines += [
-            f"build {_path(prelude)}.gch: prelude {_path(prelude)}",
-            "  flags = " + " ".join(_without(prelude, first.flags)),
-        ]
     for unit in units:
-        needed = [f"{_path(prelude)}.gch" for prelude in preludes if prelude in unit.flags]
-        after = f" | {' '.join(needed)}" if needed else ""
-        lines.append(f"build {_path(unit.object)}: {unit.rule} {_path(unit.source)}{after}")
+        lines.append(f"build {_path(unit.object)}: {unit.rule} {_path(unit.source)}")
         lines.append("  flags = " + " ".join(map(_quote, unit.flags)))
     lines.append("build objects: phony " + " ".join(_path(unit.object) for unit in units))
     return "\n".join([*lines, "default objects", ""])
-
-
-def _without(prelude: str, flags: Sequence[str]) -> list[str]:
-    """The flags of a unit but for those that include the prelude."""
-    return [_quote(flag) for flag in flags if flag not in ("-include", prelude)]

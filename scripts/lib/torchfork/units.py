@@ -13,8 +13,8 @@ SUPPORT = Path(__file__).resolve().parent / "support"
 # Compilers run in layout.build and are given these relative paths: objects hold no trace of where
 # they were built, and a compiler cache knows them again in another directory.
 ADDITIONS_LINK = "../include/ATen"
-CORE_SUPPORT = ("core_support.cpp", "functorch_support.cpp", "portability.cpp")
-PYTHON_SUPPORT = ("module.cpp", "portability.cpp", "python_support.cpp")
+CORE_SUPPORT = ("core.cpp", "portability.cpp")
+PYTHON_SUPPORT = ("portability.cpp", "python.cpp")
 
 # What upstream's cmake/Codegen.cmake compiles native/cpu with, one object a capability.
 CAPABILITIES = {
