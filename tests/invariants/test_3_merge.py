@@ -64,7 +64,7 @@ MOMENTS = {
     "while it is generated": ("work/*/.generated.*/all/ATen", 0.0),
     "when it was generated": ("work/*/sources/ATen", 0.0),
     "while headers are assembled": ("work/*/overlay/torch/include/ATen/ops", 0.0),
-    "while it is compiled": ("work/*/build/support/*.o", 0.1),
+    "while it is compiled": ("work/*/build/support/*/*.o", 0.1),
     "while the wheel is packed": ("out/.torch-*", 0.01),
 }
 

@@ -226,6 +226,14 @@ def test_a_python_without_official_wheels_is_told_before_the_network(
     assert not (tmp_path / "cache").exists()
 
 
+CONSTRAINED = """\
+The conflict is caused by:
+    The user requested torch==9.1.0
+    The user requested (constraint) torch<=9.0.1
+ERROR: ResolutionImpossible
+"""
+
+
 @pytest.mark.parametrize(
     ("text", "kind", "word"),
     [
@@ -234,6 +242,7 @@ def test_a_python_without_official_wheels_is_told_before_the_network(
         ("ERROR: THESE PACKAGES DO NOT MATCH THE HASHES", HashMismatchError, "not the bytes"),
         ("OSError: [Errno 28] No space left on device", OutputError, "disk is full"),
         ("ERROR: No matching distribution found", DownloadError, "found no wheel"),
+        (CONSTRAINED, DownloadError, "settings rule out torch 9.1.0: torch<=9.0.1"),
     ],
 )
 def test_pips_failures_are_told_apart(

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import gzip
 import struct
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sample_additions as sample
 import sample_wheel
 
-from torchfork import cli, errors, releases
+from torchfork import cli, errors, files, releases
 from torchfork.bases import interpreter, macho
 from torchfork.commands import rebase
 from torchfork.errors import BaseRefusedError, CompileError, RebaseError, UsageError
-from torchfork.matrix import changes, findings, lighter, runner, subjects
+from torchfork.matrix import afterwards, changes, findings, lighter, runner, subjects
+from torchfork.matrix import exports as exports_module
 from torchfork.matrix.model import (
     FAILED,
     NOT_ASKED,
@@ -28,7 +32,7 @@ from torchfork.matrix.model import (
     subject_from_json,
     subject_to_json,
 )
-from torchfork.report import markdown, page, tables, terminal
+from torchfork.report import chain, markdown, page, tables, terminal
 from torchfork.toolchain import Cuda, Toolchain
 from torchfork.ui import Ui
 from torchfork.units import Unit
@@ -143,6 +147,22 @@ def test_markdown_says_who_is_needed_and_keeps_its_table() -> None:
     assert "Nothing." in markdown.render(matrix(subject()))
 
 
+def test_the_chain_says_each_step_and_who_is_needed_and_names_no_path(tmp_path: Path) -> None:
+    steps = matrix(subject(), replace(subject("9.2.0", fails="d"), changes=CHANGED))
+    written = tmp_path / "chain.md"
+    with pytest.raises(RebaseError):
+        rebase.report(steps, replace(options(tmp_path), chain=written), Ui())
+    text = written.read_text(encoding="utf-8")
+    rows = [line.split(" | ") for line in text.splitlines() if line.startswith("| ")]
+    assert [row[0] for row in rows] == ["| step", "| ---", "| 9.1.0", "| 9.1.0 → 9.2.0"]
+    assert rows[2][3:] == ["1 as they are", "✓a ✓b ✓c ✓d", "nothing |"]
+    assert rows[3][1:3] == ["+3", "schemas that the operators here touch: 1"]
+    assert rows[3][4:] == ["✓a ✓b ✓c ✗d", "anchor gone |"]
+    assert "- torch 9.2.0, tier (d), anchor gone: Find where the list went." in text
+    assert FOUND.where not in text and "torch.whl" not in text
+    assert chain.render(matrix(subject())).endswith("## What needed a person\n\nNothing.\n")
+
+
 def test_the_terminal_says_state_in_words(capfd: pytest.CaptureFixture[str]) -> None:
     from rich.console import Console
 
@@ -183,6 +203,34 @@ def test_changes_say_only_what_changed() -> None:
     }
 
 
+def exporting(work: Path, name: str, exports: Sequence[str], **facts: Any) -> SubjectResult:
+    """A subject whose libraries export these signatures."""
+    told = {"operators": 1, "tags": [], "dispatch_keys": [], "touched": {}, "templates": {},
+            "validations": [], "identity": name, **facts}  # fmt: skip
+    files.write_bytes(exports_module.kept(name, work), gzip.compress("\n".join(exports).encode()))
+    return replace(subject(name, fails="" if "needed" in facts else "d"), facts=told)
+
+
+def test_symbols_that_upstream_hides_meanwhile_are_told_even_where_the_tier_failed(
+    tmp_path: Path,
+) -> None:
+    exported = ["at::here()", "at::hidden()", "at::asked_before()"]
+    local = "c10::thread_local_and_never_exported"
+    before = exporting(tmp_path, "9.1.0", exported, needed=[*exported, local])
+    needed = ["at::here()", "at::hidden()", local]
+    after = exporting(tmp_path, "9.2.0", [*exported[:1]], needed=needed)
+    failed = exporting(tmp_path, "9.3.0", ["at::here()"])
+    pins = sample_wheel.releases(tmp_path / "releases.toml")
+    found = afterwards.compare([before, after], pins, tmp_path)
+    assert found[1].changes["sections"]["hidden"] == ["- at::hidden()"]
+    # What a release that failed would need is not known: all that the one before it needed.
+    (_, red) = afterwards.compare([before, failed], pins, tmp_path)
+    assert red.changes["sections"]["hidden"] == ["- at::asked_before()", "- at::hidden()"]
+    assert "hides now" in page.render(matrix(*found)) and "hidden()" in markdown.render(
+        matrix(*found)
+    )
+
+
 def test_what_is_named_becomes_the_right_kind_of_subject(tmp_path: Path) -> None:
     pins = releases.load()
     words = [str(tmp_path), "nightly/torch-9.whl", "main", pins.default]
@@ -210,7 +258,7 @@ def test_a_toolkit_that_does_not_fit_leaves_cuda_out_of_a_check_and_says_so(
     monkeypatch.setattr(lighter.toolchain, "find", find)
     found = lighter.tools(base, {}, 2, final=False)
     assert found.cuda is None and found.cuda_note == "the CUDA toolkit is 13.0"
-    assert found.jobs == 2 and found.launcher.endswith(" ccache")
+    assert found.jobs == 2 and found.launcher == TOOLS.launcher
     with pytest.raises(errors.ToolkitMismatchError):
         lighter.tools(base, {}, 2, final=True)
 
@@ -227,68 +275,75 @@ def test_a_check_compiles_cuda_for_one_architecture(
     assert whole is not None and len(whole.gencode) == 2
 
 
-def test_only_generated_files_are_given_the_shared_headers(tmp_path: Path) -> None:
-    generated = Unit("a", "generated/A.cpp.o", "cxx", ("-O2",), False, False)
-    ours = Unit("b", "additions/native/cpu/B.cpp.AVX2.o", "cxx", ("-O3", "-mavx2"), False, True)
-    checked = lighter.units([generated, ours], "shared.h", "vectors.h")
-    assert checked[0].flags == ("-O0", "-include", "shared.h")
+def test_vector_kernels_alone_are_given_the_missing_declarations() -> None:
+    plain = Unit("a", "generated/A.cpp.o", "cxx", ("-O2",), False, False)
+    vector = Unit("b", "additions/native/cpu/B.cpp.AVX2.o", "cxx", ("-O3", "-mavx2"), False, True)
+    checked = lighter.units([plain, vector], "vectors.h")
+    assert checked[0].flags == ("-O0",)
     assert checked[1].flags == ("-O0", "-mavx2", "-include", "vectors.h")
 
 
-def test_shared_headers_leave_out_what_a_condition_or_an_operator_brings(tmp_path: Path) -> None:
-    text = (
-        "#include <ATen/Tensor.h>\n#ifndef X\n#include <ATen/Operators.h>\n#endif\n"
-        "#include <ATen/ops/mul.h>\n#include <Python.h>\n"
-    )
-    (tmp_path / "A.cpp").write_text(text)
-    assert lighter.write_prelude(tmp_path, tmp_path, ["A.cpp"]) == "prelude/shared.h"
-    written = (tmp_path / "prelude" / "shared.h").read_text()
-    assert written.index("Python.h") < written.index("ATen/Tensor.h")
-    assert "Operators.h" not in written and "mul.h" not in written
+class Sources:
+    """Source files with their units, in a build directory."""
+
+    def __init__(self, build: Path) -> None:
+        self.build = build
+
+    def unit(
+        self, name: str, text: str = "", *flags: str, ours: bool = False, python: bool = False
+    ) -> Unit:
+        (self.build / f"{name}.cpp").write_text(text)
+        top = "additions/native/cpu" if ours else "generated/autograd"
+        given = ("-O0", *flags)
+        return Unit(f"{name}.cpp", f"{top}/{name}.o", "cxx", given, python, ours)
 
 
 def test_only_what_hides_nothing_is_compiled_as_one(tmp_path: Path) -> None:
-    build = tmp_path / "build"
-    build.mkdir()
-
-    def unit(name: str, text: str, *flags: str, ours: bool = False, python: bool = False) -> Unit:
-        (build / f"{name}.cpp").write_text(text)
-        top = "additions/native/cpu" if ours else "generated/autograd"
-        rule = ("-O0", *flags)
-        return Unit(f"{name}.cpp", f"{top}/{name}.o", "cxx", rule, python, ours)
-
-    together = [unit("A", ""), unit("B", "")]
+    unit = Sources(tmp_path).unit
+    together = [unit("A"), unit("B")]
     vectors = [unit(f"K{n}", "", "-mavx2", ours=True) for n in range(2)]
     alone = [
-        unit("Structured", "struct structured_f final {"),
-        unit("Python", "", python=True),
-        unit("Registration", "void resize_out(const Tensor& out) {}"),
-        unit("Methods", "static PyObject * THPVariable_f(PyObject* self) {}", python=True),
-        unit("Kernel", "", ours=True),
+        unit("Python", python=True),
+        unit("Kernel", ours=True),
+        unit("Other", ours=True),
         unit("Wide", "", "-mavx512f", ours=True),
     ]
-    found = lighter.unite([*together, *vectors, *alone], build)
+    found = lighter.unite([*together, *vectors, *alone], tmp_path)
     assert [u for u in found if not u.object.startswith("united/")] == alone
     generated, kernels = (u for u in found if u.object.startswith("united/"))
     assert (generated.ours, kernels.ours, kernels.flags) == (False, True, ("-O0", "-mavx2"))
-    text = (build / generated.source).read_text()
-    assert text.index('"../A.cpp"') < text.index("#undef TORCH_ASSERT") < text.index('"../B.cpp"')
+    text = (tmp_path / generated.source).read_text()
+    assert text.index('"A.cpp"') < text.index("#undef TORCH_ASSERT") < text.index('"B.cpp"')
+    assert '#include "../K0.cpp"' in (tmp_path / kernels.source).read_text()
 
 
-def test_bindings_compile_as_one_but_for_those_of_one_name(tmp_path: Path) -> None:
-    def unit(name: str) -> Unit:
-        binding = "static PyObject * THPVariable_f(PyObject* self) {}\n"
-        initializer = "static int torchfork_initializer;\n"
-        (tmp_path / name).write_text(initializer + (binding if "functions_" in name else ""))
-        return Unit(name, f"generated/autograd/{name}.o", "cxx", ("-O0",), True, False)
+KERNEL = """\
+void resize_out(const Tensor& out) {{}}
+struct structured_swing_out final : public at::{space}::structured_swing_out {{}};
+at::Tensor wrapper_{space}_swing() {{ structured_swing_out op; resize_out(op.out()); }}
+"""
+BINDING = """\
+static PyObject * THPVariable_swing(PyObject* self) {{ return THPVariable_Wrap({how}); }}
+static PyMethodDef torchfork_methods[] = {{ {{"swing", THPVariable_swing}} }};
+"""
 
-    methods = unit("python_nn_functions_0.cpp")
-    names = ("python_return_types.cpp", "python_torch_functions_0.cpp", "python_functions.cpp")
-    kept, together = lighter.unite([*map(unit, names), methods], tmp_path)
-    assert kept == methods and together.python
-    text = (tmp_path / together.source).read_text()
-    assert "#define torchfork_initializer torchfork_initializer_0" in text
-    assert all(f'"../{name}"' in text for name in names)
+
+def test_what_files_define_under_one_name_gets_names_of_its_own(tmp_path: Path) -> None:
+    unit = Sources(tmp_path).unit
+    kernels = [unit(f"Register{key}", KERNEL.format(space=key)) for key in ("CPU", "Meta")]
+    bindings = [unit(how, BINDING.format(how=how), python=True) for how in ("called", "bound")]
+    made = lighter.unite([*kernels, *bindings], tmp_path)
+    assert [one.python for one in made] == [False, True]
+    registrations, python = ((tmp_path / one.source).read_text() for one in made)
+    for number, space in enumerate(("CPU", "Meta")):
+        own = f"structured_swing_out_{number}"
+        assert f"struct {own} final : public at::{space}::structured_swing_out {{" in registrations
+        assert f"{{ {own} op; resize_out_{number}(op.out()); }}" in registrations
+        assert f"void resize_out_{number}(" in registrations
+    for number, how in enumerate(("called", "bound")):
+        own = f"THPVariable_swing_{number}"
+        assert f"{own}(PyObject* self) {{ return THPVariable_Wrap({how}); }}" in python
+        assert f'torchfork_methods_{number}[] = {{ {{"swing", {own}}} }};' in python
 
 
 def test_exported_names_are_read_from_a_macos_library(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ _IRRELEVANT = {
     "PIP_VERBOSE",
 }
 
+_CONSTRAINT = re.compile(r"The user requested \(constraint\) (\S.*)")
 _NO_NETWORK = re.compile(
     r"NewConnectionError|NameResolutionError|Temporary failure in name resolution|ConnectTimeout"
     r"|Could not fetch URL|connection error|Network is unreachable|Failed to establish|ProxyError"
@@ -106,6 +107,13 @@ def download_error(
             where=outcome.command,
             why=why,
             next="clear pip's cache (pip cache purge) and run the same command again",
+        )
+    if limit := _CONSTRAINT.search(text):
+        return DownloadError(
+            f"pip's settings rule out {what}: {limit[1]}",
+            where=outcome.command,
+            why="a constraint of pip's asks for another release: 'pip config list' names its file",
+            next="lift the constraint, or for one command: PIP_CONSTRAINT=/dev/null COMMAND",
         )
     return DownloadError(
         _failure(text, what),

@@ -14,7 +14,7 @@ from ..bases import interpreter
 from ..errors import RebaseError, UsageError
 from ..matrix import runner, subjects
 from ..matrix.model import TIERS, Matrix
-from ..report import markdown, page, terminal
+from ..report import chain, markdown, page, terminal
 from ..ui import Ui
 from .options import PROJECT, UPSTREAM, add_additions
 
@@ -37,6 +37,7 @@ class RebaseOptions:
     repository: str
     jobs: int | None
     fresh: bool
+    chain: Path | None = None
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -60,6 +61,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--report", type=Path, default=PROJECT / ".torchfork" / "report", metavar="DIR",
         help="where matrix.{html,md,json} go",
+    )  # fmt: skip
+    parser.add_argument(
+        "--chain", type=Path, metavar="FILE",
+        help="write a short log, release by release, that is worth keeping",
     )  # fmt: skip
     parser.add_argument(
         "--work", type=Path, default=DEFAULT_WORK, metavar="DIR",
@@ -87,6 +92,7 @@ def _run(options: argparse.Namespace, ui: Ui) -> None:
             repository=options.repository,
             jobs=options.jobs,
             fresh=options.fresh,
+            chain=options.chain,
         ),
         ui,
     )
@@ -134,6 +140,8 @@ def report(matrix: Matrix, options: RebaseOptions, ui: Ui) -> None:
     files.write_json(options.report / "matrix.json", matrix.to_json())
     files.write_text(options.report / "matrix.md", markdown.render(matrix))
     files.write_text(options.report / "matrix.html", page.render(matrix))
+    if options.chain:
+        files.write_text(options.chain, chain.render(matrix))
     terminal.show(matrix, Console(highlight=False))
     ui.note(f"report: {options.report / 'matrix.html'} (also matrix.md, matrix.json)")
     red = [subject for subject in matrix.subjects if subject.red]

@@ -3,36 +3,33 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from .. import files, toolchain
+from .. import files, ninjafile, toolchain
 from ..bases.base import Base
 from ..errors import ToolkitMismatchError, ToolMissingError
 from ..stages import symbols
 from ..stages.symbols import Symbols
 from ..toolchain import Toolchain
-from ..units import Generated, Layout, Unit
+from ..units import Layout, Unit
+from .including import Headers
 
 # Objects that nobody runs: names and types are checked, nothing is optimised.
 _FLAGS = {"-O3": "-O0", "-O2": "-O0"}
-_PRELUDE = "prelude/shared.h"
+# What is compiled as one, in the order in which it is tried.
+UNITED = ("all that may be", "what the generator made", "nothing")
 _VECTORS = "prelude/vectors.h"
-# Headers that more than this part of the files include are worth it. Measured on 2.13.0: with those
-# of half a file's neighbours 0.3 GB that save 2.5 s of 4 to 8 s a file and cost 9 s once; with all
-# that two files share 0.6 GB, which take as long to read as they save.
-_SHARED_BY = 1 / 4
-_UNDEFINED = ("#undef TORCH_ASSERT_ONLY_METHOD_OPERATORS", "#undef TORCH_ASSERT_NO_OPERATORS")
-# What several generated files define, each for itself.
-_ALONE = re.compile(
-    r"^(?:\s*struct structured_|\w+ (?:resize_out|check_inplace|create_out)\()", re.MULTILINE
+_UNDEFINED = "#undef TORCH_ASSERT_ONLY_METHOD_OPERATORS\n#undef TORCH_ASSERT_NO_OPERATORS\n"
+# What generated files define under one name, each for itself: structured kernels, helpers of
+# registrations, bindings, and the objects that the tool's own text adds.
+_OWN = re.compile(
+    r"^(?:struct (structured_\w+)|static PyObject ?\* ?(THPVariable_\w+)\("
+    r"|\S.* (create_out|resize_out|check_inplace|maybe_create_proxy)\("
+    r"|static .*\b(torchfork_initializer|torchfork_methods|torchfork_table)\b)",
+    re.MULTILINE,
 )
-_BINDING = re.compile(r"^static PyObject ?\* ?THPVariable_", re.MULTILINE)
-# Objects that the tool's own text adds to several files.
-_RENAMED = ("torchfork_initializer", "torchfork_methods", "torchfork_table")
-# What has ccache take precompiled headers, as its manual asks for.
-_CCACHE = "CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime ccache"
 
 
 def tools(base: Base, env: Mapping[str, str], jobs: int, *, final: bool) -> Toolchain:
@@ -51,123 +48,113 @@ def tools(base: Base, env: Mapping[str, str], jobs: int, *, final: bool) -> Tool
         return found
     if found.cuda is not None:
         found = replace(found, cuda=replace(found.cuda, gencode=found.cuda.gencode[:1]))
-    if found.launcher == "ccache":
-        found = replace(found, launcher=_CCACHE)
     return found if env.get("MAX_JOBS") else replace(found, jobs=jobs)
 
 
-def lighten(
-    base: Base,
-    all_units: Sequence[Unit],
-    chosen: Sequence[Generated],
-    layout: Layout,
-    *,
-    united: bool,
-) -> tuple[list[Unit], list[str]]:
-    """The objects with the flags of a check, and the headers to precompile for them.
+def lighten(base: Base, all_units: Sequence[Unit], layout: Layout, united: str) -> list[Unit]:
+    """The objects with the flags of a check.
 
-    united: compile several files as one where that can only fail, never pass what fails alone.
+    united: one of UNITED; several files as one, where that can only fail, never pass what fails
+        alone.
     """
-    prelude = write_prelude(layout.sources, layout.build, [item.name for item in chosen])
-    objects = units(all_units, prelude, write_vectors(base, layout.build))
-    if united:
-        objects = unite(objects, layout.build)
-    return objects, [prelude] if prelude else []
+    objects = units(all_units, write_vectors(base, layout.build))
+    if united == UNITED[2]:
+        return objects
+    if united == UNITED[1]:
+        return unite(objects, layout.build)
+    overlay = layout.overlay / "torch" / "include"
+    folders = [layout.additions_include, overlay, layout.private, base.include]
+    api = [folder / ninjafile.API_INCLUDE for folder in (overlay, base.include)]
+    return unite(objects, layout.build, Headers([*folders, *api], layout.additions_include))
 
 
-def units(all_units: Sequence[Unit], prelude: str, vectors: str = "") -> list[Unit]:
+def units(all_units: Sequence[Unit], vectors: str = "") -> list[Unit]:
     """The objects with the flags of a check.
 
     vectors: a header for the vector kernels, as write_vectors has it.
-
-    Only generated files are given the prelude. What a person wrote must find its own includes: a
-    header that upstream no longer includes from another one is what breaks kernels most often.
     """
     checked = []
     for unit in all_units:
         flags = tuple(_FLAGS.get(flag, flag) for flag in unit.flags)
-        if prelude and unit.rule == "cxx" and unit.object.startswith("generated/"):
-            flags += ("-include", prelude)
+        if unit.object.startswith("support/"):
+            flags += ("-w",)  # as generated files, which they may be compiled with
         if vectors and any(flag.startswith("-mavx") for flag in flags):
             flags += ("-include", vectors)
         checked.append(replace(unit, flags=flags))
     return checked
 
 
-def unite(all_units: Sequence[Unit], build: Path) -> list[Unit]:
-    """The units with those in one that parse the same headers.
+def unite(all_units: Sequence[Unit], build: Path, headers: Headers | None = None) -> list[Unit]:
+    """The units with those in one that parse the same headers, which is most of their compilation.
 
-    These are generated files, which include what the generator says, and kernels for vectors, whose
-    own includes are tried by their DEFAULT objects. Structured kernels and the helpers of
-    registrations have the same names in several generated files, which therefore stay alone.
+    These are generated files, which include what the generator says, after the support files; and
+    kernels for vectors, whose own includes are tried by their DEFAULT objects. What else a person
+    wrote must find its own includes, for a header that upstream no longer includes from another one
+    is what breaks kernels most often: it stands first, or after what cannot lend it a name. Without
+    `headers` it stays alone.
     """
-    groups: dict[tuple[str, bool, tuple[str, ...]], list[Unit]] = {}
+    groups: dict[tuple[str, tuple[str, ...]], list[Unit]] = {}
     for unit in all_units:
-        kind = _united_as(unit, build)
-        if kind:
-            groups.setdefault((kind, unit.python, unit.flags), []).append(unit)
+        if kind := _united_as(unit):
+            groups.setdefault((kind, unit.flags), []).append(unit)
+    found = [(kind, members) for (kind, _), members in groups.items()]
+    if headers:
+        found += [("own", members) for members in _companies(all_units, build, headers)]
     gone: set[Unit] = set()
     made: list[Unit] = []
-    for (kind, python, flags), members in groups.items():
+    for kind, members in found:
         if len(members) > 1:
             name = f"united/{kind}{len(made)}.cpp"
-            lines = [_included(unit, number) for number, unit in enumerate(members)]
-            files.write_if_changed(build / name, "".join(lines))
-            made.append(Unit(name, f"{name}.o", "cxx", flags, python, members[0].ours))
+            members.sort(key=lambda unit: not unit.object.startswith("support/"))
+            texts = [_member(unit, number, build) for number, unit in enumerate(members)]
+            files.write_if_changed(build / name, "".join(texts))
+            made.append(replace(members[0], source=name, object=f"{name}.o"))
             gone.update(members)
     return [*(unit for unit in all_units if unit not in gone), *made]
 
 
-def _included(unit: Unit, number: int) -> str:
-    """A member of a united file; what each of them defines under one name gets one of its own."""
-    before = "".join(f"#define {name} {name}_{number}\n" for name in _RENAMED)
-    after = "\n".join([*_UNDEFINED, *(f"#undef {name}" for name in _RENAMED)])
-    return f'{before}#include "../{unit.source}"\n{after}\n'
+def _companies(all_units: Sequence[Unit], build: Path, headers: Headers) -> list[list[Unit]]:
+    """The additions' own files, each put after others that cannot lend it a name."""
+    own = [unit for unit in all_units if unit.rule == "cxx" and unit.ours and not _united_as(unit)]
+    sources = {unit: headers.source(build / unit.source) for unit in own}
+    companies: list[list[Unit]] = []
+    for unit in sorted(own, key=lambda unit: (len(sources[unit].reaches), unit.object)):
+        for members in companies:
+            before = [sources[member] for member in members]
+            if unit.flags == members[0].flags and sources[unit].may_follow(before):
+                members.append(unit)
+                break
+        else:
+            companies.append([unit])
+    return companies
 
 
-def _united_as(unit: Unit, build: Path) -> str:
+def _united_as(unit: Unit) -> str:
     """What kind of unit may be compiled with others of its kind; '' for none."""
     if unit.rule != "cxx":
         return ""
     if unit.ours:
         return "vectors" if any(flag.startswith("-mavx") for flag in unit.flags) else ""
-    folder, name = unit.object.split("/")[:2], Path(unit.source).name
-    if folder[0] != "generated":
+    if not unit.object.startswith(("generated/", "support/")) or "portability" in unit.object:
         return ""
-    text = (build / unit.source).read_text(encoding="utf-8")
-    if unit.python:
-        # Functions and methods have bindings of the same names.
-        alone = _BINDING.search(text) and not name.startswith("python_torch_functions")
-        return "" if alone else "python"
-    return "" if _ALONE.search(text) else folder[1]
+    return "python" if unit.python else "generated"
 
 
-def write_prelude(sources: Path, build: Path, names: Sequence[str]) -> str:
-    """A header of what several generated files include; its path from the build directory.
-
-    Four fifths of a generated file's compilation is upstream's headers, and most are the same ones.
-    '' where there is nothing to share.
-    """
-    counted: dict[str, int] = {}
-    for name in names:
-        text = (sources / name).read_text(encoding="utf-8")
-        for include in dict.fromkeys(_unconditional_includes(text)):
-            counted[include] = counted.get(include, 0) + 1
-    shared = [include for include, count in counted.items() if count > _SHARED_BY * len(names)]
-    # Python's header defines macros of the C library and has to come before it.
-    shared.sort(key=lambda include: "Python.h" not in include)
-    if not shared:
-        return ""
-    # Some of upstream's headers define what others of them refuse to be included after.
-    lines = [line for include in shared for line in (include, *_UNDEFINED)]
-    files.write_if_changed(build / _PRELUDE, "\n".join(["#pragma once", *lines, ""]))
-    return _PRELUDE
+def _member(unit: Unit, number: int, build: Path) -> str:
+    """One file's text in a united one."""
+    if not unit.object.startswith("generated/"):
+        return f'#include "../{unit.source}"\n{_UNDEFINED}'
+    text = _renamed((build / unit.source).read_text(encoding="utf-8"), number)
+    return f'#line 1 "{unit.source}"\n{text}\n{_UNDEFINED}'
 
 
-def remove_precompiled(build: Path, preludes: Iterable[str]) -> None:
-    """Delete the precompiled headers: half a GB for each release, made again in seconds."""
-    for prelude in preludes:
-        (build / f"{prelude}.gch").unlink(missing_ok=True)
+def _renamed(text: str, number: int) -> str:
+    """A generated text in which what it defines for itself has a name of its own."""
+    names = {name for found in _OWN.findall(text) for name in found if name}
+    if not names:
+        return text
+    # Not those with a namespace before them: a structured kernel's class may have the name of ours.
+    return re.sub(rf"(?<![:\w])({'|'.join(sorted(names))})\b", rf"\1_{number}", text)
 
 
 def write_vectors(base: Base, build: Path) -> str:
@@ -196,18 +183,6 @@ def _returned(name: str) -> str:
 
 def _words(path: Path) -> set[str]:
     return set(re.findall(r"\bSleef_\w+", path.read_text("utf-8"))) if path.is_file() else set()
-
-
-def _unconditional_includes(text: str) -> Iterator[str]:
-    """The #include lines outside every #if; operators' own headers differ from file to file."""
-    depth = 0
-    for line in text.splitlines():
-        if re.match(r"\s*#\s*if", line):
-            depth += 1
-        elif re.match(r"\s*#\s*endif", line):
-            depth -= 1
-        elif not depth and re.match(r"\s*#\s*include\s", line) and "ATen/ops/" not in line:
-            yield line.strip()
 
 
 def needed_signatures(objects: Iterable[Symbols]) -> list[str]:

@@ -157,7 +157,7 @@ def compile_all(run: Carried) -> str:
         )
     objects = units.all_units(run.chosen, run.additions, tools)
     if run.final:
-        _compile(run, tools, objects, [])
+        _compile(run, tools, objects)
     else:
         objects = _compile_lightly(run, tools, objects)
     run.step("compare declared and defined kernels")
@@ -174,21 +174,20 @@ def compile_all(run: Carried) -> str:
 def _compile_lightly(run: Carried, tools: Toolchain, objects: list[Unit]) -> list[Unit]:
     """Compile for the check alone; what does not pass together has the last word one by one."""
     compile_stage.link_additions(run.additions, run.layout.additions_include)  # to be read there
-    for united in (True, False):
-        light, preludes = lighter.lighten(run.base, objects, run.chosen, run.layout, united=united)
+    for united in lighter.UNITED:
+        light = lighter.lighten(run.base, objects, run.layout, united)
         try:
-            _compile(run, tools, light, preludes)
+            _compile(run, tools, light)
             break
         except CompileError:
-            if not united:
+            if united == lighter.UNITED[-1]:
                 raise
-            run.log.append("not as one; once more, file by file")
-    lighter.remove_precompiled(run.layout.build, preludes)
+            run.log.append(f"not with {united} as one; once more")
     return light
 
 
-def _compile(run: Carried, tools: Toolchain, objects: list[Unit], preludes: list[str]) -> None:
-    text = ninjafile.ninja_text(run.base, traits.detect(run.base), tools, objects, preludes)
+def _compile(run: Carried, tools: Toolchain, objects: list[Unit]) -> None:
+    text = ninjafile.ninja_text(run.base, traits.detect(run.base), tools, objects)
     run.step(f"compile {len(objects)} objects")
     graft.compile_objects(
         text, run.additions, tools, run.layout,

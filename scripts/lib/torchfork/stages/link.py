@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -50,6 +51,13 @@ def _runtime(toolchain: Toolchain) -> list[str]:
     return [*([found] if Path(found).is_absolute() else []), "-Wl,--exclude-libs,ALL"]
 
 
+def strip_flags(toolchain: Toolchain) -> list[str]:
+    """No symbol table, unless the compiler was asked for debug information: CXX='g++ -g'."""
+    forms = r"-g([1-3]?|gdb[1-3]?|dwarf.*|split-dwarf)"
+    asked = any(re.fullmatch(forms, word) for word in toolchain.cxx.split())
+    return [] if asked else ["-Wl,-s"]
+
+
 def _shared(
     toolchain: Toolchain,
     original: Elf,
@@ -69,7 +77,7 @@ def _shared(
     command = [
         *toolchain.cxx.split(), "-shared", "-o", temporary.name, *objects,
         "-Wl,--no-as-needed", *map(str, libraries), "-Wl,--as-needed", *_runtime(toolchain),
-        "-Wl,--gc-sections", "-Wl,--build-id=none", "-Wl,-z,relro,-z,now", "-Wl,-s",
+        "-Wl,--gc-sections", "-Wl,--build-id=none", "-Wl,-z,relro,-z,now", *strip_flags(toolchain),
         f"-Wl,{tags}", f"-Wl,-rpath,{original.search_path}", *extra,
     ]  # fmt: skip
     outcome = process.run(command, cwd=build, check=False)
