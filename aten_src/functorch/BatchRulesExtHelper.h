@@ -23,6 +23,8 @@
 namespace at::functorch {
 
 using BatchDim = std::optional<int64_t>;
+// A batch dimension of no value goes with an undefined tensor, or one that all of the batch share.
+using BatchedResult = std::tuple<Tensor, BatchDim>;
 
 // The size of the batch, of the first tensor that has one.
 inline c10::SymInt batch_size_of(
@@ -65,6 +67,28 @@ inline SymDimVector logical_sizes(const Tensor& tensor, BatchDim dim) {
     sizes.erase(sizes.begin() + *dim);
   }
   return sizes;
+}
+
+// What the operator would check, had it the logical sizes: a batch hides a dimension that is missing.
+inline void check_logical(
+    bool fits,
+    const char* op,
+    const char* name,
+    const char* expected,
+    const Tensor& tensor,
+    BatchDim dim) {
+  const auto sizes = logical_sizes(tensor, dim);
+  TORCH_CHECK(
+      fits,
+      op,
+      "(): expected ",
+      name,
+      " to ",
+      expected,
+      ", but got ",
+      name,
+      " of size ",
+      c10::SymIntArrayRef(sizes));
 }
 
 // A tensor of the logical size for an operator that will not read its values.

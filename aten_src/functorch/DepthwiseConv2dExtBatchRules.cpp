@@ -21,31 +21,6 @@ namespace at::functorch {
 
 namespace {
 
-// A batch dimension of no value goes with an undefined tensor, or one that all of the batch share.
-using Result = std::tuple<Tensor, BatchDim>;
-
-// A batched [C, H, W] looks like a [N, C, H, W] to the operator: ranks are checked here.
-void check_rank(
-    const char* op,
-    bool fits,
-    const char* name,
-    const char* expected,
-    const Tensor& t,
-    BatchDim dim) {
-  const auto sizes = logical_sizes(t, dim);
-  TORCH_CHECK(
-      fits,
-      op,
-      "(): expected ",
-      name,
-      " to be ",
-      expected,
-      ", but got ",
-      name,
-      " of size ",
-      c10::SymIntArrayRef(sizes));
-}
-
 void check_ranks(
     const char* op,
     const Tensor& input,
@@ -53,12 +28,13 @@ void check_ranks(
     const Tensor& weight,
     BatchDim weight_bdim) {
   const auto rank = logical_rank(input, input_bdim);
-  check_rank(op, rank == 3 || rank == 4, "input", "[N, C, H, W] or [C, H, W]", input, input_bdim);
-  check_rank(
-      op,
+  check_logical(
+      rank == 3 || rank == 4, op, "input", "be [N, C, H, W] or [C, H, W]", input, input_bdim);
+  check_logical(
       logical_rank(weight, weight_bdim) == 4,
+      op,
       "weight",
-      "[C * multiplier, 1, kH, kW]",
+      "be [C * multiplier, 1, kH, kW]",
       weight,
       weight_bdim);
 }
@@ -82,7 +58,7 @@ struct Images {
     return rank == 4 ? placed.flatten(0, 1) : placed;
   }
 
-  Result unfold(const Tensor& tensor) const {
+  BatchedResult unfold(const Tensor& tensor) const {
     if (rank == 3) {
       return {tensor, 0};
     }
@@ -108,19 +84,20 @@ struct Channels {
     return with_batch(tensor, bdim, batch).flatten(0, 1);
   }
 
-  Result unfold(const Tensor& tensor, const c10::SymInt& channels) const {
-    return tensor.defined() ? Result(tensor.unflatten_symint(dim, {batch, channels}), dim)
-                            : Result();
+  BatchedResult unfold(const Tensor& tensor, const c10::SymInt& channels) const {
+    return tensor.defined() ? BatchedResult(tensor.unflatten_symint(dim, {batch, channels}), dim)
+                            : BatchedResult();
   }
 
-  Result unfold_parameter(const Tensor& tensor, const c10::SymInt& channels) const {
-    return tensor.defined() ? Result(tensor.unflatten_symint(0, {batch, channels}), 0) : Result();
+  BatchedResult unfold_parameter(const Tensor& tensor, const c10::SymInt& channels) const {
+    return tensor.defined() ? BatchedResult(tensor.unflatten_symint(0, {batch, channels}), 0)
+                            : BatchedResult();
   }
 };
 
 // One input, a batch of weights: each channel of the input has B times as many outputs. The input is
 // neither copied nor read more than once.
-Result shared_input(
+BatchedResult shared_input(
     const Tensor& input,
     const Tensor& weight,
     BatchDim weight_bdim,
@@ -165,7 +142,7 @@ Result shared_input(
       0};
 }
 
-Result depthwise_conv2d_ext_batch_rule(
+BatchedResult depthwise_conv2d_ext_batch_rule(
     const Tensor& input,
     BatchDim input_bdim,
     const Tensor& weight,
@@ -225,9 +202,12 @@ Result depthwise_conv2d_ext_batch_rule(
       logical_sizes(weight, weight_bdim)[0]);
 }
 
-using BackwardResults = std::tuple<Tensor, BatchDim, Tensor, BatchDim, Tensor, BatchDim>;
+using DepthwiseConv2dGrads = std::tuple<Tensor, BatchDim, Tensor, BatchDim, Tensor, BatchDim>;
 
-BackwardResults joined(Result grad_input, Result grad_weight, Result grad_bias) {
+DepthwiseConv2dGrads joined(
+    BatchedResult grad_input,
+    BatchedResult grad_weight,
+    BatchedResult grad_bias) {
   return std::tuple_cat(std::move(grad_input), std::move(grad_weight), std::move(grad_bias));
 }
 
@@ -240,7 +220,7 @@ Tensor stand_in(const Tensor& like, c10::SymIntArrayRef sizes) {
 }
 
 // Gradients for the input alone, with one weight for the whole batch.
-BackwardResults grad_input_of_images(
+DepthwiseConv2dGrads grad_input_of_images(
     const Tensor& grad_output,
     int64_t grad_output_bdim,
     const Tensor& input,
@@ -266,7 +246,7 @@ BackwardResults grad_input_of_images(
   return joined(images.unfold(std::get<0>(gradients)), {}, {});
 }
 
-BackwardResults depthwise_conv2d_ext_backward_batch_rule(
+DepthwiseConv2dGrads depthwise_conv2d_ext_backward_batch_rule(
     const Tensor& grad_output,
     BatchDim grad_output_bdim,
     const Tensor& given_input,
@@ -280,11 +260,11 @@ BackwardResults depthwise_conv2d_ext_backward_batch_rule(
   constexpr const char* op = "depthwise_conv2d_ext_backward";
   check_ranks(op, given_input, given_input_bdim, given_weight, given_weight_bdim);
   const auto rank = logical_rank(given_input, given_input_bdim);
-  check_rank(
-      op,
+  check_logical(
       logical_rank(grad_output, grad_output_bdim) == rank,
+      op,
       "grad_output",
-      "of the output's size",
+      "be of the output's size",
       grad_output,
       grad_output_bdim);
   const auto [need_input, need_weight, need_bias] = output_mask;
@@ -307,10 +287,11 @@ BackwardResults depthwise_conv2d_ext_backward_batch_rule(
     return {grad_input, std::nullopt, grad_weight, std::nullopt, grad_bias, std::nullopt};
   }
   if (is_zero(batch)) {
-    const auto empty = [&](bool wanted, const Tensor& like, c10::SymIntArrayRef sizes) -> Result {
+    const auto empty =
+        [&](bool wanted, const Tensor& like, c10::SymIntArrayRef sizes) -> BatchedResult {
       SymDimVector batched(sizes.begin(), sizes.end());
       batched.insert(batched.begin(), batch);
-      return wanted ? Result(like.new_empty_symint(batched), 0) : Result();
+      return wanted ? BatchedResult(like.new_empty_symint(batched), 0) : BatchedResult();
     };
     return joined(
         empty(need_input, input, input_sizes),

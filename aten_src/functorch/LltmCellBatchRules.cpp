@@ -30,13 +30,12 @@ namespace at::functorch {
 
 namespace {
 
-using Result = std::tuple<Tensor, BatchDim>;
-using ForwardResults = std::tuple<Tensor, BatchDim, Tensor, BatchDim, Tensor, BatchDim>;
-using BackwardResults = std::
+using LltmCellResults = std::tuple<Tensor, BatchDim, Tensor, BatchDim, Tensor, BatchDim>;
+using LltmCellGrads = std::
     tuple<Tensor, BatchDim, Tensor, BatchDim, Tensor, BatchDim, Tensor, BatchDim, Tensor, BatchDim>;
 
 // The batch among the rows, and back: [B, N, …] and [B·N, …].
-struct Rows {
+struct BatchedRows {
   c10::SymInt batch;
   c10::SymInt rows;
 
@@ -49,8 +48,9 @@ struct Rows {
                                                    : std::nullopt;
   }
 
-  Result unfold(const Tensor& tensor) const {
-    return tensor.defined() ? Result(tensor.unflatten_symint(0, {batch, rows}), 0) : Result();
+  BatchedResult unfold(const Tensor& tensor) const {
+    return tensor.defined() ? BatchedResult(tensor.unflatten_symint(0, {batch, rows}), 0)
+                            : BatchedResult();
   }
 };
 
@@ -75,24 +75,16 @@ void check_size(
       c10::SymIntArrayRef(sizes));
 }
 
-void check_rank(const char* op, const char* name, const Tensor& tensor, BatchDim dim) {
-  TORCH_CHECK(
-      logical_rank(tensor, dim) == 2,
-      op,
-      "(): expected ",
-      name,
-      " to have 2 dimensions, but got ",
-      name,
-      " of size ",
-      c10::SymIntArrayRef(logical_sizes(tensor, dim)));
+void check_matrix(const char* op, const char* name, const Tensor& tensor, BatchDim dim) {
+  check_logical(logical_rank(tensor, dim) == 2, op, name, "have 2 dimensions", tensor, dim);
 }
 
 // The activations of gates [B, N, 3·S], in the type of arithmetic.
-struct Activations {
+struct BatchedActivations {
   Tensor i, o, c; // sigmoid, sigmoid, elu
   Tensor candidate; // before elu
 
-  explicit Activations(const Tensor& gates) {
+  explicit BatchedActivations(const Tensor& gates) {
     const auto wide = gates.to(at::toOpMathType(gates.scalar_type()));
     const auto state = wide.sym_size(-1) / 3;
     i = wide.slice_symint(-1, 0, state).sigmoid();
@@ -102,7 +94,7 @@ struct Activations {
   }
 };
 
-ForwardResults lltm_cell_batch_rule(
+LltmCellResults lltm_cell_batch_rule(
     const Tensor& input,
     BatchDim input_bdim,
     const Tensor& weight,
@@ -114,8 +106,8 @@ ForwardResults lltm_cell_batch_rule(
     const Tensor& old_cell,
     BatchDim old_cell_bdim) {
   constexpr const char* op = "lltm_cell";
-  check_rank(op, "input", input, input_bdim);
-  check_rank(op, "old_h", old_h, old_h_bdim);
+  check_matrix(op, "input", input, input_bdim);
+  check_matrix(op, "old_h", old_h, old_h_bdim);
   const auto batch = batch_size_of(
       {{&input, input_bdim},
        {&weight, weight_bdim},
@@ -123,7 +115,7 @@ ForwardResults lltm_cell_batch_rule(
        {&old_h, old_h_bdim},
        {&old_cell, old_cell_bdim}});
   const auto input_sizes = logical_sizes(input, input_bdim);
-  const Rows rows{batch, input_sizes[0]};
+  const BatchedRows rows{batch, input_sizes[0]};
 
   if (!weight_bdim.has_value() && !bias_bdim.has_value()) {
     const auto [new_h, new_cell, gates] = at::lltm_cell(
@@ -153,14 +145,14 @@ ForwardResults lltm_cell_batch_rule(
       joined,
       with_batch(weight, weight_bdim, batch).mT());
   const auto dtype = gates.scalar_type();
-  const Activations a(gates);
+  const BatchedActivations a(gates);
   const auto new_cell =
       with_batch(old_cell, old_cell_bdim, batch).to(a.i.scalar_type()) + a.c * a.i;
   const auto new_h = new_cell.tanh() * a.o;
   return {new_h.to(dtype), 0, new_cell.to(dtype), 0, gates, 0};
 }
 
-BackwardResults lltm_cell_backward_batch_rule(
+LltmCellGrads lltm_cell_backward_batch_rule(
     const std::optional<Tensor>& grad_new_h,
     BatchDim grad_new_h_bdim,
     const std::optional<Tensor>& grad_new_cell,
@@ -180,8 +172,8 @@ BackwardResults lltm_cell_backward_batch_rule(
     std::array<bool, 5> output_mask) {
   constexpr const char* op = "lltm_cell_backward";
   const auto [need_input, need_weight, need_bias, need_old_h, need_old_cell] = output_mask;
-  check_rank(op, "input", input, input_bdim);
-  check_rank(op, "old_h", old_h, old_h_bdim);
+  check_matrix(op, "input", input, input_bdim);
+  check_matrix(op, "old_h", old_h, old_h_bdim);
   const auto batch = batch_size_of(
       {{grad_new_h ? &*grad_new_h : nullptr, grad_new_h_bdim},
        {grad_new_cell ? &*grad_new_cell : nullptr, grad_new_cell_bdim},
@@ -192,7 +184,7 @@ BackwardResults lltm_cell_backward_batch_rule(
        {&new_cell, new_cell_bdim},
        {&gates, gates_bdim}});
   const auto input_sizes = logical_sizes(input, input_bdim);
-  const Rows rows{batch, input_sizes[0]};
+  const BatchedRows rows{batch, input_sizes[0]};
 
   // The weight is part of two gradients; without them it lends its size alone.
   const bool reads_weight = need_input || need_old_h;
@@ -212,8 +204,8 @@ BackwardResults lltm_cell_backward_batch_rule(
         output_mask);
     return std::tuple_cat(
         rows.unfold(std::get<0>(gradients)),
-        Result(),
-        Result(),
+        BatchedResult(),
+        BatchedResult(),
         rows.unfold(std::get<3>(gradients)),
         rows.unfold(std::get<4>(gradients)));
   }
@@ -238,7 +230,7 @@ BackwardResults lltm_cell_backward_batch_rule(
   check("grad_gates", grad_gates, grad_gates_bdim, {rows.rows, state * 3});
 
   const auto dtype = input.scalar_type();
-  const Activations a(with_batch(gates, gates_bdim, batch));
+  const BatchedActivations a(with_batch(gates, gates_bdim, batch));
   const auto wide = a.i.scalar_type();
   // An undefined gradient stands for zero.
   const auto gradient = [&](const std::optional<Tensor>& tensor, BatchDim dim) {
@@ -260,7 +252,7 @@ BackwardResults lltm_cell_backward_batch_rule(
   const auto weights = batch_dim_first(weight, weight_bdim);
   const auto width = input_sizes[1] + state;
   const auto wanted = [](bool needed, const auto& make) {
-    return needed ? Result(make(), 0) : Result();
+    return needed ? BatchedResult(make(), 0) : BatchedResult();
   };
   return std::tuple_cat(
       wanted(

@@ -371,8 +371,8 @@ void run_kernel(const char* op, const Shapes<int64_t>& shapes, const Kernel& ker
   }
 }
 
-constexpr const char* kForward = "depthwise_conv2d_ext";
-constexpr const char* kBackward = "depthwise_conv2d_ext_backward";
+constexpr const char* kDepthwiseConv2d = "depthwise_conv2d_ext";
+constexpr const char* kDepthwiseConv2dBackward = "depthwise_conv2d_ext_backward";
 
 } // namespace
 
@@ -384,16 +384,17 @@ Tensor depthwise_conv2d_ext(
     IntArrayRef padding,
     IntArrayRef dilation) {
   const Tensor bias = tensor_or_undefined(bias_opt);
-  const auto shapes = check_shapes<int64_t>(kForward, input, weight, stride, padding, dilation);
-  check_bias(kForward, bias, shapes);
-  check_operands(kForward, input, {{"weight", &weight}, {"bias", &bias}});
+  const auto shapes =
+      check_shapes<int64_t>(kDepthwiseConv2d, input, weight, stride, padding, dilation);
+  check_bias(kDepthwiseConv2d, bias, shapes);
+  check_operands(kDepthwiseConv2d, input, {{"weight", &weight}, {"bias", &bias}});
 
   const Tensor batch = as_batch(input, shapes.batched);
   const auto format = batch.suggest_memory_format();
   const Tensor output = at::empty(shapes.output, input.options(), format);
   const auto compute = compute_format(format, shapes);
   const Tensor written = kernel_result(output, compute);
-  run_kernel(kForward, shapes, [&] {
+  run_kernel(kDepthwiseConv2d, shapes, [&] {
     depthwise_conv2d_ext_stub(
         input.device().type(),
         written,
@@ -414,9 +415,10 @@ Tensor depthwise_conv2d_ext_meta_symint(
     SymIntArrayRef padding,
     SymIntArrayRef dilation) {
   const Tensor bias = tensor_or_undefined(bias_opt);
-  const auto shapes = check_shapes<SymInt>(kForward, input, weight, stride, padding, dilation);
-  check_bias(kForward, bias, shapes);
-  check_operands(kForward, input, {{"weight", &weight}, {"bias", &bias}});
+  const auto shapes =
+      check_shapes<SymInt>(kDepthwiseConv2d, input, weight, stride, padding, dilation);
+  check_bias(kDepthwiseConv2d, bias, shapes);
+  check_operands(kDepthwiseConv2d, input, {{"weight", &weight}, {"bias", &bias}});
 
   const auto format = as_batch(input, shapes.batched).suggest_memory_format();
   return as_given(empty_as(SymIntArrayRef(shapes.output), input.options(), format), shapes.batched);
@@ -430,9 +432,11 @@ std::tuple<Tensor, Tensor, Tensor> depthwise_conv2d_ext_backward(
     IntArrayRef padding,
     IntArrayRef dilation,
     std::array<bool, 3> output_mask) {
-  const auto shapes = check_shapes<int64_t>(kBackward, input, weight, stride, padding, dilation);
-  check_grad_output(kBackward, grad_output, shapes);
-  check_operands(kBackward, input, {{"grad_output", &grad_output}, {"weight", &weight}});
+  const auto shapes =
+      check_shapes<int64_t>(kDepthwiseConv2dBackward, input, weight, stride, padding, dilation);
+  check_grad_output(kDepthwiseConv2dBackward, grad_output, shapes);
+  check_operands(
+      kDepthwiseConv2dBackward, input, {{"grad_output", &grad_output}, {"weight", &weight}});
   if (!output_mask[0] && !output_mask[1] && !output_mask[2]) {
     return {};
   }
@@ -443,7 +447,7 @@ std::tuple<Tensor, Tensor, Tensor> depthwise_conv2d_ext_backward(
   Tensor& grad_input = gradients[0];
   const auto compute = compute_format(format, shapes);
   const Tensor written = grad_input.defined() ? kernel_result(grad_input, compute) : grad_input;
-  run_kernel(kBackward, shapes, [&] {
+  run_kernel(kDepthwiseConv2dBackward, shapes, [&] {
     depthwise_conv2d_ext_backward_stub(
         input.device().type(),
         written,
@@ -469,9 +473,11 @@ std::tuple<Tensor, Tensor, Tensor> depthwise_conv2d_ext_backward_meta_symint(
     SymIntArrayRef padding,
     SymIntArrayRef dilation,
     std::array<bool, 3> output_mask) {
-  const auto shapes = check_shapes<SymInt>(kBackward, input, weight, stride, padding, dilation);
-  check_grad_output(kBackward, grad_output, shapes);
-  check_operands(kBackward, input, {{"grad_output", &grad_output}, {"weight", &weight}});
+  const auto shapes =
+      check_shapes<SymInt>(kDepthwiseConv2dBackward, input, weight, stride, padding, dilation);
+  check_grad_output(kDepthwiseConv2dBackward, grad_output, shapes);
+  check_operands(
+      kDepthwiseConv2dBackward, input, {{"grad_output", &grad_output}, {"weight", &weight}});
 
   const auto format = as_batch(input, shapes.batched).suggest_memory_format();
   auto [grad_input, grad_weight, grad_bias] =

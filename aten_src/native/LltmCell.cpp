@@ -57,8 +57,8 @@ DEFINE_DISPATCH(lltm_cell_bias_stub);
 
 namespace {
 
-constexpr const char* kForward = "lltm_cell";
-constexpr const char* kBackward = "lltm_cell_backward";
+constexpr const char* kLltmCell = "lltm_cell";
+constexpr const char* kLltmCellBackward = "lltm_cell_backward";
 
 struct Sizes {
   SymInt batch; // B
@@ -131,11 +131,7 @@ void check_alike(const char* op, const char* name, const Tensor& tensor, const T
 }
 
 // What both directions have: input [B, F], weight [3·S, F + S], old_h [B, S].
-Sizes check_operands(
-    const char* op,
-    const Tensor& input,
-    const Tensor& weight,
-    const Tensor& old_h) {
+Sizes check_step(const char* op, const Tensor& input, const Tensor& weight, const Tensor& old_h) {
   check_lltm_dtype(op, input);
   check_alike(op, "input", input, input);
   check_alike(op, "weight", weight, input);
@@ -154,11 +150,11 @@ Sizes check_forward(
     const Tensor& bias,
     const Tensor& old_h,
     const Tensor& old_cell) {
-  const auto sizes = check_operands(kForward, input, weight, old_h);
-  check_alike(kForward, "bias", bias, input);
-  check_alike(kForward, "old_cell", old_cell, input);
-  check_sizes(kForward, "bias", bias, {sizes.state * 3});
-  check_sizes(kForward, "old_cell", old_cell, {sizes.batch, sizes.state});
+  const auto sizes = check_step(kLltmCell, input, weight, old_h);
+  check_alike(kLltmCell, "bias", bias, input);
+  check_alike(kLltmCell, "old_cell", old_cell, input);
+  check_sizes(kLltmCell, "bias", bias, {sizes.state * 3});
+  check_sizes(kLltmCell, "old_cell", old_cell, {sizes.batch, sizes.state});
   return sizes;
 }
 
@@ -176,11 +172,11 @@ Sizes check_backward(
     const Tensor& old_h,
     const Tensor& new_cell,
     const Tensor& gates) {
-  const auto sizes = check_operands(kBackward, input, weight, old_h);
+  const auto sizes = check_step(kLltmCellBackward, input, weight, old_h);
   const auto check = [&](const char* name, const Tensor& tensor, const SymInt& width) {
     if (tensor.defined()) {
-      check_alike(kBackward, name, tensor, input);
-      check_sizes(kBackward, name, tensor, {sizes.batch, width});
+      check_alike(kLltmCellBackward, name, tensor, input);
+      check_sizes(kLltmCellBackward, name, tensor, {sizes.batch, width});
     }
   };
   check("grad_new_h", grad_new_h, sizes.state);

@@ -19,6 +19,7 @@ UPSTREAM = {
     "ATen/ops/mul_native.h": "#include <ATen/core/Tensor.h>\n",
 }
 TENSOR = "#include <ATen/core/Tensor.h>\n"
+GUARDED = "#define TORCH_ASSERT_ONLY_METHOD_OPERATORS\n"
 
 
 class Tree:
@@ -85,7 +86,9 @@ def test_a_source_reaches_what_its_headers_reach_and_its_own_ones_text(tree: Tre
             False,
         ),
         # Another set of headers is refused to it.
-        (TENSOR, "#define TORCH_ASSERT_ONLY_METHOD_OPERATORS\n" + TENSOR, False),
+        (TENSOR, GUARDED + TENSOR, False),
+        # The same set is refused to both: the macro is each one's own, and undefined in between.
+        (GUARDED + TENSOR, GUARDED + TENSOR + "#include <cmath>\n", True),
         # Both define a name.
         (TENSOR + "constexpr int kRows = 1;\n", TENSOR + "const int kRows = 2;\n", False),
         (TENSOR + "Tensor check(int n) {\n", TENSOR + "void check(int n) {\n", False),

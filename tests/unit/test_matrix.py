@@ -300,10 +300,9 @@ class Sources:
 
 def test_only_what_hides_nothing_is_compiled_as_one(tmp_path: Path) -> None:
     unit = Sources(tmp_path).unit
-    together = [unit("A"), unit("B")]
+    together = [unit("Python", python=True), unit("A"), unit("B")]
     vectors = [unit(f"K{n}", "", "-mavx2", ours=True) for n in range(2)]
     alone = [
-        unit("Python", python=True),
         unit("Kernel", ours=True),
         unit("Other", ours=True),
         unit("Wide", "", "-mavx512f", ours=True),
@@ -314,6 +313,7 @@ def test_only_what_hides_nothing_is_compiled_as_one(tmp_path: Path) -> None:
     assert (generated.ours, kernels.ours, kernels.flags) == (False, True, ("-O0", "-mavx2"))
     text = (tmp_path / generated.source).read_text()
     assert text.index('"A.cpp"') < text.index("#undef TORCH_ASSERT") < text.index('"B.cpp"')
+    assert text.index('"B.cpp"') < text.index('"Python.cpp"')  # lends the others no header
     assert '#include "../K0.cpp"' in (tmp_path / kernels.source).read_text()
 
 
@@ -332,18 +332,17 @@ def test_what_files_define_under_one_name_gets_names_of_its_own(tmp_path: Path) 
     unit = Sources(tmp_path).unit
     kernels = [unit(f"Register{key}", KERNEL.format(space=key)) for key in ("CPU", "Meta")]
     bindings = [unit(how, BINDING.format(how=how), python=True) for how in ("called", "bound")]
-    made = lighter.unite([*kernels, *bindings], tmp_path)
-    assert [one.python for one in made] == [False, True]
-    registrations, python = ((tmp_path / one.source).read_text() for one in made)
+    (made,) = lighter.unite([*kernels, *bindings], tmp_path)
+    text = (tmp_path / made.source).read_text()
     for number, space in enumerate(("CPU", "Meta")):
         own = f"structured_swing_out_{number}"
-        assert f"struct {own} final : public at::{space}::structured_swing_out {{" in registrations
-        assert f"{{ {own} op; resize_out_{number}(op.out()); }}" in registrations
-        assert f"void resize_out_{number}(" in registrations
-    for number, how in enumerate(("called", "bound")):
+        assert f"struct {own} final : public at::{space}::structured_swing_out {{" in text
+        assert f"{{ {own} op; resize_out_{number}(op.out()); }}" in text
+        assert f"void resize_out_{number}(" in text
+    for number, how in enumerate(("called", "bound"), start=2):
         own = f"THPVariable_swing_{number}"
-        assert f"{own}(PyObject* self) {{ return THPVariable_Wrap({how}); }}" in python
-        assert f'torchfork_methods_{number}[] = {{ {{"swing", {own}}} }};' in python
+        assert f"{own}(PyObject* self) {{ return THPVariable_Wrap({how}); }}" in text
+        assert f'torchfork_methods_{number}[] = {{ {{"swing", {own}}} }};' in text
 
 
 def test_exported_names_are_read_from_a_macos_library(tmp_path: Path) -> None:

@@ -71,11 +71,13 @@ class Headers:
             waiting += self._includes(place) if place else ()
         text = "\n".join(each.read_text(encoding="utf-8", errors="replace") for each in ours)
         upstreams = {name for name in reached if not self._is_own(name)}
+        guards = frozenset(_GUARDS.findall(text))
+        declared = Reader(path.read_text(encoding="utf-8", errors="replace")).names.declared
         return Source(
             reaches=frozenset(upstreams),
             words=frozenset(_WORD.findall(text)),
-            guards=frozenset(_GUARDS.findall(text)),
-            names=Reader(path.read_text(encoding="utf-8", errors="replace")).names.declared,
+            guards=guards,
+            names=declared - guards,  # which are undefined again between two files
         )
 
     def _is_own(self, name: str) -> bool:

@@ -87,11 +87,11 @@ def units(all_units: Sequence[Unit], vectors: str = "") -> list[Unit]:
 def unite(all_units: Sequence[Unit], build: Path, headers: Headers | None = None) -> list[Unit]:
     """The units with those in one that parse the same headers, which is most of their compilation.
 
-    These are generated files, which include what the generator says, after the support files; and
-    kernels for vectors, whose own includes are tried by their DEFAULT objects. What else a person
-    wrote must find its own includes, for a header that upstream no longer includes from another one
-    is what breaks kernels most often: it stands first, or after what cannot lend it a name. Without
-    `headers` it stays alone.
+    These are generated files, which include what the generator says, after the support files, the
+    bindings to Python last; and kernels for vectors, whose own includes are tried by their DEFAULT
+    objects. What else a person wrote must find its own includes, for a header that upstream no
+    longer includes from another one is what breaks kernels most often: it stands first, or after
+    what cannot lend it a name. Without `headers` it stays alone.
     """
     groups: dict[tuple[str, tuple[str, ...]], list[Unit]] = {}
     for unit in all_units:
@@ -105,7 +105,7 @@ def unite(all_units: Sequence[Unit], build: Path, headers: Headers | None = None
     for kind, members in found:
         if len(members) > 1:
             name = f"united/{kind}{len(made)}.cpp"
-            members.sort(key=lambda unit: not unit.object.startswith("support/"))
+            members.sort(key=lambda u: (u.python, not u.object.startswith("support/")))
             texts = [_member(unit, number, build) for number, unit in enumerate(members)]
             files.write_if_changed(build / name, "".join(texts))
             made.append(replace(members[0], source=name, object=f"{name}.o"))
@@ -137,7 +137,7 @@ def _united_as(unit: Unit) -> str:
         return "vectors" if any(flag.startswith("-mavx") for flag in unit.flags) else ""
     if not unit.object.startswith(("generated/", "support/")) or "portability" in unit.object:
         return ""
-    return "python" if unit.python else "generated"
+    return "generated"
 
 
 def _member(unit: Unit, number: int, build: Path) -> str:
