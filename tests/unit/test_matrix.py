@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import gzip
+import re
 import struct
 from collections.abc import Sequence
 from dataclasses import replace
@@ -343,6 +345,14 @@ def test_what_files_define_under_one_name_gets_names_of_its_own(tmp_path: Path) 
         own = f"THPVariable_swing_{number}"
         assert f"{own}(PyObject* self) {{ return THPVariable_Wrap({how}); }}" in text
         assert f'torchfork_methods_{number}[] = {{ {{"swing", {own}}} }};' in text
+
+
+def test_advice_names_only_options_that_there_are() -> None:
+    parser = argparse.ArgumentParser()
+    rebase.add_arguments(parser)
+    known = {*parser.format_help().split(), "--debug"}  # which every command has
+    named = set(re.findall(r"--[a-z]+", " ".join(findings.KINDS.values())))
+    assert {"--to", "--work"} <= named <= known
 
 
 def test_exported_names_are_read_from_a_macos_library(tmp_path: Path) -> None:

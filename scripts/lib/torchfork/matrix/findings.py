@@ -85,7 +85,7 @@ KINDS = {
     "the log.",
     "not to be had": "torch {release} could not be fetched; nothing is known about it.",
     "base refused": "this torch {release} is not what it says it is, or has another layout.",
-    "tool missing": "install what is missing, or choose fewer tiers with --tiers.",
+    "tool missing": "install what is missing, or choose fewer tiers with --to.",
     "cannot be written": "free some space or choose another --work directory.",
     "fault of torchfork": "run again with --debug and report it.",
     "failed": "read the log.",

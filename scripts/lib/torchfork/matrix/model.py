@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-# Each tier stops the ones after it. The letter is what --tiers takes.
+# Each tier stops the ones after it. The letter is what --to takes.
 TIERS = {
     "a": "merge",
     "b": "patches",
