@@ -4,32 +4,30 @@
 bfloat16 autocast, random weights and images, SGD; a step is forward, loss, backward, update. Both
 models of a pair take their turns in one run on one device, in both memory formats; each figure is
 the median of the steps' CUDA-event times, cuDNN warmed up with benchmark=True. timm has the models;
-the last is a stack of the large windows of RepLKNet-31B made here.
+the last is a stack of the large windows of RepLKNet-31B made here. models_cpu.py times CPUs.
 
-    python benchmarks/models_cuda.py --json result.json        # on a wheel with the operator
+    python -m pip install -r scripts/requirements-models.txt   # into an environment with the wheel
+    python benchmarks/models_cuda.py --json result.json
 """
 
 from __future__ import annotations
 
 import argparse
-import copy
-import json
+import functools
 import statistics
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from real_models import CLASSES, IMAGE, pairs, ratios, timm_model, training, write
 from torch import Tensor, nn
 
-IMAGE = 224
-CLASSES = 1000
 # timm's name and the batch.
 TIMM = (("mobilenetv2_100", 128), ("efficientnet_b0", 128), ("convnext_tiny", 64))
 LARGE_BATCH = 32
 # Channels, window and blocks of a stage of RepLKNet-31B; a third of its blocks in the third.
 LARGE_STAGES = ((128, 31, 2), (256, 29, 2), (512, 27, 6), (1024, 13, 2))
-FORMATS = {"nchw": torch.contiguous_format, "nhwc": torch.channels_last}
 
 
 class LargeBlock(nn.Module):
@@ -64,23 +62,6 @@ def large_windows() -> nn.Module:
     return nn.Sequential(*layers, *head)
 
 
-def step_of(model: nn.Module, batch: int, memory_format: torch.memory_format) -> Callable[[], None]:
-    """One training step of the model on fixed random images."""
-    model = model.cuda().to(memory_format=memory_format).train()
-    images = torch.randn(batch, 3, IMAGE, IMAGE, device="cuda").to(memory_format=memory_format)
-    labels = torch.randint(CLASSES, (batch,), device="cuda")
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-
-    def step() -> None:
-        optimizer.zero_grad(set_to_none=True)
-        with torch.autocast("cuda", torch.bfloat16):
-            loss = nn.functional.cross_entropy(model(images), labels)
-        loss.backward()
-        optimizer.step()
-
-    return step
-
-
 def median_ms(steps: dict[str, Callable[[], None]], repeats: int) -> dict[str, float]:
     """Device time of each step in milliseconds, in turns."""
     times: dict[str, list[float]] = {name: [] for name in steps}
@@ -105,29 +86,18 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--repeats", type=int, default=10)
     options = parser.parse_args(arguments)
     torch.backends.cudnn.benchmark = True
-    import timm
-
-    models = [(n, b, lambda n=n: timm.create_model(n, pretrained=False)) for n, b in TIMM]
+    head = {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
+    models = [(n, b, functools.partial(timm_model, n)) for n, b in TIMM]
     models.append(("large windows", LARGE_BATCH, large_windows))
     results = []
     for name, batch, make in models:
-        stock = make()
-        converted = nn.utils.convert_depthwise(copy.deepcopy(stock))
-        steps = {
-            f"{who} {layout}": step_of(copy.deepcopy(model), batch, memory_format)
-            for who, model in (("stock", stock), ("converted", converted))
-            for layout, memory_format in FORMATS.items()
-        }
+        images = torch.randn(batch, 3, IMAGE, IMAGE, device="cuda")
+        steps = pairs(make(), images, functools.partial(training, autocast=torch.bfloat16))
         times = median_ms(steps, options.repeats)
         results.append({"model": name, "batch": batch, "milliseconds": times})
         told = "  ".join(f"{who} {ms:.1f}" for who, ms in times.items())
-        least = {
-            w: min(ms for n, ms in times.items() if n.startswith(w)) for w in ("stock", "conv")
-        }
-        print(f"{name:18} {batch:4}  {told}  {least['stock'] / least['conv']:.2f}", flush=True)
-    if options.json:
-        head = {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
-        options.json.write_text(json.dumps({**head, "results": results}, indent=1))
+        print(f"{name:18} {batch:4}  {told}  {ratios(times)['best']:.2f}", flush=True)
+    write(options.json, head, results)
     return 0
 
 

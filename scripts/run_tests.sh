@@ -9,6 +9,10 @@
 #   faults  bad input: each error with its code, its line and its cure; and what must always hold
 #   sources PyTorch's own sources: fetched, the additions put in and taken out (no build)
 #
+# Some run only when they are named:
+#
+#   models  timm's models with their depthwise convolutions converted, on the built wheel; minutes
+#
 # Name one or more to run these alone; what follows -- goes to pytest:
 #   scripts/run_tests.sh unit ops -- -k views
 set -euo pipefail
@@ -17,6 +21,7 @@ project=$(CDPATH='' cd -P -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
 state=$project/.torchfork
 python=${TORCHFORK_PYTHON:-${VIRTUAL_ENV:+$VIRTUAL_ENV/bin/}python3}
 all=(lint unit ops wheel zoo faults sources)
+named=(models)
 wanted=() pytest_arguments=()
 passed=0
 
@@ -27,8 +32,8 @@ while (($#)); do
     -h | --help) usage && exit 0 ;;
     --) shift && pytest_arguments=("$@") && break ;;
     *)
-      if [[ " ${all[*]} " != *" $1 "* ]]; then
-        printf "error: there is no suite '%s'\nnext:  choose from: %s\n" "$1" "${all[*]}" >&2
+      if [[ " ${all[*]} ${named[*]} " != *" $1 "* ]]; then
+        printf "error: there is no suite '%s'\nnext:  choose from: %s\n" "$1" "${all[*]} ${named[*]}" >&2
         exit 2
       fi
       wanted+=("$1")
@@ -60,11 +65,11 @@ tools_python() {
 built_wheel() { "$project/scripts/build_torch.sh" "$@"; }
 
 # An environment with a built wheel in it.
-with_wheel() { # name, wheel
+with_wheel() { # name, wheel, more pip arguments...
   local sum
   sum=$(cksum <"$2")
   environment "$1" "$sum" -r "$project/scripts/requirements.txt" \
-    -r "$project/scripts/requirements-test.txt" "$2"
+    -r "$project/scripts/requirements-test.txt" "${@:2}"
 }
 
 run_pytest() { # python, directory, pytest arguments...
@@ -179,6 +184,14 @@ suite_sources() {
   local tools
   tools=$(tools_python)
   PYTHONPATH=$project/scripts/lib run_pytest "$tools" sources
+}
+
+suite_models() {
+  local wheel own
+  wheel=$(built_wheel)
+  own=$(with_wheel test-models "$wheel" -r "$project/scripts/requirements-models.txt")
+  # the models come from where the benchmarks have theirs
+  PYTHONPATH=$project/benchmarks run_pytest "$own" models
 }
 
 for suite in "${wanted[@]}"; do
