@@ -14,6 +14,8 @@ STEPS = 20
 # Small enough for smooth curves: at a hundred times of it these networks, fresh as they are, grow a
 # rounding in double to a difference of the first digit in as many steps, whoever computes them.
 RATE = 3e-5
+# Roundings alone come to 2e-14, a thousandth of one gradient in the middle to 1e-7.
+IN_DOUBLE = 1e-10
 FORMATS = {"nchw": torch.contiguous_format, "nhwc": torch.channels_last}
 
 
@@ -54,7 +56,7 @@ def exact(name: str) -> Tensor:
 def test_in_double_every_step_is_the_same(name: str) -> None:
     assert exact(name)[-1] < 0.1 * exact(name)[0]  # there is a curve to follow
     found = losses(name, nn.utils.convert_depthwise, torch.double)
-    torch.testing.assert_close(found, exact(name), rtol=0, atol=1e-9)
+    torch.testing.assert_close(found, exact(name), rtol=0, atol=IN_DOUBLE)
 
 
 @pytest.mark.parametrize("layout", FORMATS)
@@ -72,4 +74,4 @@ def test_the_comparison_sees_a_gradient_that_is_a_little_wrong() -> None:
         weight.register_hook(lambda grad: grad + grad.flip(0) / 1000)
 
     found = losses("mobilenetv2_100", spoilt, torch.double)
-    assert float((found - exact("mobilenetv2_100")).abs().max()) > 1e-6
+    assert float((found - exact("mobilenetv2_100")).abs().max()) > 100 * IN_DOUBLE
