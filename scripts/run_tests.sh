@@ -11,7 +11,8 @@
 #
 # Some run only when they are named:
 #
-#   models  timm's models with their depthwise convolutions converted, on the built wheel; minutes
+#   models    timm's models with their depthwise convolutions converted, on the built wheel; minutes
+#   sanitize  the operators under AddressSanitizer and UBSan, at each CPU capability
 #
 # Name one or more to run these alone; what follows -- goes to pytest:
 #   scripts/run_tests.sh unit ops -- -k views
@@ -21,7 +22,7 @@ project=$(CDPATH='' cd -P -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
 state=$project/.torchfork
 python=${TORCHFORK_PYTHON:-${VIRTUAL_ENV:+$VIRTUAL_ENV/bin/}python3}
 all=(lint unit ops wheel zoo faults sources)
-named=(models)
+named=(models sanitize)
 wanted=() pytest_arguments=()
 passed=0
 
@@ -134,10 +135,11 @@ suite_lint() {
     "$tools/ruff" format --check scripts ci tests
     scripts/torchfork patch lint
     "$tools/mypy"
-    "$tools/shellcheck" scripts/*.sh scripts/torchfork .ci/run ci/job
+    "$tools/shellcheck" scripts/*.sh scripts/torchfork .ci/run ci/job 'tests/sanitizers/sanitizing-g++'
     "$tools/zizmor" --offline --quiet .github/workflows
     lint_workflows
-    git ls-files -z -- 'aten_src/*' 'scripts/lib/torchfork/support/*' 'tests/zoo/additions/*' |
+    git ls-files -z -- 'aten_src/*' 'scripts/lib/torchfork/support/*' 'tests/zoo/additions/*' \
+      'tests/sanitizers/*' |
       grep -z -E '\.(cpp|cu|h|cuh)$' | xargs -0 "$tools/clang-format" --dry-run --Werror
   )
 }
@@ -192,6 +194,69 @@ suite_models() {
   own=$(with_wheel test-models "$wheel" -r "$project/scripts/requirements-models.txt")
   # the models come from where the benchmarks have theirs
   PYTHONPATH=$project/benchmarks run_pytest "$own" models
+}
+
+# A wheel whose kernels report what they do wrong. It imports only with AddressSanitizer loaded before
+# everything else, which a clean environment does not do: hence --no-verify.
+sanitized_wheel() { # options of build_torch.sh...
+  local wrapper=$project/tests/sanitizers/sanitizing-g++
+  PATH=$project/tests/sanitizers:$PATH USE_CUDA=0 CMAKE_CXX_COMPILER_LAUNCHER='' CCACHE_NOHASHDIR=1 \
+    CXX="${wrapper##*/} -g1 -DSANITIZED_BY=$(cksum <"$wrapper" | tr ' ' -)" \
+    built_wheel --no-verify "$@"
+}
+
+# Runs a command under the sanitizers at a CPU capability.
+sanitized() { # capability, command...
+  local reports=$state/sanitizer-reports
+  (
+    # allocator_may_return_null: tests ask for more memory than there is.
+    # detect_leaks: torch's registries and Python's modules live to the end, and so would be reported.
+    # detect_stack_use_after_return: a reference to a local that outlives its function.
+    export ASAN_OPTIONS=halt_on_error=0:allocator_may_return_null=1:detect_leaks=0
+    export ASAN_OPTIONS+=:detect_stack_use_after_return=1:log_path="'$reports/address'"
+    export UBSAN_OPTIONS=halt_on_error=0:print_stacktrace=1:log_path="'$reports/undefined'"
+    export TORCHFORK_SANITIZER_REPORTS=$reports PYTHONPATH=$project/tests/sanitizers
+    export CUDA_VISIBLE_DEVICES='' ATEN_CPU_CAPABILITY=$1
+    # libstdc++ too: AddressSanitizer, which comes first, looks for what throws exceptions behind it.
+    LD_PRELOAD=$(readlink -f -- "$(g++ -print-file-name=libasan.so)")
+    LD_PRELOAD+=:$(readlink -f -- "$(g++ -print-file-name=libstdc++.so.6)")
+    export LD_PRELOAD
+    "${@:2}"
+  )
+}
+
+# The CPU capabilities of this machine, the highest first; TORCHFORK_CAPABILITIES names others.
+capabilities() { # python
+  local highest
+  if [[ -n ${TORCHFORK_CAPABILITIES:-} ]]; then
+    printf '%s\n' "$TORCHFORK_CAPABILITIES"
+    return
+  fi
+  highest=$(sanitized '' "$1" -c 'import torch; print(torch.backends.cpu.get_cpu_capability())')
+  case $highest in
+    AVX512) printf 'avx512 avx2 default\n' ;;
+    AVX2) printf 'avx2 default\n' ;;
+    *) printf 'default\n' ;;
+  esac
+}
+
+suite_sanitize() {
+  local faults faulty wheel own capability listed started
+  mkdir -p -- "$state/sanitizer-reports"
+  faults=$(sanitized_wheel --additions "$project/tests/sanitizers/faults" --out "$state/faults-dist")
+  faulty=$(with_wheel test-sanitizers "$faults")
+  wheel=$(sanitized_wheel --out "$state/sanitized-dist")
+  own=$(with_wheel test-sanitized "$wheel")
+  listed=$(capabilities "$own")
+  for capability in $listed; do
+    printf '== sanitize: %s\n' "$capability" >&2
+    started=$SECONDS
+    rm -f -- "$state"/sanitizer-reports/*
+    # that the sanitizers report, and that a report fails a test
+    sanitized "$capability" run_more "$faulty" sanitizers
+    sanitized "$capability" run_pytest "$own" ops -p sanitizer_reports -m 'not unsanitized'
+    printf '== sanitize: %s in %d s\n' "$capability" $((SECONDS - started)) >&2
+  done
 }
 
 for suite in "${wanted[@]}"; do

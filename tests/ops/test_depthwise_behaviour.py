@@ -298,6 +298,7 @@ assert y.shape == (1, 1, 1, (1 << 26) + 1) and y.sum() == 1
 """
 
 
+@pytest.mark.unsanitized("it limits addresses, of which AddressSanitizer takes 16 TB")
 def test_scratch_that_cannot_be_had_is_told_by_operator_and_sizes() -> None:
     """Half precision of 128 MB; the kernel may need more than 200 MB for it, and never 2 GB."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
