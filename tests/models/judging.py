@@ -33,11 +33,13 @@ def results(
     return {name: value.detach().double() for name, value in named}
 
 
-def errors(found: dict[str, Tensor], exact: dict[str, Tensor]) -> dict[str, float]:
-    """The relative error of each, in the 2-norm."""
+def errors(
+    found: dict[str, Tensor], exact: dict[str, Tensor], zero: float = ZERO
+) -> dict[str, float]:
+    """The relative error of each, in the 2-norm; of what is smaller, by `zero` of the median."""
     assert found.keys() == exact.keys()
     sizes = {name: float(value.square().mean().sqrt()) for name, value in exact.items()}
-    least = ZERO * statistics.median(sizes.values())
+    least = zero * statistics.median(sizes.values())
     return {
         name: float((found[name] - value).square().mean().sqrt()) / max(sizes[name], least)
         for name, value in exact.items()

@@ -136,8 +136,8 @@ def test_autocast_computes_in_bfloat16_as_exactly_as_conv2d(name: str, layout: s
 
 
 def close(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
-    """Equal but for the roundings of another order of operations."""
-    different = {n: e for n, e in errors(found, expected).items() if not e < 1e-3}
+    """Equal but for roundings of another order of operations, by the median gradient at least."""
+    different = {n: e for n, e in errors(found, expected, zero=1).items() if not e < 1e-3}
     assert not different
 
 
