@@ -104,3 +104,14 @@ def test_a_file_stands_after_another_only_where_it_can_borrow_nothing(
 def test_without_headers_to_look_at_every_file_of_the_additions_stays_alone(tree: Tree) -> None:
     units = [tree.unit("A.cpp", TENSOR), tree.unit("B.cpp", TENSOR)]
     assert lighter.unite(units, tree.build) == units
+
+
+def test_sources_beside_a_build_directory_that_is_not_made_yet_are_found(tree: Tree) -> None:
+    for name in ("A.cpp", "B.cpp"):
+        tree.write(tree.own / name, TENSOR)
+    units = [
+        Unit(f"../own/{name}.cpp", f"additions/{name}.o", "cxx", ("-O0",), False, True)
+        for name in ("A", "B")
+    ]
+    (made,) = lighter.unite(units, tree.build, tree.headers)
+    assert '#include "../../own/A.cpp"' in (tree.build / made.source).read_text()

@@ -93,6 +93,7 @@ def unite(all_units: Sequence[Unit], build: Path, headers: Headers | None = None
     longer includes from another one is what breaks kernels most often: it stands first, or after
     what cannot lend it a name. Without `headers` it stays alone.
     """
+    build.mkdir(parents=True, exist_ok=True)  # sources are named from it, some with '..'
     groups: dict[tuple[str, tuple[str, ...]], list[Unit]] = {}
     for unit in all_units:
         if kind := _united_as(unit):
