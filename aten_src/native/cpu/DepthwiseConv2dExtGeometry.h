@@ -9,6 +9,9 @@
 #pragma once
 
 #include <ATen/native/DepthwiseConv2dExt.h>
+#include <c10/util/ArrayRef.h>
+#include <c10/util/SmallVector.h>
+#include <c10/util/irange.h>
 #include <algorithm>
 #include <cstdint>
 #include <numeric>
@@ -99,6 +102,38 @@ struct Dimension {
         count,
         floor_div(distance, stride) - (count - 1) * source_step()};
   }
+};
+
+// The groups of all phases of a dimension, those without taps left out. Found once for a pass: they take
+// a dozen divisions each, as long as several tiles.
+class TapGroups {
+ public:
+  // No group has more than `most` taps.
+  TapGroups(const Dimension& dimension, int64_t most) {
+    begin_.push_back(0);
+    for (const auto phase : c10::irange(dimension.phases())) {
+      for (const auto g : c10::irange(dimension.groups())) {
+        const TapGroup all = dimension.group(phase, g);
+        for (int64_t done = 0; done < all.count; done += most) {
+          groups_.push_back(
+              {all.first + done * all.step,
+               all.step,
+               std::min(most, all.count - done),
+               all.source + done * dimension.source_step()});
+        }
+      }
+      begin_.push_back(static_cast<int64_t>(groups_.size()));
+    }
+  }
+
+  ArrayRef<TapGroup> of_phase(int64_t phase) const {
+    return ArrayRef<TapGroup>(groups_).slice(
+        begin_[phase], static_cast<size_t>(begin_[phase + 1] - begin_[phase]));
+  }
+
+ private:
+  c10::SmallVector<TapGroup, 4> groups_;
+  c10::SmallVector<int64_t, 4> begin_; // of each phase's
 };
 
 inline Dimension dimension_of(

@@ -100,6 +100,22 @@ C10_ALWAYS_INLINE void store_lanes(
   }
 }
 
+// One or two neighbouring vectors.
+template <int kCount, typename scalar_t>
+C10_ALWAYS_INLINE void store_vectors(
+    const Vectorized<opmath_type<scalar_t>>* values,
+    scalar_t* target) {
+  constexpr int64_t kLanes = Vectorized<opmath_type<scalar_t>>::size();
+  static_assert(kCount == 1 || kCount == 2);
+  if constexpr (kCount == 2 && !std::is_same_v<scalar_t, opmath_type<scalar_t>>) {
+    vec::convert_from_float<scalar_t>(values[0], values[1]).store(target);
+  } else {
+    DEPTHWISE_UNROLL for (int v = 0; v < kCount; ++v) {
+      store_lanes(values[v], target + v * kLanes);
+    }
+  }
+}
+
 // By halves, so that the error does not grow with the number of lanes.
 template <typename acc_t>
 acc_t sum_lanes(const Vectorized<acc_t>& lanes) {

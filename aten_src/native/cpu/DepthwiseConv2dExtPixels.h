@@ -61,7 +61,7 @@ struct LaneWeights {
   AlignedBuffer<acc_t> start; // [padded]
 };
 
-// One thread's work on rows of pixels, `pitch` values apart.
+// The work on rows of pixels, `pitch` values apart.
 template <typename scalar_t>
 class PixelRows {
   using acc_t = opmath_type<scalar_t>;
@@ -69,14 +69,19 @@ class PixelRows {
 
  public:
   PixelRows(const Params& p, Direction direction, const LaneWeights<acc_t>& weights, int64_t pitch)
-      : kernel_width_(p.kernel_width),
-        height_(height_of(p, direction)),
+      : height_(height_of(p, direction)),
         width_(width_of(p, direction)),
         weights_(weights),
-        pitch_(pitch) {}
+        row_weights_(p.kernel_width * weights.padded),
+        pitch_(pitch),
+        kernel_rows_(height_, p.kernel_height) {
+    const TapGroups taps(width_, kMaxTaps);
+    for (const auto phase : c10::irange(width_.phases())) {
+      add_phase(phase, taps.of_phase(phase), pitch);
+    }
+  }
 
-  // One row of results of an image, `channels` of them. Channel 0 of a pixel has the weights of
-  // channel `first_weight`.
+  // One row of results of an image. Channel 0 of a pixel has the weights of channel `first_weight`.
   void run(
       const scalar_t* image,
       scalar_t* result,
@@ -84,110 +89,77 @@ class PixelRows {
       Range channels,
       int64_t first_weight) {
     find_kernel_rows(row);
-    for (const auto phase : c10::irange(width_.phases())) {
-      for (int64_t q = 0; q < width_.results_of(phase); q += kTileRows) {
-        find_pixels(image, phase, q, first_weight);
-        run_tiles(result, phase, q, channels, first_weight);
-      }
+    Tiles<scalar_t> tiles{};
+    tiles.source = image;
+    tiles.target_step = width_.result_step() * pitch_;
+    tiles.first_lane = channels.begin;
+    tiles.last_lane = channels.end;
+    tiles.line_step = width_.source_step() * pitch_;
+    tiles.lines_end = width_.sources * pitch_;
+    tiles.cross = cross_.data();
+    tiles.cross_count = static_cast<int64_t>(cross_.size());
+    tiles.weights = weights_.taps.data() + first_weight;
+    tiles.start = weights_.start.data() + first_weight;
+    for (const auto phase : c10::irange(phases_.size())) {
+      tiles.target = result + static_cast<int64_t>(phase) * pitch_;
+      tiles.results = phases_[phase].results;
+      tiles.groups = groups_.data() + phases_[phase].first_group;
+      tiles.group_count = phases_[phase].group_count;
+      phases_[phase].function(tiles);
     }
   }
 
  private:
-  using Lines = std::array<const scalar_t*, kTileRows + kMaxTaps - 1>;
+  // Results of which the same taps have neighbouring sources.
+  struct Phase {
+    int64_t results;
+    int64_t first_group;
+    int64_t group_count;
+    TilesFunction<scalar_t> function;
+  };
+
+  void add_phase(int64_t phase, ArrayRef<TapGroup> taps, int64_t channels) {
+    const auto first = static_cast<int64_t>(groups_.size());
+    const auto count = static_cast<int64_t>(taps.size());
+    for (const TapGroup& group : taps) {
+      groups_.push_back(
+          {0,
+           group.source * pitch_,
+           group.first * weights_.padded,
+           group.step * weights_.padded,
+           group.count});
+    }
+    const auto function = channels < kLanes
+        ? &tiles_of_few_lanes<scalar_t, Weights::kOfLane>
+        : tiles_function<scalar_t, Weights::kOfLane>(groups_.data() + first, count);
+    phases_.push_back({width_.results_of(phase), first, count, function});
+  }
 
   // The taps of a kernel column that meet the image, by source row and weight row.
   void find_kernel_rows(int64_t row) {
     cross_.clear();
-    const int64_t phase = row % height_.result_step();
+    const int64_t step = height_.source_step();
     const int64_t q = row / height_.result_step();
-    for (const auto g : c10::irange(height_.groups())) {
-      const TapGroup group = height_.group(phase, g);
+    for (const TapGroup& group : kernel_rows_.of_phase(row - q * height_.result_step())) {
       for (const auto i : c10::irange(group.count)) {
-        const int64_t source = group.source + (q + i) * height_.source_step();
-        const int64_t tap = group.first + i * group.step;
+        const int64_t source = group.source + (q + i) * step;
         if (source >= 0 && source < height_.sources) {
-          cross_.push_back(
-              {source * width_.sources * pitch_, tap * kernel_width_ * weights_.padded});
+          const int64_t tap = group.first + i * group.step;
+          cross_.push_back({source * width_.sources * pitch_, tap * row_weights_});
         }
       }
     }
   }
 
-  // For each group of taps, the pixels that the results from q on meet; null outside the row.
-  void find_pixels(const scalar_t* image, int64_t phase, int64_t q, int64_t first_weight) {
-    lines_.clear();
-    groups_.clear();
-    for (const auto g : c10::irange(width_.groups())) {
-      const TapGroup group = width_.group(phase, g);
-      for (int64_t done = 0; done < group.count; done += kMaxTaps) {
-        const int64_t taps = std::min<int64_t>(kMaxTaps, group.count - done);
-        Lines& lines = lines_.emplace_back();
-        const int64_t step = width_.source_step();
-        int64_t pixel = group.source + (q + done) * step;
-        for (int64_t j = 0; j < kTileRows + taps - 1; ++j, pixel += step) {
-          const bool inside = pixel >= 0 && pixel < width_.sources;
-          lines[j] = inside ? image + pixel * pitch_ : nullptr;
-        }
-        const acc_t* const first =
-            weights_.taps.data() + (group.first + done * group.step) * weights_.padded;
-        groups_.push_back({nullptr, first + first_weight, group.step * weights_.padded, taps});
-      }
-    }
-    for (const auto g : c10::irange(groups_.size())) {
-      groups_[g].lines = lines_[g].data();
-    }
-  }
-
-  // kTileRows pixels from result q of the phase on, all channels.
-  void run_tiles(scalar_t* result, int64_t phase, int64_t q, Range channels, int64_t first_weight) {
-    std::array<scalar_t*, kTileRows> targets{};
-    const int64_t count = std::min<int64_t>(kTileRows, width_.results_of(phase) - q);
-    for (const auto r : c10::irange(count)) {
-      targets[r] = result + (phase + (q + r) * width_.result_step()) * pitch_;
-    }
-    const auto group_count = static_cast<int64_t>(groups_.size());
-    Tile<scalar_t> tile{};
-    tile.targets = targets.data();
-    tile.line_step = 1;
-    tile.cross = cross_.data();
-    tile.cross_count = static_cast<int64_t>(cross_.size());
-    tile.groups = groups_.data();
-    tile.group_count = group_count;
-    tile.start = weights_.start.data() + first_weight;
-    if (q == 0) { // the groups of a phase have the same sizes everywhere
-      wide_ = tile_function<scalar_t, Weights::kOfLane, 2>(tile.groups, group_count);
-      narrow_ = tile_function<scalar_t, Weights::kOfLane, 1>(tile.groups, group_count);
-    }
-    const auto run_at = [&](int64_t lane, TileFunction<scalar_t> function) {
-      tile.lane = tile.target_lane = lane;
-      function(tile);
-    };
-    int64_t lane = channels.begin;
-    for (; lane + 2 * kLanes <= channels.end; lane += 2 * kLanes) {
-      run_at(lane, wide_);
-    }
-    for (; lane + kLanes <= channels.end; lane += kLanes) {
-      run_at(lane, narrow_);
-    }
-    if (lane < channels.end && channels.end >= kLanes) {
-      run_at(channels.end - kLanes, narrow_); // some channels once more
-    } else if (lane < channels.end) {
-      tile.lanes = channels.end;
-      run_at(lane, tile_function<scalar_t, Weights::kOfLane, 0>(tile.groups, group_count));
-    }
-  }
-
-  int64_t kernel_width_;
   Dimension height_;
   Dimension width_;
   const LaneWeights<acc_t>& weights_;
+  int64_t row_weights_; // from one kernel row's to the next
   int64_t pitch_;
-  // Of the row and tile at work:
-  c10::SmallVector<CrossTap, 32> cross_;
-  c10::SmallVector<Lines, 4> lines_; // of each group of taps
-  c10::SmallVector<TileGroup<scalar_t>, 4> groups_;
-  TileFunction<scalar_t> wide_ = nullptr; // for two vectors of channels
-  TileFunction<scalar_t> narrow_ = nullptr; // for one
+  TapGroups kernel_rows_;
+  c10::SmallVector<Phase, 4> phases_; // of a row's results
+  c10::SmallVector<TileGroup, 4> groups_;
+  c10::SmallVector<CrossTap, 32> cross_; // of the row at work
 };
 
 // A task is one row of results.

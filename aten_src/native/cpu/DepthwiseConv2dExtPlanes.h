@@ -47,7 +47,12 @@ class PlanePass {
         source_planes_(direction == Direction::kForward ? 1 : p.multiplier),
         band_(band_results()),
         source_rows_(std::min(height_.sources, source_reach(band_))),
-        table_rows_(source_reach(band_ + kTileRows * height_.result_step())) {}
+        lowest_(first_source(0)),
+        direct_(
+            std::is_same_v<scalar_t, acc_t> && columns_.result_step == 1 &&
+            columns_.results >= kLanes) {
+    add_groups();
+  }
 
   void run() {
     const auto grain = grain_of(
@@ -61,21 +66,33 @@ class PlanePass {
   }
 
  private:
-  // One thread's memory: the packed rows and pointers to them, the filters, results to be stored.
+  // One thread's memory: the packed rows, the filters, results to be stored.
   struct Scratch {
     explicit Scratch(const PlanePass& pass)
         : packed(pass.source_planes_ * pass.source_rows_ * pass.columns_.pitch()),
-          filter(pass.source_planes_ * pass.params_.kernel_size()),
+          filter(static_cast<int64_t>(pass.filter_order_.size())),
           stage(kTileRows * pass.stage_pitch() + 2 * kLanes),
-          row(pass.columns_.sources + 2 * kLanes),
-          table(pass.source_planes_ * pass.table_rows_, nullptr) {}
+          row(pass.columns_.sources + 2 * kLanes) {}
 
     AlignedBuffer<acc_t> packed;
     AlignedBuffer<acc_t> filter;
     AlignedBuffer<acc_t> stage; // [kTileRows][phases][results of a phase]
     AlignedBuffer<acc_t> row;
-    std::vector<const acc_t*> table;
-    std::vector<TileGroup<acc_t>> groups; // [phases of columns][groups]
+  };
+
+  // Neighbouring columns that the same taps meet.
+  struct Run {
+    Range columns;
+    Range live; // of Columns::cross
+  };
+
+  // One phase of rows and one of columns.
+  struct Phase {
+    int64_t first_run;
+    int64_t last_run;
+    int64_t first_group;
+    int64_t group_count;
+    TilesFunction<acc_t> function;
   };
 
   int64_t phase_pitch() const {
@@ -138,148 +155,159 @@ class PlanePass {
     for (int64_t first = 0; first < height_.results; first += band_) {
       pack(sources, first, scratch);
       for (const auto r : c10::irange(result_planes_)) {
+        if (first == 0 || result_planes_ > 1) {
+          pack_filter(filters + r * params_.kernel_size(), scratch);
+        }
         const acc_t start = bias_ ? acc_t(bias_[channel + r]) : acc_t(0);
         for (const auto phase : c10::irange(height_.phases())) {
-          run_phase(
-              results + r * result_size,
-              filters + r * params_.kernel_size(),
-              start,
-              first,
-              phase,
-              scratch);
+          run_phase(results + r * result_size, start, first, phase, scratch);
         }
       }
     }
   }
 
-  // Packs the rows inside the image that the band meets; the table has null for the others.
-  void pack(const scalar_t* sources, int64_t first_result, Scratch& scratch) const {
-    const int64_t lowest = first_source(first_result);
+  // Rows inside the image that the results from `first` on meet.
+  Range band_sources(int64_t first) const {
+    const int64_t lowest = first_source(first);
+    return {std::max<int64_t>(lowest, 0), std::min(lowest + source_reach(band_), height_.sources)};
+  }
+
+  void pack(const scalar_t* sources, int64_t first, Scratch& scratch) const {
+    const Range rows = band_sources(first);
     for (const auto plane : c10::irange(source_planes_)) {
       acc_t* packed = scratch.packed.data() + plane * source_rows_ * columns_.pitch();
       const scalar_t* source = sources + plane * height_.sources * columns_.sources;
-      const int64_t needed = lowest + source_reach(band_);
-      for (const auto i : c10::irange(table_rows_)) {
-        const int64_t row = lowest + i;
-        const bool inside = row >= 0 && row < height_.sources && row < needed;
-        scratch.table[plane * table_rows_ + i] = inside ? packed : nullptr;
-        if (inside) {
-          pack_row(
-              source + row * columns_.sources,
-              columns_.sources,
-              columns_.classes,
-              packed + columns_.lead,
-              columns_.class_pitch,
-              scratch.row.data());
-          packed += columns_.pitch();
+      for (int64_t row = rows.begin; row < rows.end; ++row, packed += columns_.pitch()) {
+        pack_row(
+            source + row * columns_.sources,
+            columns_.sources,
+            columns_.classes,
+            packed + columns_.lead,
+            columns_.class_pitch,
+            scratch.row.data());
+      }
+    }
+  }
+
+  void pack_filter(const scalar_t* filter, Scratch& scratch) const {
+    acc_t* packed = scratch.filter.data();
+    for (const int64_t tap : filter_order_) {
+      *packed++ = acc_t(filter[tap]);
+    }
+  }
+
+  // Finds the groups of all phases, the same for every plane, and the order of their weights.
+  void add_groups() {
+    const TapGroups rows(height_, kMaxTaps);
+    c10::SmallVector<Range, 4> runs;
+    for (const auto column_phase : c10::irange(columns_.phases())) {
+      runs.push_back(add_runs(column_phase));
+    }
+    for (const auto phase : c10::irange(height_.phases())) {
+      for (const auto column_phase : c10::irange(columns_.phases())) {
+        const auto first = static_cast<int64_t>(groups_.size());
+        for (const auto plane : c10::irange(source_planes_)) {
+          for (const TapGroup& group : rows.of_phase(phase)) {
+            add_group(plane, group, column_phase);
+          }
         }
+        const auto count = static_cast<int64_t>(groups_.size()) - first;
+        const auto function =
+            tiles_function<acc_t, Weights::kOfPlane>(groups_.data() + first, count);
+        const auto [first_run, last_run] = runs[column_phase];
+        phases_.push_back({first_run, last_run, first, count, function});
+      }
+    }
+  }
+
+  // In place, the last tile does not reach beyond the row, but over the one before.
+  Range add_runs(int64_t phase) {
+    const auto first = static_cast<int64_t>(runs_.size());
+    const int64_t results = columns_.results_of(phase);
+    const int64_t lanes = direct_ ? results : round_up(results, kLanes);
+    for (int64_t lane = 0; lane < lanes;) {
+      const int64_t width = lanes - lane > kLanes && lanes >= 2 * kLanes ? 2 * kLanes : kLanes;
+      const int64_t begin = std::min(lane, lanes - width);
+      const Range live = columns_.live_taps(phase, begin, width);
+      const bool same = static_cast<int64_t>(runs_.size()) > first &&
+          runs_.back().live.begin == live.begin && runs_.back().live.end == live.end;
+      if (same) {
+        runs_.back().columns.end = begin + width;
+      } else {
+        runs_.push_back({{begin, begin + width}, live});
+      }
+      lane += width;
+    }
+    return {first, static_cast<int64_t>(runs_.size())};
+  }
+
+  void add_group(int64_t plane, const TapGroup& group, int64_t column_phase) {
+    const int64_t begin = columns_.phase_begin[column_phase];
+    const int64_t end = columns_.phase_begin[column_phase + 1];
+    groups_.push_back(
+        {plane * source_rows_ * columns_.pitch(),
+         (group.source - lowest_) * columns_.pitch(),
+         static_cast<int64_t>(filter_order_.size()),
+         end - begin,
+         group.count});
+    for (const auto i : c10::irange(group.count)) {
+      const int64_t row = plane * params_.kernel_height + group.first + i * group.step;
+      for (const auto t : c10::irange(begin, end)) {
+        filter_order_.push_back(row * params_.kernel_width + columns_.taps[t]);
       }
     }
   }
 
   // Results first + phase, first + phase + result_step, ... of the band.
-  void run_phase(
-      scalar_t* result,
-      const scalar_t* filters,
-      acc_t start,
-      int64_t first,
-      int64_t phase,
-      Scratch& scratch) const {
+  void run_phase(scalar_t* result, acc_t start, int64_t first, int64_t phase, Scratch& scratch)
+      const {
     const int64_t step = height_.result_step();
     const int64_t begin = first / step;
     const int64_t end = std::min(height_.results_of(phase), begin + band_ / step);
-    const int64_t lowest = first_source(first);
-    auto& groups = scratch.groups;
-    groups.clear();
-    acc_t* filter = scratch.filter.data();
-    for (const auto column_phase : c10::irange(columns_.phases())) {
-      const int64_t taps_begin = columns_.phase_begin[column_phase];
-      const int64_t taps_end = columns_.phase_begin[column_phase + 1];
-      for_each_group(phase, [&](int64_t plane, const TapGroup& group) {
-        const int64_t line = group.source + begin * height_.source_step() - lowest;
-        groups.push_back(
-            {scratch.table.data() + plane * table_rows_ + line,
-             filter,
-             taps_end - taps_begin,
-             group.count});
-        for (const auto i : c10::irange(group.count)) {
-          const int64_t row = plane * params_.kernel_height + group.first + i * group.step;
-          for (const auto t : c10::irange(taps_begin, taps_end)) {
-            *filter++ = acc_t(filters[row * params_.kernel_width + columns_.taps[t]]);
-          }
-        }
-      });
-    }
-    const int64_t group_count = static_cast<int64_t>(groups.size()) / columns_.phases();
+    const Range sources = band_sources(first);
+    Tiles<acc_t> tiles{};
+    tiles.source = scratch.packed.data();
+    tiles.line_step = height_.source_step() * columns_.pitch();
+    tiles.first_line = std::min<int64_t>(first_source(first), 0) * columns_.pitch();
+    tiles.lines_end = sources.size() * columns_.pitch();
+    tiles.weights = scratch.filter.data();
+    tiles.start = &start;
+    const Phase* const phases = phases_.data() + phase * columns_.phases();
     for (int64_t q = begin; q < end; q += kTileRows) {
-      scalar_t* const rows = result + (q * step + phase) * columns_.results;
-      run_strip(rows, std::min<int64_t>(kTileRows, end - q), start, group_count, scratch);
-      for (auto& group : groups) {
-        group.lines += kTileRows * height_.source_step();
-      }
+      tiles.results = std::min<int64_t>(kTileRows, end - q);
+      run_strip(result + (q * step + phase) * columns_.results, phases, tiles, scratch);
+      tiles.first_line += kTileRows * tiles.line_step;
     }
   }
 
-  // Calls visit(source plane, taps) for the taps of kernel rows that a phase meets, kMaxTaps at most.
-  template <typename Visit>
-  void for_each_group(int64_t phase, const Visit& visit) const {
-    for (const auto plane : c10::irange(source_planes_)) {
-      for (const auto g : c10::irange(height_.groups())) {
-        const TapGroup all = height_.group(phase, g);
-        for (int64_t done = 0; done < all.count; done += kMaxTaps) {
-          visit(
-              plane,
-              TapGroup{
-                  all.first + done * all.step,
-                  all.step,
-                  std::min<int64_t>(kMaxTaps, all.count - done),
-                  all.source + done * height_.source_step()});
-        }
-      }
-    }
-  }
-
-  // kTileRows rows of results, of which `count` are stored.
-  void run_strip(scalar_t* rows, int64_t count, acc_t start, int64_t group_count, Scratch& scratch)
-      const {
+  // Up to kTileRows rows of results.
+  void run_strip(scalar_t* rows, const Phase* phases, Tiles<acc_t>& tiles, Scratch& scratch) const {
     const int64_t row_pitch = height_.result_step() * columns_.results;
-    std::array<acc_t*, kTileRows> targets{};
-    // Whole vectors of rows of floats or doubles are stored where they belong.
-    bool direct = false;
-    for (const auto r : c10::irange(count)) {
-      targets[r] = scratch.stage.data() + r * stage_pitch();
-      if constexpr (std::is_same_v<scalar_t, acc_t>) {
-        direct = columns_.result_step == 1 && columns_.results >= kLanes;
-        targets[r] = direct ? rows + r * row_pitch : targets[r];
-      }
+    tiles.target = scratch.stage.data();
+    tiles.target_step = stage_pitch();
+    if constexpr (std::is_same_v<scalar_t, acc_t>) {
+      tiles.target = direct_ ? rows : tiles.target;
+      tiles.target_step = direct_ ? row_pitch : tiles.target_step;
     }
     for (const auto phase : c10::irange(columns_.phases())) {
-      const TileGroup<acc_t>* groups = scratch.groups.data() + phase * group_count;
-      const auto wide = tile_function<acc_t, Weights::kOfPlane, 2>(groups, group_count);
-      const auto narrow = tile_function<acc_t, Weights::kOfPlane, 1>(groups, group_count);
-      Tile<acc_t> tile{};
-      tile.targets = targets.data();
-      tile.line_step = height_.source_step();
-      tile.groups = groups;
-      tile.group_count = group_count;
-      tile.start = &start;
-      const int64_t results = columns_.results_of(phase);
-      for (int64_t lane = 0; lane < results;) {
-        const bool two = results - lane > kLanes && (!direct || results >= 2 * kLanes);
-        const int64_t width = two ? 2 * kLanes : kLanes;
-        // In place, the last tile computes some columns once more rather than store beyond the row.
-        tile.lane = direct ? std::min(lane, results - width) : lane;
-        tile.target_lane = tile.lane + phase * phase_pitch();
-        const Range live = columns_.live_taps(phase, tile.lane, width);
-        tile.cross = columns_.cross.data() + live.begin;
-        tile.cross_count = live.size();
-        (two ? wide : narrow)(tile);
-        lane += width;
+      tiles.groups = groups_.data() + phases[phase].first_group;
+      tiles.group_count = phases[phase].group_count;
+      for (int64_t run = phases[phase].first_run; run < phases[phase].last_run; ++run) {
+        tiles.cross = columns_.cross.data() + runs_[run].live.begin;
+        tiles.cross_count = runs_[run].live.size();
+        tiles.first_lane = runs_[run].columns.begin;
+        tiles.last_lane = runs_[run].columns.end;
+        phases[phase].function(tiles);
       }
+      tiles.target += phase_pitch();
     }
-    for (int64_t r = 0; !direct && r < count; ++r) {
+    for (int64_t r = 0; !direct_ && r < tiles.results; ++r) {
       unpack_row(
-          targets[r], phase_pitch(), columns_.result_step, rows + r * row_pitch, columns_.results);
+          scratch.stage.data() + r * stage_pitch(),
+          phase_pitch(),
+          columns_.result_step,
+          rows + r * row_pitch,
+          columns_.results);
     }
   }
 
@@ -295,7 +323,13 @@ class PlanePass {
   int64_t source_planes_;
   int64_t band_; // result rows
   int64_t source_rows_; // packed rows of a band and plane
-  int64_t table_rows_;
+  int64_t lowest_; // source row that the first result meets
+  // Whether whole vectors of rows of floats or doubles are stored where they belong.
+  bool direct_;
+  c10::SmallVector<Run, 4> runs_;
+  c10::SmallVector<TileGroup, 4> groups_;
+  c10::SmallVector<Phase, 4> phases_; // [phases of rows][phases of columns]
+  c10::SmallVector<int64_t, 64> filter_order_; // packed weights as the filters' taps
 };
 
 } // namespace

@@ -21,7 +21,7 @@ namespace {
 
 enum class Weights { kOfPlane, kOfLane };
 
-// 4 results by 2 vectors, their halves (tile_of_known_taps) and up to 7 taps are 24 to 31 of AVX-512's
+// 4 results by 2 vectors, their halves (known_taps) and up to 7 taps are 24 to 31 of AVX-512's
 // 32 registers. Rows of 7, 14, 28 and 56 fill 4 better than 6 (28 % of 14 would be computed in vain, and
 // 14 %). Of channels last, 8 pixels by one vector were slower wherever memory is far (.83 instead of
 // 1.02 of conv2d's speed in the mean, fp32 forward): two vectors are two neighbouring cache lines.
@@ -35,29 +35,43 @@ struct CrossTap {
   int64_t weight;
 };
 
-// Neighbouring taps: lines[(r + i) * line_step] is what tap i of result r meets, null outside the
-// image. Its weight is at weights + cross.weight + i * weight_step.
-template <typename scalar_t>
+// Neighbouring taps: tap i of result r meets the line that begins at first_line + line + (r + i) * line_step
+// from `source` on. Its weight is at weights + weight + cross.weight + i * weight_step. Tiles has what
+// is not named here; a group is the same for every image or plane.
 struct TileGroup {
-  const scalar_t* const* lines;
-  const opmath_type<scalar_t>* weights;
+  int64_t source;
+  int64_t line;
+  int64_t weight;
   int64_t weight_step;
   int64_t taps;
 };
 
+// All results of one phase of a line by some lanes: several tiles, so that what is known of them all
+// is looked up once. With 32 channels, or planes of 56 columns, a tile is no more than some 40 cycles.
 template <typename scalar_t>
-struct Tile {
+struct Tiles {
   using acc_t = opmath_type<scalar_t>;
-  scalar_t* const* targets; // kTileRows of them, null for results that nobody wants
-  int64_t target_lane;
-  int64_t lane; // of the sources, and of the weights where each lane has its own
-  int64_t lanes; // how many there are, where there are fewer than a vector
+  const scalar_t* source;
+  scalar_t* target; // of result 0, lane 0
+  int64_t target_step; // between results
+  int64_t results;
+  int64_t first_lane; // of the sources, and of the weights where each lane has its own
+  int64_t last_lane; // less than a vector of lanes is for tiles of parts only
+  int64_t first_line;
   int64_t line_step;
+  int64_t lines_end; // lines that begin before 0 or from here on are outside the image
   const CrossTap* cross;
   int64_t cross_count;
-  const TileGroup<scalar_t>* groups;
+  const TileGroup* groups;
   int64_t group_count;
+  const acc_t* weights;
   const acc_t* start; // what sums begin with, by lane where each has its own weights
+};
+
+// One of the tiles: the results from `first` on, the lanes from `lane` on.
+struct TilePlace {
+  int64_t first;
+  int64_t lane;
 };
 
 // kVectors of 0 stands for a part of a vector.
@@ -68,32 +82,36 @@ struct TileSums {
   static constexpr int kCount = kVectors == 0 ? 1 : kVectors;
   Vec sums[kTileRows][kCount];
 
-  static C10_ALWAYS_INLINE Vec load(const scalar_t* source, int v, const Tile<scalar_t>& t) {
-    return kVectors == 0 ? load_lanes(source, t.lanes) : load_lanes(source + v * Vec::size());
+  static C10_ALWAYS_INLINE Vec load(const scalar_t* source, int v, const Tiles<scalar_t>& t) {
+    return kVectors == 0 ? load_lanes(source, t.last_lane - t.first_lane)
+                         : load_lanes(source + v * Vec::size());
   }
 
-  static C10_ALWAYS_INLINE Vec lane_weight(const acc_t* weight, int v, const Tile<scalar_t>& t) {
-    return kWeights == Weights::kOfLane ? Vec::loadu(weight + t.lane + v * Vec::size())
+  static C10_ALWAYS_INLINE Vec lane_weight(const acc_t* weight, int v, TilePlace at) {
+    return kWeights == Weights::kOfLane ? Vec::loadu(weight + at.lane + v * Vec::size())
                                         : Vec(*weight);
   }
 
-  C10_ALWAYS_INLINE void start(const Tile<scalar_t>& t) {
+  C10_ALWAYS_INLINE void start(const Tiles<scalar_t>& t, TilePlace at) {
     DEPTHWISE_UNROLL for (int r = 0; r < kTileRows; ++r) {
       DEPTHWISE_UNROLL for (int v = 0; v < kCount; ++v) {
-        sums[r][v] = lane_weight(t.start, v, t);
+        sums[r][v] = lane_weight(t.start, v, at);
       }
     }
   }
 
-  C10_ALWAYS_INLINE void store(const Tile<scalar_t>& t) const {
+  C10_ALWAYS_INLINE void store(const Tiles<scalar_t>& t, TilePlace at) const {
+    scalar_t* target = t.target + at.first * t.target_step + at.lane;
     DEPTHWISE_UNROLL for (int r = 0; r < kTileRows; ++r) {
-      if (t.targets[r] == nullptr) {
-        continue;
+      if (at.first + r >= t.results) {
+        break;
       }
-      DEPTHWISE_UNROLL for (int v = 0; v < kCount; ++v) {
-        scalar_t* const target = t.targets[r] + t.target_lane + v * Vec::size();
-        store_lanes(sums[r][v], target, kVectors == 0 ? t.lanes : Vec::size());
+      if constexpr (kVectors == 0) {
+        store_lanes(sums[r][0], target, t.last_lane - t.first_lane);
+      } else {
+        store_vectors<kCount>(sums[r], target);
       }
+      target += t.target_step;
     }
   }
 
@@ -113,30 +131,38 @@ struct TileSums {
     }
   }
 
+  // Where tap 0 of the tile's first result meets the source.
+  static C10_ALWAYS_INLINE int64_t
+  line_of(const TileGroup& group, const Tiles<scalar_t>& t, TilePlace at) {
+    return t.first_line + group.line + at.first * t.line_step;
+  }
+
   // The taps [first, last) of the other dimension with those of the group.
   template <int kTaps>
   C10_ALWAYS_INLINE void add_taps(
-      const TileGroup<scalar_t>& group,
+      const TileGroup& group,
       int64_t first,
       int64_t last,
-      const Tile<scalar_t>& t) {
+      const Tiles<scalar_t>& t,
+      TilePlace at) {
     constexpr int kLines = kTileRows + kTaps - 1;
+    const int64_t first_line = line_of(group, t, at);
     for (int64_t tap = first; tap < last; ++tap) {
-      const int64_t offset = t.cross[tap].source + t.lane;
-      const acc_t* const weights = group.weights + t.cross[tap].weight;
+      const scalar_t* const source = t.source + group.source + t.cross[tap].source + at.lane;
+      const acc_t* const weights = t.weights + group.weight + t.cross[tap].weight;
       Vec scale[kTaps][kCount];
       DEPTHWISE_UNROLL for (int i = 0; i < kTaps; ++i) {
         DEPTHWISE_UNROLL for (int v = 0; v < kCount; ++v) {
-          scale[i][v] = lane_weight(weights + i * group.weight_step, v, t);
+          scale[i][v] = lane_weight(weights + i * group.weight_step, v, at);
         }
       }
       DEPTHWISE_UNROLL for (int j = 0; j < kLines; ++j) {
-        const scalar_t* const line = group.lines[j * t.line_step];
-        if (line == nullptr) {
+        const int64_t line = first_line + j * t.line_step;
+        if (line < 0 || line >= t.lines_end) {
           continue;
         }
         DEPTHWISE_UNROLL for (int v = 0; v < kCount; ++v) {
-          const Vec values = load(line + offset, v, t);
+          const Vec values = load(source + line, v, t);
           DEPTHWISE_UNROLL for (int i = 0; i < kTaps; ++i) {
             const int r = j - i;
             if (r >= 0 && r < kTileRows) {
@@ -153,112 +179,157 @@ struct TileSums {
 // the taps: one chain of additions has errors above those of upstream's convolution (5.3e-5 against
 // 5.2e-5 in test_error_is_not_larger_than_upstreams), two shorter ones are below.
 template <typename scalar_t, Weights kWeights, int kVectors, int kFirst, int kSecond>
-void tile_of_known_taps(const Tile<scalar_t>& t) {
+C10_ALWAYS_INLINE void known_taps(const Tiles<scalar_t>& t, TilePlace at) {
   TileSums<scalar_t, kWeights, kVectors> sums;
   TileSums<scalar_t, kWeights, kVectors> half;
   const int64_t middle = t.cross_count / 2;
-  sums.start(t);
-  sums.template add_taps<kFirst>(t.groups[0], 0, middle, t);
+  sums.start(t, at);
+  sums.template add_taps<kFirst>(t.groups[0], 0, middle, t, at);
   half.clear();
-  half.template add_taps<kFirst>(t.groups[0], middle, t.cross_count, t);
+  half.template add_taps<kFirst>(t.groups[0], middle, t.cross_count, t, at);
   if constexpr (kSecond > 0) {
-    sums.template add_taps<kSecond>(t.groups[1], 0, middle, t);
-    half.template add_taps<kSecond>(t.groups[1], middle, t.cross_count, t);
+    sums.template add_taps<kSecond>(t.groups[1], 0, middle, t, at);
+    half.template add_taps<kSecond>(t.groups[1], middle, t.cross_count, t, at);
   }
   sums.add(half);
-  sums.store(t);
+  sums.store(t, at);
 }
 
 // By halves, as above.
 template <int kTaps, typename Sums, typename scalar_t>
-C10_NOINLINE void add_group(Sums& sums, const TileGroup<scalar_t>& group, const Tile<scalar_t>& t) {
+C10_NOINLINE void add_group(
+    Sums& sums,
+    const TileGroup& group,
+    const Tiles<scalar_t>& t,
+    TilePlace at) {
   const int64_t middle = t.cross_count / 2;
   for (const auto& [first, last] : {std::pair(int64_t(0), middle), {middle, t.cross_count}}) {
     Sums local;
     local.clear();
-    local.template add_taps<kTaps>(group, first, last, t);
+    local.template add_taps<kTaps>(group, first, last, t, at);
     sums.add(local);
   }
 }
 
 template <int kTaps, typename Sums, typename scalar_t>
-void add_group_of(Sums& sums, const TileGroup<scalar_t>& group, const Tile<scalar_t>& t) {
+void add_group_of(Sums& sums, const TileGroup& group, const Tiles<scalar_t>& t, TilePlace at) {
   if (group.taps == kTaps) {
-    add_group<kTaps>(sums, group, t);
+    add_group<kTaps>(sums, group, t, at);
   } else if constexpr (kTaps < kMaxTaps) {
-    add_group_of<kTaps + 1>(sums, group, t);
+    add_group_of<kTaps + 1>(sums, group, t, at);
   }
-}
-
-template <typename scalar_t>
-bool all_outside(const TileGroup<scalar_t>& group, int64_t lines, int64_t line_step) {
-  for (const auto j : c10::irange(lines)) {
-    if (group.lines[j * line_step] != nullptr) {
-      return false;
-    }
-  }
-  return true;
 }
 
 // Any number of groups of up to kMaxTaps taps. Those that only meet positions outside the image are
 // passed over, which is most of a kernel that is larger than the image.
 template <typename scalar_t, Weights kWeights, int kVectors>
-void tile_of_any_taps(const Tile<scalar_t>& t) {
+C10_NOINLINE void any_taps(const Tiles<scalar_t>& t, TilePlace at) {
   TileSums<scalar_t, kWeights, kVectors> sums;
-  sums.start(t);
+  sums.start(t, at);
   for (const auto index : c10::irange(t.group_count)) {
-    const TileGroup<scalar_t>& group = t.groups[index];
-    if (all_outside(group, kTileRows + group.taps - 1, t.line_step)) {
-      continue;
+    const TileGroup& group = t.groups[index];
+    const int64_t line = sums.line_of(group, t, at);
+    const int64_t last_line = line + (kTileRows + group.taps - 2) * t.line_step;
+    if (line < t.lines_end && last_line >= 0) {
+      add_group_of<1>(sums, group, t, at);
     }
-    add_group_of<1>(sums, group, t);
   }
-  sums.store(t);
+  sums.store(t, at);
+}
+
+// The tiles of one kind, two vectors each and one where no more are left. The last may do some lanes
+// once more rather than a part of a vector.
+template <typename Kind, typename scalar_t>
+C10_ALWAYS_INLINE void for_each_tile(const Tiles<scalar_t>& t) {
+  constexpr int64_t kLanes = Vectorized<opmath_type<scalar_t>>::size();
+  const bool two_fit = t.last_lane - t.first_lane >= 2 * kLanes;
+  for (int64_t first = 0; first < t.results; first += kTileRows) {
+    for (int64_t lane = t.first_lane; lane < t.last_lane;) {
+      if (two_fit && t.last_lane - lane > kLanes) {
+        Kind::template run<2>(t, {first, std::min(lane, t.last_lane - 2 * kLanes)});
+        lane += 2 * kLanes;
+      } else {
+        Kind::template run<1>(t, {first, std::min(lane, t.last_lane - kLanes)});
+        lane += kLanes;
+      }
+    }
+  }
+}
+
+template <typename scalar_t, Weights kWeights, int kFirst, int kSecond>
+struct TileOfKnownTaps {
+  template <int kVectors>
+  static C10_ALWAYS_INLINE void run(const Tiles<scalar_t>& t, TilePlace at) {
+    known_taps<scalar_t, kWeights, kVectors, kFirst, kSecond>(t, at);
+  }
+};
+
+template <typename scalar_t, Weights kWeights>
+struct TileOfAnyTaps {
+  template <int kVectors>
+  static void run(const Tiles<scalar_t>& t, TilePlace at) {
+    any_taps<scalar_t, kWeights, kVectors>(t, at);
+  }
+};
+
+template <typename scalar_t, Weights kWeights, int kFirst, int kSecond>
+void tiles_of_known_taps(const Tiles<scalar_t>& t) {
+  for_each_tile<TileOfKnownTaps<scalar_t, kWeights, kFirst, kSecond>>(t);
+}
+
+template <typename scalar_t, Weights kWeights>
+void tiles_of_any_taps(const Tiles<scalar_t>& t) {
+  for_each_tile<TileOfAnyTaps<scalar_t, kWeights>>(t);
+}
+
+// Less than a vector of lanes.
+template <typename scalar_t, Weights kWeights>
+void tiles_of_few_lanes(const Tiles<scalar_t>& t) {
+  for (int64_t first = 0; first < t.results; first += kTileRows) {
+    any_taps<scalar_t, kWeights, 0>(t, {first, t.first_lane});
+  }
 }
 
 template <typename scalar_t>
-using TileFunction = void (*)(const Tile<scalar_t>&);
+using TilesFunction = void (*)(const Tiles<scalar_t>&);
 
 // Sizes of the groups of kernels of 3, 5 and 7 taps: whole (stride 1), or the odd and the even ones
 // (stride 2), which meet the same results in the forward pass and different ones in grad_input.
 template <int kFirst, int kSecond = 0>
 struct KnownTaps {};
 
-template <typename scalar_t, Weights kWeights, int kVectors, int... kFirst, int... kSecond>
-TileFunction<scalar_t> choose_tile(
-    const TileGroup<scalar_t>* groups,
+template <typename scalar_t, Weights kWeights, int... kFirst, int... kSecond>
+TilesFunction<scalar_t> choose_tiles(
+    const TileGroup* groups,
     int64_t count,
     KnownTaps<kFirst, kSecond>... /*known*/) {
-  TileFunction<scalar_t> chosen = &tile_of_any_taps<scalar_t, kWeights, kVectors>;
+  TilesFunction<scalar_t> chosen = &tiles_of_any_taps<scalar_t, kWeights>;
   const auto matches = [&](int first, int second) {
     return count == (second > 0 ? 2 : 1) && groups[0].taps == first &&
         (second == 0 || groups[1].taps == second);
   };
   ((matches(kFirst, kSecond)
-        ? void(chosen = &tile_of_known_taps<scalar_t, kWeights, kVectors, kFirst, kSecond>)
+        ? void(chosen = &tiles_of_known_taps<scalar_t, kWeights, kFirst, kSecond>)
         : void()),
    ...);
   return chosen;
 }
 
-template <typename scalar_t, Weights kWeights, int kVectors>
-TileFunction<scalar_t> tile_function(const TileGroup<scalar_t>* groups, int64_t count) {
-  if constexpr (kVectors == 0) {
-    return &tile_of_any_taps<scalar_t, kWeights, kVectors>;
-  } else {
-    return choose_tile<scalar_t, kWeights, kVectors>(
-        groups,
-        count,
-        KnownTaps<1>(),
-        KnownTaps<2>(),
-        KnownTaps<3>(),
-        KnownTaps<4>(),
-        KnownTaps<5>(),
-        KnownTaps<7>(),
-        KnownTaps<2, 1>(),
-        KnownTaps<3, 2>(),
-        KnownTaps<4, 3>());
-  }
+// For one vector of lanes at least.
+template <typename scalar_t, Weights kWeights>
+TilesFunction<scalar_t> tiles_function(const TileGroup* groups, int64_t count) {
+  return choose_tiles<scalar_t, kWeights>(
+      groups,
+      count,
+      KnownTaps<1>(),
+      KnownTaps<2>(),
+      KnownTaps<3>(),
+      KnownTaps<4>(),
+      KnownTaps<5>(),
+      KnownTaps<7>(),
+      KnownTaps<2, 1>(),
+      KnownTaps<3, 2>(),
+      KnownTaps<4, 3>());
 }
 
 } // namespace
