@@ -23,6 +23,8 @@ using at::vec::Vectorized;
 // Before a loop of few turns, a number known to the compiler, over arrays that are to be registers.
 #define DEPTHWISE_UNROLL _Pragma("GCC unroll 16")
 
+constexpr int64_t kCacheLine = 64;
+
 // Multiply-adds that are worth handing to another thread.
 constexpr int64_t kGrainOperations = 32768;
 
@@ -44,7 +46,7 @@ class AlignedBuffer {
   }
 
  private:
-  static constexpr std::align_val_t kLine{64};
+  static constexpr std::align_val_t kLine{kCacheLine};
   struct Free {
     void operator()(T* memory) const {
       ::operator delete(memory, kLine);
@@ -114,6 +116,54 @@ C10_ALWAYS_INLINE void store_vectors(
       store_lanes(values[v], target + v * kLanes);
     }
   }
+}
+
+// One vector past the caches where the capability has such stores; `target` is a multiple of its bytes.
+template <typename stored_t>
+C10_ALWAYS_INLINE void stream_vector(const Vectorized<stored_t>& values, stored_t* target) {
+#if defined(CPU_CAPABILITY_AVX512)
+  if constexpr (std::is_same_v<stored_t, float>) {
+    _mm512_stream_ps(target, values);
+  } else if constexpr (std::is_same_v<stored_t, double>) {
+    _mm512_stream_pd(target, values);
+  } else {
+    _mm512_stream_si512(reinterpret_cast<__m512i*>(target), values);
+  }
+#elif defined(CPU_CAPABILITY_AVX2)
+  if constexpr (std::is_same_v<stored_t, float>) {
+    _mm256_stream_ps(target, values);
+  } else if constexpr (std::is_same_v<stored_t, double>) {
+    _mm256_stream_pd(target, values);
+  } else {
+    _mm256_stream_si256(reinterpret_cast<__m256i*>(target), values);
+  }
+#else
+  values.store(target);
+#endif
+}
+
+// store_vectors past the caches: a tensor larger than they are would push out what is to be read, and
+// be read itself before it is overwritten.
+template <int kCount, typename scalar_t>
+C10_ALWAYS_INLINE void stream_vectors(
+    const Vectorized<opmath_type<scalar_t>>* values,
+    scalar_t* target) {
+  if constexpr (std::is_same_v<scalar_t, opmath_type<scalar_t>>) {
+    DEPTHWISE_UNROLL for (int v = 0; v < kCount; ++v) {
+      stream_vector(values[v], target + v * Vectorized<scalar_t>::size());
+    }
+  } else if constexpr (kCount == 2) {
+    stream_vector(vec::convert_from_float<scalar_t>(values[0], values[1]), target);
+  } else {
+    store_vectors<kCount>(values, target);
+  }
+}
+
+// Before another thread may read what was streamed.
+inline void finish_stream() {
+#if defined(CPU_CAPABILITY_AVX512) || defined(CPU_CAPABILITY_AVX2)
+  _mm_sfence();
+#endif
 }
 
 // By halves, so that the error does not grow with the number of lanes.

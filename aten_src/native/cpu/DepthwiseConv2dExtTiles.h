@@ -12,6 +12,7 @@
 // In planes all lanes have the same weight, in channels last each its own.
 #pragma once
 
+#include <ATen/native/cpu/DepthwiseConv2dExtGeometry.h>
 #include <ATen/native/cpu/DepthwiseConv2dExtLanes.h>
 #include <array>
 #include <utility>
@@ -66,6 +67,9 @@ struct Tiles {
   int64_t group_count;
   const acc_t* weights;
   const acc_t* start; // what sums begin with, by lane where each has its own weights
+  // Addresses of what later lines will read: asked for while these are computed, a part with each tile.
+  Range ahead;
+  bool stream; // results past the caches; whole cache lines of them, but for parts of a vector
 };
 
 // One of the tiles: the results from `first` on, the lanes from `lane` on.
@@ -108,6 +112,8 @@ struct TileSums {
       }
       if constexpr (kVectors == 0) {
         store_lanes(sums[r][0], target, t.last_lane - t.first_lane);
+      } else if (t.stream) {
+        stream_vectors<kCount>(sums[r], target);
       } else {
         store_vectors<kCount>(sums[r], target);
       }
@@ -137,39 +143,52 @@ struct TileSums {
     return t.first_line + group.line + at.first * t.line_step;
   }
 
-  // The taps [first, last) of the other dimension with those of the group.
+  // One tap of the other dimension with those of a group.
   template <int kTaps>
-  C10_ALWAYS_INLINE void add_taps(
+  C10_ALWAYS_INLINE void add_tap(
+      const CrossTap& tap,
       const TileGroup& group,
-      int64_t first,
-      int64_t last,
       const Tiles<scalar_t>& t,
       TilePlace at) {
     constexpr int kLines = kTileRows + kTaps - 1;
     const int64_t first_line = line_of(group, t, at);
-    for (int64_t tap = first; tap < last; ++tap) {
-      const scalar_t* const source = t.source + group.source + t.cross[tap].source + at.lane;
-      const acc_t* const weights = t.weights + group.weight + t.cross[tap].weight;
-      Vec scale[kTaps][kCount];
-      DEPTHWISE_UNROLL for (int i = 0; i < kTaps; ++i) {
-        DEPTHWISE_UNROLL for (int v = 0; v < kCount; ++v) {
-          scale[i][v] = lane_weight(weights + i * group.weight_step, v, at);
-        }
+    const scalar_t* const source = t.source + group.source + tap.source + at.lane;
+    const acc_t* const weights = t.weights + group.weight + tap.weight;
+    Vec scale[kTaps][kCount];
+    DEPTHWISE_UNROLL for (int i = 0; i < kTaps; ++i) {
+      DEPTHWISE_UNROLL for (int v = 0; v < kCount; ++v) {
+        scale[i][v] = lane_weight(weights + i * group.weight_step, v, at);
       }
-      DEPTHWISE_UNROLL for (int j = 0; j < kLines; ++j) {
-        const int64_t line = first_line + j * t.line_step;
-        if (line < 0 || line >= t.lines_end) {
-          continue;
-        }
-        DEPTHWISE_UNROLL for (int v = 0; v < kCount; ++v) {
-          const Vec values = load(source + line, v, t);
-          DEPTHWISE_UNROLL for (int i = 0; i < kTaps; ++i) {
-            const int r = j - i;
-            if (r >= 0 && r < kTileRows) {
-              sums[r][v] = vec::fmadd(values, scale[i][v], sums[r][v]);
-            }
+    }
+    DEPTHWISE_UNROLL for (int j = 0; j < kLines; ++j) {
+      const int64_t line = first_line + j * t.line_step;
+      if (line < 0 || line >= t.lines_end) {
+        continue;
+      }
+      DEPTHWISE_UNROLL for (int v = 0; v < kCount; ++v) {
+        const Vec values = load(source + line, v, t);
+        DEPTHWISE_UNROLL for (int i = 0; i < kTaps; ++i) {
+          const int r = j - i;
+          if (r >= 0 && r < kTileRows) {
+            sums[r][v] = vec::fmadd(values, scale[i][v], sums[r][v]);
           }
         }
+      }
+    }
+  }
+
+  // The taps [first, last) of the other dimension with those of one group or two.
+  template <int kFirst, int kSecond = 0>
+  C10_ALWAYS_INLINE void add_taps(
+      const TileGroup* groups,
+      int64_t first,
+      int64_t last,
+      const Tiles<scalar_t>& t,
+      TilePlace at) {
+    for (int64_t tap = first; tap < last; ++tap) {
+      add_tap<kFirst>(t.cross[tap], groups[0], t, at);
+      if constexpr (kSecond > 0) {
+        add_tap<kSecond>(t.cross[tap], groups[1], t, at);
       }
     }
   }
@@ -184,13 +203,9 @@ C10_ALWAYS_INLINE void known_taps(const Tiles<scalar_t>& t, TilePlace at) {
   TileSums<scalar_t, kWeights, kVectors> half;
   const int64_t middle = t.cross_count / 2;
   sums.start(t, at);
-  sums.template add_taps<kFirst>(t.groups[0], 0, middle, t, at);
+  sums.template add_taps<kFirst, kSecond>(t.groups, 0, middle, t, at);
   half.clear();
-  half.template add_taps<kFirst>(t.groups[0], middle, t.cross_count, t, at);
-  if constexpr (kSecond > 0) {
-    sums.template add_taps<kSecond>(t.groups[1], 0, middle, t, at);
-    half.template add_taps<kSecond>(t.groups[1], middle, t.cross_count, t, at);
-  }
+  half.template add_taps<kFirst, kSecond>(t.groups, middle, t.cross_count, t, at);
   sums.add(half);
   sums.store(t, at);
 }
@@ -206,7 +221,7 @@ C10_NOINLINE void add_group(
   for (const auto& [first, last] : {std::pair(int64_t(0), middle), {middle, t.cross_count}}) {
     Sums local;
     local.clear();
-    local.template add_taps<kTaps>(group, first, last, t, at);
+    local.template add_taps<kTaps>(&group, first, last, t, at);
     sums.add(local);
   }
 }
@@ -243,8 +258,16 @@ template <typename Kind, typename scalar_t>
 C10_ALWAYS_INLINE void for_each_tile(const Tiles<scalar_t>& t) {
   constexpr int64_t kLanes = Vectorized<opmath_type<scalar_t>>::size();
   const bool two_fit = t.last_lane - t.first_lane >= 2 * kLanes;
+  const int64_t tiles =
+      ceil_div(t.results, kTileRows) * ceil_div(t.last_lane - t.first_lane, 2 * kLanes);
+  const int64_t ahead_step = round_up(ceil_div(t.ahead.size(), tiles), kCacheLine);
+  int64_t ahead = t.ahead.begin;
   for (int64_t first = 0; first < t.results; first += kTileRows) {
     for (int64_t lane = t.first_lane; lane < t.last_lane;) {
+      const int64_t ahead_end = std::min(t.ahead.end, ahead + ahead_step);
+      for (; ahead < ahead_end; ahead += kCacheLine) {
+        __builtin_prefetch(reinterpret_cast<const void*>(ahead), 0, 2);
+      }
       if (two_fit && t.last_lane - lane > kLanes) {
         Kind::template run<2>(t, {first, std::min(lane, t.last_lane - 2 * kLanes)});
         lane += 2 * kLanes;
