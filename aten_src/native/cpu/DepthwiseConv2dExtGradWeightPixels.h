@@ -69,8 +69,8 @@ class PixelGradWeight {
     const auto grain = grain_of(ceil_div(p.batch, chunks) * kLanes * output_size * p.kernel_size());
     at::parallel_for(0, parts * chunks, grain, [&](int64_t begin, int64_t end) {
       AlignedBuffer<acc_t> sums((p.kernel_size() + 1) * kLanes);
-      const TransposedPlanes<scalar_t> input(input_size);
-      const TransposedPlanes<scalar_t> grad(output_size);
+      const TransposedPlanes<scalar_t> input(input_size, kLanes);
+      const TransposedPlanes<scalar_t> grad(output_size, kLanes);
       for (const auto task : c10::irange(begin, end)) {
         const int64_t chunk = task / parts;
         const int64_t channel = task % parts * kLanes;

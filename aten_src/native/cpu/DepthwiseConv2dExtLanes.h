@@ -102,19 +102,21 @@ C10_ALWAYS_INLINE void store_lanes(
   }
 }
 
-// One or two neighbouring vectors.
+// One vector, or two that begin `step` lanes apart, a vector at most.
 template <int kCount, typename scalar_t>
 C10_ALWAYS_INLINE void store_vectors(
     const Vectorized<opmath_type<scalar_t>>* values,
-    scalar_t* target) {
-  constexpr int64_t kLanes = Vectorized<opmath_type<scalar_t>>::size();
+    scalar_t* target,
+    int64_t step = Vectorized<opmath_type<scalar_t>>::size()) {
   static_assert(kCount == 1 || kCount == 2);
   if constexpr (kCount == 2 && !std::is_same_v<scalar_t, opmath_type<scalar_t>>) {
-    vec::convert_from_float<scalar_t>(values[0], values[1]).store(target);
-  } else {
-    DEPTHWISE_UNROLL for (int v = 0; v < kCount; ++v) {
-      store_lanes(values[v], target + v * kLanes);
+    if (step == Vectorized<opmath_type<scalar_t>>::size()) {
+      vec::convert_from_float<scalar_t>(values[0], values[1]).store(target);
+      return;
     }
+  }
+  DEPTHWISE_UNROLL for (int v = 0; v < kCount; ++v) {
+    store_lanes(values[v], target + v * step);
   }
 }
 
@@ -199,7 +201,8 @@ void convert_row(const scalar_t* source, int64_t count, opmath_type<scalar_t>* t
   }
 }
 
-// Column i goes to target[i % classes * pitch + i / classes]. `buffer` holds a row.
+// Column i goes to target[i % classes * pitch + i / classes]. `buffer` holds a row. Up to two vectors of
+// zeros may be written behind each end.
 template <typename scalar_t>
 void pack_row(
     const scalar_t* source,
@@ -221,9 +224,12 @@ void pack_row(
   }
   int64_t i = 0;
   if (classes == 2) {
-    for (; i + 2 * Vec::size() <= count; i += 2 * Vec::size()) {
-      const auto [even, odd] =
-          vec::deinterleave2(Vec::loadu(values + i), Vec::loadu(values + i + Vec::size()));
+    for (; i < count; i += 2 * Vec::size()) {
+      const auto load = [&](int64_t from) {
+        const int64_t left = std::clamp<int64_t>(count - from, 0, Vec::size());
+        return left == Vec::size() ? Vec::loadu(values + from) : load_lanes(values + from, left);
+      };
+      const auto [even, odd] = vec::deinterleave2(load(i), load(i + Vec::size()));
       even.store(target + i / 2);
       odd.store(target + pitch + i / 2);
     }

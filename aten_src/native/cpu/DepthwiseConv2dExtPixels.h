@@ -173,11 +173,11 @@ class PixelRows {
   bool stream_ = false;
 };
 
-// Rows of a source that is larger than this are asked for one row of results before they are needed:
-// a tile reads few lines each from many rows, which no processor foresees. fp32, one thread: 240@28
-// k5 N=16 (12 MB) 2,373 -> 1,619 us, 672@14 k5s2 N=16 (8.4 MB) 487 -> 406; but 96@112 k3s2 N=1 (4.8 MB),
-// which the third-level cache holds, 103 -> 117.
-constexpr size_t kDistantBytes = 8 << 20;
+// Rows of a source that is larger than this, two second-level caches, are asked for one row of results
+// before they are needed: a tile reads few lines each from many rows, which no processor foresees.
+// fp32, one thread, without and with it: 240@28 k5 N=16 2,943 and 1,637 us, 144@56 k5s2 N=16 5,691 and
+// 3,024, 96@112 k3s2 N=1 160 and 151; from a third-level cache that holds all of that last one 103 and 117.
+constexpr size_t kDistantBytes = 2 << 20;
 // Results larger than this, half of a usual third-level cache, are stored past it: 144@56 k3 N=16 (29 MB)
 // 2,488 -> 1,909 us.
 constexpr size_t kStreamBytes = 16 << 20;
@@ -240,7 +240,8 @@ void pixel_pass(
             row,
             {channel, std::min(p.channels, channel + part)},
             0,
-            std::exchange(ahead, Range{0, 0}));
+            {ahead.begin + ahead.size() * channel / p.channels,
+             ahead.begin + ahead.size() * std::min(p.channels, channel + part) / p.channels});
       }
     }
     if (stream) {

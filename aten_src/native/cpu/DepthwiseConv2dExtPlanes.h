@@ -226,7 +226,8 @@ class PlanePass {
     const int64_t results = columns_.results_of(phase);
     const int64_t lanes = direct_ ? results : round_up(results, kLanes);
     for (int64_t lane = 0; lane < lanes;) {
-      const int64_t width = lanes - lane > kLanes && lanes >= 2 * kLanes ? 2 * kLanes : kLanes;
+      const int64_t width =
+          lanes - lane > kLanes ? std::min(lanes, 2 * kLanes) : kLanes; // as for_each_tile
       const int64_t begin = std::min(lane, lanes - width);
       const Range live = columns_.live_taps(phase, begin, width);
       const bool same = static_cast<int64_t>(runs_.size()) > first &&
@@ -236,7 +237,7 @@ class PlanePass {
       } else {
         runs_.push_back({{begin, begin + width}, live});
       }
-      lane += width;
+      lane += round_up(width, kLanes);
     }
     return {first, static_cast<int64_t>(runs_.size())};
   }

@@ -22,15 +22,15 @@ bool are_small_planes(const Params& p) {
       std::max(p.input_height, p.output_height) <= 2 * kLanes;
 }
 
-// Planes of up to a vector of channels, as pixels: [size][lanes].
+// Planes of some channels, as pixels: [size][lanes].
 template <typename scalar_t>
 class TransposedPlanes {
   using acc_t = opmath_type<scalar_t>;
   static constexpr int64_t kLanes = Vectorized<acc_t>::size();
 
  public:
-  explicit TransposedPlanes(int64_t size)
-      : size_(size), planes_(kLanes * size + 2 * kLanes), pixels_(kLanes * size) {}
+  TransposedPlanes(int64_t size, int64_t lanes)
+      : size_(size), lanes_(lanes), planes_(lanes * size + 2 * kLanes), pixels_(lanes * size) {}
 
   acc_t* pixels() const {
     return pixels_.data();
@@ -42,24 +42,25 @@ class TransposedPlanes {
     } else {
       convert_row(planes, count * size_, planes_.data());
     }
-    transpose(values, count, size_, size_, pixels_.data(), kLanes);
+    transpose(values, count, size_, size_, pixels_.data(), lanes_);
   }
   void write(scalar_t* planes, int64_t count) const {
     if constexpr (std::is_same_v<scalar_t, acc_t>) {
-      transpose(pixels_.data(), size_, count, kLanes, planes, size_);
+      transpose(pixels_.data(), size_, count, lanes_, planes, size_);
     } else {
-      transpose(pixels_.data(), size_, count, kLanes, planes_.data(), size_);
+      transpose(pixels_.data(), size_, count, lanes_, planes_.data(), size_);
       unpack_row(planes_.data(), 0, 1, planes, count * size_);
     }
   }
 
  private:
   int64_t size_; // values of a plane
+  int64_t lanes_; // whole vectors
   AlignedBuffer<acc_t> planes_; // where 16-bit values are converted
   AlignedBuffer<acc_t> pixels_;
 };
 
-// A task is a vector of channels of one image.
+// A task is one or two vectors of channels of one image.
 template <typename scalar_t>
 void small_plane_pass(
     const TensorBase& result,
@@ -77,20 +78,25 @@ void small_plane_pass(
   const Dimension width = width_of(p, direction);
   const int64_t source_size = height.sources * width.sources;
   const int64_t result_size = height.results * width.results;
-  const int64_t parts = ceil_div(p.channels, kLanes);
-  const auto grain = grain_of(kLanes * p.output_height * p.output_width * p.kernel_size());
+  const int64_t lanes = p.channels > kLanes ? 2 * kLanes : kLanes;
+  const int64_t parts = ceil_div(p.channels, lanes);
+  const auto grain = grain_of(lanes * p.output_height * p.output_width * p.kernel_size());
   at::parallel_for(0, p.batch * parts, grain, [&](int64_t begin, int64_t end) {
-    const TransposedPlanes<scalar_t> from(source_size);
-    const TransposedPlanes<scalar_t> to(result_size);
-    PixelRows<acc_t> rows(p, direction, weights, kLanes);
+    const TransposedPlanes<scalar_t> from(source_size, lanes);
+    const TransposedPlanes<scalar_t> to(result_size, lanes);
+    PixelRows<acc_t> rows(p, direction, weights, lanes);
     for (const auto task : c10::irange(begin, end)) {
-      const int64_t channel = task % parts * kLanes;
+      const int64_t channel = task % parts * lanes;
       const int64_t plane = task / parts * p.channels + channel;
-      const int64_t count = std::min(kLanes, p.channels - channel);
+      const int64_t count = std::min(lanes, p.channels - channel);
       from.read(sources + plane * source_size, count);
       for (const auto row : c10::irange(height.results)) {
         rows.run(
-            from.pixels(), to.pixels() + row * width.results * kLanes, row, {0, kLanes}, channel);
+            from.pixels(),
+            to.pixels() + row * width.results * lanes,
+            row,
+            {0, round_up(count, kLanes)},
+            channel);
       }
       to.write(results + plane * result_size, count);
     }
