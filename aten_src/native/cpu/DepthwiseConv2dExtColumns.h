@@ -12,6 +12,16 @@ namespace {
 // Bytes of packed rows that a band should not exceed, half of a second-level cache.
 constexpr int64_t kBandBytes = 256 << 10;
 
+// Result rows that are computed from one packing of rows of `row_bytes`: a multiple of `unit`, and at
+// least as many as make the sources that two bands share less than half of a band's.
+inline int64_t band_results(const Dimension& height, int64_t row_bytes, int64_t unit) {
+  const int64_t shared = height.source_reach(1);
+  const int64_t sources = std::max(kBandBytes / row_bytes - shared, shared);
+  const int64_t results =
+      height.direction == Direction::kForward ? sources / height.stride : sources * height.stride;
+  return std::min(round_up(std::max<int64_t>(results, 1), unit), round_up(height.results, unit));
+}
+
 // The columns of one pass. Neighbouring lanes of a vector are neighbouring results of one phase:
 // all results of a forward, whose sources are `classes` packed sub-rows; for grad_input every
 // stride-th result, from sources as they are.

@@ -82,6 +82,18 @@ struct Dimension {
     return direction == Direction::kForward ? tap_step() * dilation
                                             : dilation / std::gcd(stride, dilation);
   }
+  // The lowest source position that result `first` or a later one meets; it may be outside.
+  int64_t first_source(int64_t first) const {
+    return direction == Direction::kForward
+        ? first * stride - padding
+        : floor_div(first + padding - (kernel - 1) * dilation, stride);
+  }
+  // Source positions between the first and the last that `count` neighbouring results meet.
+  int64_t source_reach(int64_t count) const {
+    const int64_t window = (kernel - 1) * dilation;
+    return direction == Direction::kForward ? (count - 1) * stride + window + 1
+                                            : (count - 1 + window) / stride + 2;
+  }
   int64_t groups() const {
     return std::min(tap_step(), kernel);
   }

@@ -29,10 +29,11 @@ class PlaneGradWeight {
     const Params& p = call_.p;
     const int64_t chunks = chunk_count(p.batch, p.channels);
     PartialSums partial(chunks, p);
-    const int64_t band = band_rows();
-    const int64_t input_rows = std::min(
-        p.input_height,
-        (band - 1) * p.stride_height + (p.kernel_height - 1) * p.dilation_height + 1);
+    const int64_t band = band_results(
+        height_,
+        (columns_.pitch() + grad_pitch_) * static_cast<int64_t>(sizeof(acc_t)),
+        height_.result_step());
+    const int64_t input_rows = std::min(p.input_height, height_.source_reach(band));
     const auto grain = grain_of(
         ceil_div(p.batch, chunks) * p.multiplier * p.output_height * p.output_width *
         p.kernel_size());
@@ -59,18 +60,6 @@ class PlaneGradWeight {
     AlignedBuffer<acc_t> sums; // [multiplier][taps, bias][lanes]
     AlignedBuffer<acc_t> row;
   };
-
-  // Output rows that are done at once: whole phases whose packed rows stay in the cache, and at
-  // least as many as make the input rows that two bands share less than half of a band.
-  int64_t band_rows() const {
-    const Params& p = call_.p;
-    const int64_t unit = height_.result_step();
-    const int64_t row_bytes =
-        (columns_.pitch() + grad_pitch_) * static_cast<int64_t>(sizeof(acc_t));
-    const int64_t shared = (p.kernel_height - 1) * p.dilation_height;
-    const int64_t rows = std::max(kBandBytes / row_bytes - shared, shared) / p.stride_height;
-    return std::min(round_up(std::max<int64_t>(rows, 1), unit), round_up(p.output_height, unit));
-  }
 
   void sum_planes(
       int64_t channel,

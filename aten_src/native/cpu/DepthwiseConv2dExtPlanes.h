@@ -45,9 +45,12 @@ class PlanePass {
         columns_(columns_of(p, direction, kLanes)),
         result_planes_(direction == Direction::kForward ? p.multiplier : 1),
         source_planes_(direction == Direction::kForward ? 1 : p.multiplier),
-        band_(band_results()),
-        source_rows_(std::min(height_.sources, source_reach(band_))),
-        lowest_(first_source(0)),
+        band_(band_results(
+            height_,
+            source_planes_ * columns_.pitch() * static_cast<int64_t>(sizeof(acc_t)),
+            height_.result_step() * kTileRows)),
+        source_rows_(std::min(height_.sources, height_.source_reach(band_))),
+        lowest_(height_.first_source(0)),
         direct_(
             std::is_same_v<scalar_t, acc_t> && columns_.result_step == 1 &&
             columns_.results >= kLanes) {
@@ -102,37 +105,6 @@ class PlanePass {
     return columns_.phases() * phase_pitch();
   }
 
-  // Source rows between the first and the last that `count` neighbouring results meet.
-  int64_t source_reach(int64_t count) const {
-    const int64_t window = (params_.kernel_height - 1) * params_.dilation_height;
-    return direction_ == Direction::kForward ? (count - 1) * params_.stride_height + window + 1
-                                             : (count - 1 + window) / params_.stride_height + 2;
-  }
-
-  // Result rows that are computed from one packing: whole phases, several tiles, and at least as
-  // many as make the rows that two bands share less than half of a band.
-  int64_t band_results() const {
-    const int64_t unit = height_.result_step() * kTileRows;
-    const int64_t row_bytes =
-        source_planes_ * columns_.pitch() * static_cast<int64_t>(sizeof(acc_t));
-    const int64_t fitting = kBandBytes / row_bytes;
-    const int64_t shared = source_reach(1);
-    const int64_t sources = std::max(fitting - shared, shared);
-    const int64_t results = direction_ == Direction::kForward ? sources / params_.stride_height
-                                                              : sources * params_.stride_height;
-    return std::min(round_up(std::max<int64_t>(results, 1), unit), round_up(height_.results, unit));
-  }
-
-  // The lowest source position that result `first` or a later one meets.
-  int64_t first_source(int64_t first) const {
-    return direction_ == Direction::kForward
-        ? first * params_.stride_height - params_.padding_height
-        : floor_div(
-              first + params_.padding_height -
-                  (params_.kernel_height - 1) * params_.dilation_height,
-              params_.stride_height);
-  }
-
   void run_task(int64_t task, Scratch& scratch) {
     const int64_t channel = task % params_.channels * params_.multiplier;
     const scalar_t* const filters = weight_ + channel * params_.kernel_size();
@@ -168,8 +140,10 @@ class PlanePass {
 
   // Rows inside the image that the results from `first` on meet.
   Range band_sources(int64_t first) const {
-    const int64_t lowest = first_source(first);
-    return {std::max<int64_t>(lowest, 0), std::min(lowest + source_reach(band_), height_.sources)};
+    const int64_t lowest = height_.first_source(first);
+    return {
+        std::max<int64_t>(lowest, 0),
+        std::min(lowest + height_.source_reach(band_), height_.sources)};
   }
 
   void pack(const scalar_t* sources, int64_t first, Scratch& scratch) const {
@@ -269,7 +243,7 @@ class PlanePass {
     Tiles<acc_t> tiles{};
     tiles.source = scratch.packed.data();
     tiles.line_step = height_.source_step() * columns_.pitch();
-    tiles.first_line = std::min<int64_t>(first_source(first), 0) * columns_.pitch();
+    tiles.first_line = std::min<int64_t>(height_.first_source(first), 0) * columns_.pitch();
     tiles.lines_end = sources.size() * columns_.pitch();
     tiles.weights = scratch.filter.data();
     tiles.start = &start;
