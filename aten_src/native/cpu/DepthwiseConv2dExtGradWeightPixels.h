@@ -171,6 +171,9 @@ class PixelGradWeight {
     work.repeats = rows.size();
     work.input_repeat_step = p.stride_height * row_pitch;
     work.grad_repeat_step = p.output_width * view.pitch;
+    // One row before it is needed: neighbouring pixels are far from each other, and no processor
+    // foresees those of the next row.
+    work.grad_ahead = work.grad_repeat_step;
     work.lanes = view.lanes;
     for (int64_t kh = taps.begin; kh < taps.end;) {
       const int64_t cross = cross_taps_at_once(taps.end - kh);
@@ -179,6 +182,7 @@ class PixelGradWeight {
         offsets[i] = i * p.dilation_height * row_pitch;
       }
       work.offsets = offsets.data();
+      work.input_ahead = work.input_repeat_step + offsets[cross - 1];
       const int64_t first_row = image * p.input_height + top + kh * p.dilation_height;
       for_each_group(width_, cross, [&](int64_t phase, const TapGroup& group) {
         work.positions = width_.results_of(phase);

@@ -4,7 +4,7 @@
 // DepthwiseConv2dExtTiles.h, both memory orders are marched through along one dimension (rows of
 // planes, pixels of channels last), along which the taps of a group meet neighbouring positions. At
 // each step one vector of the input for every tap of the other dimension meets the vectors of
-// grad_output of the last positions, one for every tap of the group: kTaps + kCross loads for
+// grad_output of the last positions, one for every tap of the group: 1 + kCross loads for
 // kTaps * kCross multiply-adds, whose sums stay in registers.
 #pragma once
 
@@ -38,49 +38,93 @@ struct Products {
   int64_t repeats; // lines of the same form, one after the other
   int64_t input_repeat_step;
   int64_t grad_repeat_step;
+  // What will be read later, from what is read at a step: asked for along the way.
+  int64_t input_ahead;
+  int64_t grad_ahead;
   int64_t lanes; // in use
 };
 
 // Whole vectors, or a part of one.
 enum class Lanes { kAll, kSome };
 
+// What is in registers. Lambdas that refer to it would have GCC 12 keep it in memory.
 template <typename scalar_t, Lanes kLanes, int kTaps, int kCross>
-void add_products(const Products<scalar_t>& p) {
+struct ProductSums {
   using acc_t = opmath_type<scalar_t>;
   using Vec = Vectorized<acc_t>;
-  const auto load = [&](const scalar_t* source) {
-    return kLanes == Lanes::kAll ? load_lanes(source) : load_lanes(source, p.lanes);
-  };
   Vec sums[kTaps][kCross];
-  DEPTHWISE_UNROLL for (int i = 0; i < kTaps; ++i) {
-    DEPTHWISE_UNROLL for (int b = 0; b < kCross; ++b) {
-      sums[i][b] = Vec::loadu(p.sums + i * p.tap_step + b * p.cross_step);
+  Vec grads[kTaps]; // of the positions j, j - 1, ...: each is loaded once and moved on
+
+  static C10_ALWAYS_INLINE Vec load(const scalar_t* source, const Products<scalar_t>& p) {
+    return kLanes == Lanes::kAll ? load_lanes(source) : load_lanes(source, p.lanes);
+  }
+
+  C10_ALWAYS_INLINE void load_sums(const Products<scalar_t>& p) {
+    DEPTHWISE_UNROLL for (int i = 0; i < kTaps; ++i) {
+      DEPTHWISE_UNROLL for (int b = 0; b < kCross; ++b) {
+        sums[i][b] = Vec::loadu(p.sums + i * p.tap_step + b * p.cross_step);
+      }
     }
   }
+
+  C10_ALWAYS_INLINE void store_sums(const Products<scalar_t>& p) const {
+    DEPTHWISE_UNROLL for (int i = 0; i < kTaps; ++i) {
+      DEPTHWISE_UNROLL for (int b = 0; b < kCross; ++b) {
+        sums[i][b].store(p.sums + i * p.tap_step + b * p.cross_step);
+      }
+    }
+  }
+
+  // The gradients before step p.first; no position, no gradient.
+  C10_ALWAYS_INLINE void load_grads(const scalar_t* grad, const Products<scalar_t>& p) {
+    DEPTHWISE_UNROLL for (int i = 0; i + 1 < kTaps; ++i) {
+      const int64_t position = p.first - 1 - i;
+      const bool inside = position >= 0 && position < p.positions;
+      grads[i] = inside ? load(grad + position * p.grad_step, p) : Vec(acc_t(0));
+    }
+  }
+
+  // As a loop, k3 on 144@56 took 97 us instead of 88.
+  template <int kLast>
+  C10_ALWAYS_INLINE void move_grads() {
+    if constexpr (kLast > 0) {
+      grads[kLast] = grads[kLast - 1];
+      move_grads<kLast - 1>();
+    }
+  }
+
+  C10_ALWAYS_INLINE void step(const scalar_t* input, const Vec& grad, const Products<scalar_t>& p) {
+    move_grads<kTaps - 1>();
+    grads[0] = grad;
+    DEPTHWISE_UNROLL for (int b = 0; b < kCross; ++b) {
+      const Vec values = load(input + p.offsets[b], p);
+      DEPTHWISE_UNROLL for (int i = 0; i < kTaps; ++i) {
+        sums[i][b] = vec::fmadd(values, grads[i], sums[i][b]);
+      }
+    }
+  }
+};
+
+template <typename scalar_t, Lanes kLanes, int kTaps, int kCross>
+void add_products(const Products<scalar_t>& p) {
+  ProductSums<scalar_t, kLanes, kTaps, kCross> sums;
+  sums.load_sums(p);
+  const int64_t positions_end = std::min(p.positions, p.last);
   for (int64_t repeat = 0; repeat < p.repeats; ++repeat) {
     const scalar_t* const input = p.input + repeat * p.input_repeat_step;
     const scalar_t* const grad = p.grad + repeat * p.grad_repeat_step;
-    for (int64_t j = p.first; j < p.last; ++j) {
-      // At both ends some taps have no position.
-      const bool inner = j >= kTaps - 1 && j < p.positions;
-      Vec grads[kTaps];
-      DEPTHWISE_UNROLL for (int i = 0; i < kTaps; ++i) {
-        const bool inside = inner || (j >= i && j - i < p.positions);
-        grads[i] = inside ? load(grad + (j - i) * p.grad_step) : Vec(acc_t(0));
-      }
-      DEPTHWISE_UNROLL for (int b = 0; b < kCross; ++b) {
-        const Vec values = load(input + j * p.input_step + p.offsets[b]);
-        DEPTHWISE_UNROLL for (int i = 0; i < kTaps; ++i) {
-          sums[i][b] = vec::fmadd(values, grads[i], sums[i][b]);
-        }
-      }
+    sums.load_grads(grad, p);
+    int64_t j = p.first;
+    for (; j < positions_end; ++j) {
+      __builtin_prefetch(grad + j * p.grad_step + p.grad_ahead);
+      __builtin_prefetch(input + j * p.input_step + p.input_ahead);
+      sums.step(input + j * p.input_step, sums.load(grad + j * p.grad_step, p), p);
+    }
+    for (; j < p.last; ++j) {
+      sums.step(input + j * p.input_step, Vectorized<opmath_type<scalar_t>>(0), p);
     }
   }
-  DEPTHWISE_UNROLL for (int i = 0; i < kTaps; ++i) {
-    DEPTHWISE_UNROLL for (int b = 0; b < kCross; ++b) {
-      sums[i][b].store(p.sums + i * p.tap_step + b * p.cross_step);
-    }
-  }
+  sums.store_sums(p);
 }
 
 template <typename scalar_t>
