@@ -77,12 +77,27 @@ C10_ALWAYS_INLINE Vectorized<opmath_type<scalar_t>> load_lanes(const scalar_t* s
   }
 }
 
+// The first `count` values as they are stored, zeros behind them. Of 16-bit values the loadu of PyTorch
+// 2.6 leaves there, with AVX2, what was on the stack.
+template <typename scalar_t>
+C10_ALWAYS_INLINE Vectorized<scalar_t> load_stored(const scalar_t* source, int64_t count) {
+  using Stored = Vectorized<scalar_t>;
+#if defined(CPU_CAPABILITY_AVX2)
+  if constexpr (sizeof(scalar_t) == 2) {
+    std::array<scalar_t, Stored::size()> values{};
+    std::copy_n(source, count, values.begin());
+    return Stored::loadu(values.data());
+  }
+#endif
+  return Stored::loadu(source, static_cast<int>(count));
+}
+
 // The first `count` lanes, zeros in the others.
 template <typename scalar_t>
 C10_ALWAYS_INLINE Vectorized<opmath_type<scalar_t>> load_lanes(
     const scalar_t* source,
     int64_t count) {
-  const auto stored = Vectorized<scalar_t>::loadu(source, static_cast<int>(count));
+  const auto stored = load_stored(source, count);
   if constexpr (std::is_same_v<scalar_t, opmath_type<scalar_t>>) {
     return stored;
   } else {
@@ -188,9 +203,8 @@ void convert_row(const scalar_t* source, int64_t count, opmath_type<scalar_t>* t
   using Stored = Vectorized<scalar_t>;
   using Vec = Vectorized<acc_t>;
   for (int64_t i = 0; i < count; i += Stored::size()) {
-    const Stored values = i + Stored::size() <= count
-        ? Stored::loadu(source + i)
-        : Stored::loadu(source + i, static_cast<int>(count - i));
+    const Stored values = i + Stored::size() <= count ? Stored::loadu(source + i)
+                                                      : load_stored(source + i, count - i);
     if constexpr (std::is_same_v<scalar_t, acc_t>) {
       values.store(target + i);
     } else {
