@@ -31,9 +31,14 @@ def additions(tmp_path: Path) -> Additions:
 
 
 def checked(
-    tmp_path: Path, additions: Additions, wanted: set[str], defined: set[str], *exports: str
+    tmp_path: Path,
+    additions: Additions,
+    wanted: set[str],
+    defined: set[str],
+    *exports: str,
+    inlines: frozenset[str] = frozenset(),
 ) -> int:
-    objects = {GENERATED: Symbols(set(), wanted), OURS: Symbols(defined, set())}
+    objects = {GENERATED: Symbols(set(), wanted), OURS: Symbols(defined, set(), set(inlines))}
     return symbols.check(sample.base(tmp_path / "base"), additions, objects, set(exports))
 
 
@@ -78,6 +83,13 @@ def test_a_kernel_that_no_entry_leads_to_is_refused_by_its_file(
     assert caught.value.where == str(additions.source_root / "native" / "Swing.cpp")
 
 
+def test_an_inline_function_of_a_header_is_no_forgotten_kernel(
+    tmp_path: Path, additions: Additions
+) -> None:
+    both = {KERNEL, HIDDEN}
+    assert checked(tmp_path, additions, {KERNEL}, both, inlines=frozenset({HIDDEN})) == 1
+
+
 def test_a_helper_that_a_header_declares_is_no_forgotten_kernel(
     tmp_path: Path, additions: Additions
 ) -> None:
@@ -98,14 +110,16 @@ def test_real_objects_are_read_as_they_are_in_paths_with_spaces(tmp_path: Path) 
     (build / "additions").mkdir(parents=True)
     source.write_text(
         "namespace at { struct Tensor; namespace native {\n"
-        "void needed(const Tensor&); static void own() {}\n"
+        "void needed(const Tensor&); static void own() {} inline void everywhere() {}\n"
         "__attribute__((weak)) void weak(); namespace { void anonymous() {} }\n"
-        "void swing_cpu(const Tensor& t) { needed(t); own(); anonymous(); if (weak) weak(); }\n"
+        "void swing_cpu(const Tensor& t) { needed(t); own(); anonymous(); everywhere();\n"
+        "  if (weak) weak(); }\n"
         "} }\n"
     )
     process.run(["g++", "-c", source, "-o", build / OURS.object])
     found = symbols.read_objects(build, [OURS])[OURS]
-    assert found.defined == {KERNEL}
+    assert found.defined == {KERNEL, "_ZN2at6native10everywhereEv"}
+    assert found.inlines == found.defined - {KERNEL}
     kernels = {name for name in found.undefined if name.startswith("_ZN2at")}
     assert kernels == {"_ZN2at6native6neededERKNS_6TensorE"}
     process.run(["g++", "-shared", "-fPIC", source, "-o", build / "lib.so"])
