@@ -279,12 +279,14 @@ C10_ALWAYS_INLINE void for_each_tile(const Tiles<scalar_t>& t) {
         __builtin_prefetch(reinterpret_cast<const void*>(ahead), 0, 2);
       }
       const int64_t left = t.last_lane - lane;
-      if (left > kLanes && lanes >= 2 * kLanes) {
-        Kind::template run<2>(t, {first, std::min(lane, t.last_lane - 2 * kLanes), 0});
-        lane += 2 * kLanes;
-        continue;
+      if constexpr (!kVectorsAreArrays) {
+        if (left > kLanes && lanes >= 2 * kLanes) {
+          Kind::template run<2>(t, {first, std::min(lane, t.last_lane - 2 * kLanes), 0});
+          lane += 2 * kLanes;
+          continue;
+        }
       }
-      if constexpr (Kind::kOverlaps) {
+      if constexpr (!kVectorsAreArrays && Kind::kOverlaps) {
         if (left > kLanes) {
           Kind::template run<kTwoOverlapping>(t, {first, lane, left - kLanes});
           break;
@@ -361,6 +363,9 @@ TilesFunction<scalar_t> choose_tiles(
 // For one vector of lanes at least.
 template <typename scalar_t, Weights kWeights>
 TilesFunction<scalar_t> tiles_function(const TileGroup* groups, int64_t count) {
+  if constexpr (kVectorsAreArrays) {
+    return &tiles_of_any_taps<scalar_t, kWeights>;
+  }
   return choose_tiles<scalar_t, kWeights>(
       groups,
       count,
