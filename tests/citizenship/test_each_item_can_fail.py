@@ -22,9 +22,10 @@ from stand_ins import (
     upstreams,
 )
 
-from torchfork.checks import native, programs, typing_stubs
+from torchfork.checks import compiling, native, programs, typing_stubs
 from torchfork.checks.items import ITEMS
 from torchfork.checks.operators import Operator
+from torchfork.checks.outcome import Unavailable
 
 Break = Callable[[pytest.MonkeyPatch], Operator]
 NEEDS_A_GPU = ("CUDA gives what CPU gives", "CUDA graphs")
@@ -210,6 +211,18 @@ def test_four_dimensions_are_laid_out_with_channels_last(tmp_path: Path) -> None
 def test_what_needs_a_gpu_says_so(title: str, tmp_path: Path) -> None:
     told = outcome(ITEMS[title], upstreams(), bench(tmp_path, upstreams()))
     assert told == "Unavailable: no GPU on this machine"
+
+
+def test_where_upstreams_own_package_ends_the_process_ours_is_not_blamed(tmp_path: Path) -> None:
+    told = {"packages": {"unavailable": "it failed: ended by signal 11 (SIGSEGV)"}}
+    given = bench(tmp_path, upstreams(), prepared=told)
+    with pytest.raises(Unavailable, match=r"upstream's torch\.relu: .* signal 11"):
+        ITEMS["AOTInductor package"].run(upstreams(), "cuda", given)
+
+
+def test_upstreams_own_package_is_made_and_run(tmp_path: Path) -> None:
+    assert compiling.packages(["cpu"], tmp_path) == {}
+    assert compiling.package_of_relu("cpu", tmp_path).equal(torch.zeros(2, 3))
 
 
 def cpp_alone(name: str) -> Operator:

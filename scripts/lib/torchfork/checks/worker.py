@@ -79,7 +79,7 @@ def _work(job: Job, tell: Any) -> None:
     source = samples.Source(file, samples.load_infos(), recordings.samples)
     recordings.source = source
     if job.task:
-        tell(event="task", task=job.task, told=_task(job, every, source, scratch))
+        tell(event="task", task=job.task, told=_task(job, devices, every, source, scratch))
         return
     bench = Bench(source, scratch, job.prepared, frozenset(job.documented))
     by_id = {op.id: op for op in every}
@@ -91,9 +91,13 @@ def _work(job: Job, tell: Any) -> None:
         tell(event="end", operator=name, item=title, state=state, why=why, seconds=seconds)
 
 
-def _task(job: Job, every: Sequence[Any], source: Any, scratch: Path) -> Any:
-    from . import native, typing_stubs
+def _task(
+    job: Job, devices: Sequence[str], every: Sequence[Any], source: Any, scratch: Path
+) -> Any:
+    from . import compiling, native, typing_stubs
 
+    if job.task == "packages":
+        return compiling.packages(devices, scratch)
     if job.task in ("extension", "cmake"):
         return getattr(native, job.task)(every, scratch)
     return getattr(typing_stubs, job.task)(every, source, scratch, job.extras)
