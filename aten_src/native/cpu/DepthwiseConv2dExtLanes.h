@@ -25,10 +25,15 @@ using at::vec::Vectorized;
 // there every tile is the general one, which is as fast.
 #if defined(CPU_CAPABILITY_DEFAULT) && defined(__x86_64__)
 constexpr bool kVectorsAreArrays = true;
-#define DEPTHWISE_UNROLL
 #else
 constexpr bool kVectorsAreArrays = false;
+#endif
+
 // Before a loop of few turns, a number known to the compiler, over arrays that are to be registers.
+// Neither are those of AddressSanitizer, which looks at each access of each turn.
+#if (defined(CPU_CAPABILITY_DEFAULT) && defined(__x86_64__)) || defined(__SANITIZE_ADDRESS__)
+#define DEPTHWISE_UNROLL
+#else
 #define DEPTHWISE_UNROLL _Pragma("GCC unroll 16")
 #endif
 
