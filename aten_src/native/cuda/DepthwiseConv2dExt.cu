@@ -1,6 +1,7 @@
 // CUDA entries of depthwise_conv2d_ext and its generic kernels, which take what the specialised ones
 // (DepthwiseConv2dExtForward.cu, ...GradInput.cu, ...GradWeight.cu, ...Large.cu, ...Bands.cu,
-// ...Patches.cu) do not: double, other strides and windows, sizes beyond 32 bits. The generic kernels:
+// ...Patches.cu, ...Batch.cu) do not: double, other strides and windows, sizes beyond 32 bits. The
+// generic kernels:
 //
 // Forward and grad_input: one thread an element of the result, which gathers its taps. Weight and
 // bias gradients: one block a (chunk of pixels, channels, tap), reduced in shared memory; a second
@@ -446,7 +447,8 @@ void forward_cuda(
     const TensorBase& weight,
     const TensorBase& bias,
     const Params& p) {
-  if (fast::bands_forward(output, input, weight, bias, p) ||
+  if (fast::batch_forward(output, input, weight, bias, p) ||
+      fast::bands_forward(output, input, weight, bias, p) ||
       fast::patches_forward(output, input, weight, bias, p) ||
       fast::march_forward(output, input, weight, bias, p) ||
       fast::large_forward(output, input, weight, bias, p)) {
@@ -468,16 +470,20 @@ void backward_cuda(
     const Params& p) {
   const bool asks_weight = grad_weight.defined() || grad_bias.defined();
   if (grad_input.defined() && asks_weight &&
-      fast::patches_backward(grad_input, grad_weight, grad_bias, grad_output, input, weight, p)) {
+      (fast::batch_backward(grad_input, grad_weight, grad_bias, grad_output, input, weight, p) ||
+       fast::patches_backward(grad_input, grad_weight, grad_bias, grad_output, input, weight, p))) {
     return;
   }
   const bool wants_input = grad_input.defined() &&
+      !fast::batch_grad_input(grad_input, grad_output, weight, p) &&
       !fast::bands_grad_input(grad_input, grad_output, weight, p) &&
       !fast::patches_grad_input(grad_input, grad_output, weight, p) &&
       !fast::march_grad_input(grad_input, grad_output, weight, p) &&
       !fast::large_grad_input(grad_input, grad_output, weight, p);
   const bool wants_weight =
-      asks_weight && !fast::bands_grad_weight(grad_weight, grad_bias, grad_output, input, p) &&
+      asks_weight &&
+      !fast::batch_backward(TensorBase(), grad_weight, grad_bias, grad_output, input, weight, p) &&
+      !fast::bands_grad_weight(grad_weight, grad_bias, grad_output, input, p) &&
       !fast::patches_backward(
           TensorBase(), grad_weight, grad_bias, grad_output, input, weight, p) &&
       !fast::march_grad_weight(grad_weight, grad_bias, grad_output, input, p) &&

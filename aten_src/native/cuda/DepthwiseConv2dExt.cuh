@@ -100,6 +100,28 @@ bool bands_grad_weight(
     const TensorBase& input,
     const Params& params);
 
+// For 16-bit types on small planes in plane order, on the tensor cores with the batch as rows.
+bool batch_forward(
+    const TensorBase& output,
+    const TensorBase& input,
+    const TensorBase& weight,
+    const TensorBase& bias,
+    const Params& params);
+bool batch_grad_input(
+    const TensorBase& grad_input,
+    const TensorBase& grad_output,
+    const TensorBase& weight,
+    const Params& params);
+// All the gradients that are defined, grad_weight or grad_bias among them, in one pass.
+bool batch_backward(
+    const TensorBase& grad_input,
+    const TensorBase& grad_weight,
+    const TensorBase& grad_bias,
+    const TensorBase& grad_output,
+    const TensorBase& input,
+    const TensorBase& weight,
+    const Params& params);
+
 // Adds partial[chunk][row][channel] over the chunks, always in the same order, and writes
 // grad_weight[channel][row] and, from the kBiasRows rows after the taps, grad_bias[channel]. The
 // bias has two rows, a sum and, in float, what rounding took from it (write_bias()): it is the
@@ -315,6 +337,70 @@ __device__ __forceinline__ void write_bias(float* to, int next, double sum) {
   const float rounded = static_cast<float>(sum);
   to[0] = rounded;
   to[next] = is_finite(rounded) ? static_cast<float>(sum - rounded) : 0.0f;
+}
+
+// One result of a window at stride 1 without dilation, tap by tap, of taps inside the image only: `sum`
+// is what it begins with. Of a geometry as Large.cu has it.
+template <typename scalar_t, typename Geometry>
+__device__ __noinline__ float careful_output(
+    const scalar_t* plane,
+    const scalar_t* taps,
+    float sum,
+    const Geometry& p,
+    int row,
+    int column) {
+  for (int kh = 0; kh < p.kernel_height; ++kh) {
+    const int h = row - p.padding_height + kh;
+    if (h < 0 || h >= p.src_height) {
+      continue;
+    }
+    for (int kw = 0; kw < p.kernel_width; ++kw) {
+      const int w = column - p.padding_width + kw;
+      if (w >= 0 && w < p.src_width) {
+        const int tap = kh * p.kernel_width + kw;
+        sum += static_cast<float>(plane[h * p.src_width + w]) *
+            static_cast<float>(taps[p.flip ? p.kernel_height * p.kernel_width - 1 - tap : tap]);
+      }
+    }
+  }
+  return sum;
+}
+
+// One tap (kernel_size: the bias) of one channel, inside the image only, over the images of a block:
+// `images` from `first` on, and again every `step`.
+template <typename scalar_t, typename Geometry>
+__device__ __noinline__ float careful_tap(
+    const scalar_t* grad_output,
+    const scalar_t* input,
+    const Geometry& p,
+    int channel,
+    int tap,
+    int first,
+    int images,
+    int step) {
+  float sum = 0.0f;
+  const int channels = p.channels / p.multiplier;
+  for (int group = first; group < p.batch; group += step) {
+    for (int image = group; image < min(p.batch, group + images); ++image) {
+      const scalar_t* const grads =
+          grad_output + (image * p.channels + channel) * p.dst_height * p.dst_width;
+      const scalar_t* const plane =
+          input + (image * channels + channel / p.multiplier) * p.src_height * p.src_width;
+      for (int row = 0; row < p.dst_height; ++row) {
+        for (int column = 0; column < p.dst_width; ++column) {
+          const float grad = static_cast<float>(grads[row * p.dst_width + column]);
+          const int h = row - p.padding_height + tap / p.kernel_width;
+          const int w = column - p.padding_width + tap % p.kernel_width;
+          if (tap == p.kernel_height * p.kernel_width) {
+            sum += grad;
+          } else if (h >= 0 && h < p.src_height && w >= 0 && w < p.src_width) {
+            sum += grad * static_cast<float>(plane[h * p.src_width + w]);
+          }
+        }
+      }
+    }
+  }
+  return sum;
 }
 
 __device__ __forceinline__ Item item_of(const March& m, int32_t index, int tile_width) {

@@ -141,6 +141,9 @@ inline Span make_span(
   return s;
 }
 
+template <typename scalar_t>
+constexpr uint32_t kTwoOnes = std::is_same_v<scalar_t, c10::BFloat16> ? 0x3f803f80u : 0x3c003c00u;
+
 #ifdef __CUDACC__
 
 // Which part of a tensor a tile is at.
@@ -164,6 +167,17 @@ __device__ __forceinline__ void copy_block(char* to, const void* from) {
 #if __CUDA_ARCH__ >= 800
   const uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(to));
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(from) : "memory");
+#endif
+}
+
+// The same, or zeros where there is nothing to copy.
+__device__ __forceinline__ void copy_block_or_zeros(char* to, const void* from, bool exists) {
+#if __CUDA_ARCH__ >= 800
+  const uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(to));
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address),
+               "l"(from),
+               "r"(exists ? 16 : 0)
+               : "memory");
 #endif
 }
 

@@ -120,9 +120,6 @@ __device__ __noinline__ float careful_tap(
   return sum;
 }
 
-template <typename scalar_t>
-constexpr uint32_t kTwoOnes = std::is_same_v<scalar_t, c10::BFloat16> ? 0x3f803f80u : 0x3c003c00u;
-
 // grid: groups of channels, chunks of tiles.
 template <typename Traits>
 C10_LAUNCH_BOUNDS_1(kMostThreads)

@@ -76,31 +76,6 @@ __device__ __forceinline__ void read_eight(float* to, const float* from) {
   to[7] = high.w;
 }
 
-template <typename scalar_t>
-__device__ __noinline__ float careful_output(
-    const scalar_t* plane,
-    const scalar_t* taps,
-    float sum,
-    const Large& p,
-    int row,
-    int column) {
-  for (int kh = 0; kh < p.kernel_height; ++kh) {
-    const int h = row - p.padding_height + kh;
-    if (h < 0 || h >= p.src_height) {
-      continue;
-    }
-    for (int kw = 0; kw < p.kernel_width; ++kw) {
-      const int w = column - p.padding_width + kw;
-      if (w >= 0 && w < p.src_width) {
-        const int tap = kh * p.kernel_width + kw;
-        sum += static_cast<float>(plane[h * p.src_width + w]) *
-            static_cast<float>(taps[p.flip ? p.kernel_height * p.kernel_width - 1 - tap : tap]);
-      }
-    }
-  }
-  return sum;
-}
-
 // grid: (row tiles x column tiles x groups of images) x channels.
 template <typename scalar_t>
 C10_LAUNCH_BOUNDS_1(kMostThreads)
@@ -219,37 +194,6 @@ __global__ void large_forward_kernel(
   }
 }
 
-// One tap (kernel_size: the bias) of one channel over the images of a block, inside the image only.
-template <typename scalar_t>
-__device__ __noinline__ float careful_tap(
-    const scalar_t* grad_output,
-    const scalar_t* input,
-    const Large& p,
-    int channel,
-    int tap) {
-  float sum = 0.0f;
-  const int channels = p.channels / p.multiplier;
-  for (int image = blockIdx.x; image < p.batch; image += gridDim.x) {
-    const scalar_t* const grads =
-        grad_output + (image * p.channels + channel) * p.dst_height * p.dst_width;
-    const scalar_t* const plane =
-        input + (image * channels + channel / p.multiplier) * p.src_height * p.src_width;
-    for (int row = 0; row < p.dst_height; ++row) {
-      for (int column = 0; column < p.dst_width; ++column) {
-        const float grad = static_cast<float>(grads[row * p.dst_width + column]);
-        const int h = row - p.padding_height + tap / p.kernel_width;
-        const int w = column - p.padding_width + tap % p.kernel_width;
-        if (tap == p.kernel_height * p.kernel_width) {
-          sum += grad;
-        } else if (h >= 0 && h < p.src_height && w >= 0 && w < p.src_width) {
-          sum += grad * static_cast<float>(plane[h * p.src_width + w]);
-        }
-      }
-    }
-  }
-  return sum;
-}
-
 // grid: chunks x channels. A block takes the images blockIdx.x, + gridDim.x, ..., p.images at a
 // time; its threads are ways x pairs of rows of taps x vectors of taps.
 template <typename scalar_t>
@@ -364,7 +308,7 @@ __global__ void large_grad_weight_kernel(
       sum += source[other * padded + at];
     }
     if (isnan(sum)) {
-      sum = careful_tap(grad_output, input, p, channel, tap);
+      sum = careful_tap(grad_output, input, p, channel, tap, blockIdx.x, 1, gridDim.x);
     }
     partial[begin + tap * p.channels] = sum;
   }

@@ -109,11 +109,13 @@ __global__ void patches_forward_kernel(
   to.store(dst_shared);
 }
 
-// One element a thread, straight from device memory: where there are so few elements that only the
-// longest chain counts, a short kernel whose loads are all under way at once.
-constexpr int kFewThreads = 128;
+// kColumns elements a thread, straight from device memory: where there are so few elements that only the
+// longest chain counts, a short kernel whose loads are all under way at once. A thread finds its place
+// without a division, and blocks are large: to start a thousand of them takes a microsecond.
+constexpr int kFewThreads = 256;
 
-template <typename scalar_t, typename Window>
+// block: groups of columns x rows x channels; grid: groups of rows, groups of channels, images.
+template <typename scalar_t, typename Window, int kColumns>
 C10_LAUNCH_BOUNDS_1(kFewThreads)
 __global__ void few_forward_kernel(
     scalar_t* __restrict__ dst,
@@ -121,42 +123,69 @@ __global__ void few_forward_kernel(
     const scalar_t* __restrict__ weight,
     const scalar_t* __restrict__ bias,
     const Patches p) {
+  constexpr int kHeight = Window::kHeight;
   constexpr int kWidth = Window::kWidth;
-  constexpr int kTaps = Window::kHeight * kWidth;
-  const int index = blockIdx.x * kFewThreads + threadIdx.x;
-  if (index >= p.dst_height * p.dst_width) {
+  constexpr int kTaps = kHeight * kWidth;
+  constexpr int kLoaded = (kColumns - 1) * Window::kStride + kWidth;
+  const int row = blockIdx.x * blockDim.y + threadIdx.y;
+  const int channel = blockIdx.y * blockDim.z + threadIdx.z;
+  if (row >= p.dst_height || channel >= p.channels) {
     return;
   }
-  const int plane = blockIdx.y;
-  const int channel = plane % p.channels;
-  const int top = index / p.dst_width * Window::kStride - p.padding_height;
-  const int left = index % p.dst_width * Window::kStride - p.padding_width;
+  const int plane = blockIdx.z * p.channels + channel;
+  const int column = threadIdx.x * kColumns;
+  const int top = row * Window::kStride - p.padding_height;
+  const int left = column * Window::kStride - p.padding_width;
   const scalar_t* const from = src + (plane * p.src_height + top) * p.src_width + left;
-  float values[kTaps];
+  // Of several columns all are inside the image but, perhaps, the first and the last.
+  const auto has_column = [&](int i) {
+    return (kColumns > 1 && i > 0 && i + 1 < kLoaded) || (left + i >= 0 && left + i < p.src_width);
+  };
+  float values[kHeight][kLoaded];
   float factors[kTaps];
 #pragma unroll
-  for (int tap = 0; tap < kTaps; ++tap) {
-    const int h = tap / kWidth;
-    const int w = tap % kWidth;
-    // A tap outside the image takes no part, not even if it is NaN.
-    const bool inside =
-        top + h >= 0 && top + h < p.src_height && left + w >= 0 && left + w < p.src_width;
-    const scalar_t factor = weight[channel * kTaps + (p.flip ? kTaps - 1 - tap : tap)];
-    values[tap] = inside ? static_cast<float>(from[h * p.src_width + w]) : 0.0f;
-    factors[tap] = inside ? static_cast<float>(factor) : 0.0f;
-  }
-  float sum = bias ? static_cast<float>(bias[channel]) : 0.0f;
+  for (int h = 0; h < kHeight; ++h) {
+    const bool has_row = top + h >= 0 && top + h < p.src_height;
+    const scalar_t* const line = from + h * p.src_width;
+    Packed<scalar_t, kColumns> own = packed_zero<scalar_t, kColumns>();
+    if (kColumns > 1 && has_row) {
+      own = load_vector<scalar_t, kColumns>(line + 1);
+    }
 #pragma unroll
-  for (int h = 0; h < Window::kHeight; ++h) {
-    const bool own = h >= kFirstOwnRow<scalar_t, Window>;
-    float row = own ? 0.0f : sum;
+    for (int i = 0; i < kLoaded; ++i) {
+      if (kColumns > 1 && i > 0 && i + 1 < kLoaded) {
+        values[h][i] = unpack(own, i - 1);
+      } else {
+        values[h][i] = has_row && has_column(i) ? static_cast<float>(line[i]) : 0.0f;
+      }
+    }
 #pragma unroll
     for (int w = 0; w < kWidth; ++w) {
-      row = fmaf(values[h * kWidth + w], factors[h * kWidth + w], row);
+      const int tap = h * kWidth + w;
+      const scalar_t factor = weight[channel * kTaps + (p.flip ? kTaps - 1 - tap : tap)];
+      // A tap outside the image takes no part, not even if it is NaN.
+      factors[tap] = has_row ? static_cast<float>(factor) : 0.0f;
     }
-    sum = own ? sum + row : row;
   }
-  dst[plane * p.dst_height * p.dst_width + index] = static_cast<scalar_t>(sum);
+  const float begin = bias ? static_cast<float>(bias[channel]) : 0.0f;
+  float sums[kColumns];
+#pragma unroll
+  for (int t = 0; t < kColumns; ++t) {
+    float sum = begin;
+#pragma unroll
+    for (int h = 0; h < kHeight; ++h) {
+      const bool own = h >= kFirstOwnRow<scalar_t, Window>;
+      float row_sum = own ? 0.0f : sum;
+#pragma unroll
+      for (int w = 0; w < kWidth; ++w) {
+        const int i = t * Window::kStride + w;
+        row_sum = fmaf(values[h][i], has_column(i) ? factors[h * kWidth + w] : 0.0f, row_sum);
+      }
+      sum = own ? sum + row_sum : row_sum;
+    }
+    sums[t] = sum;
+  }
+  store_vector<scalar_t, kColumns>(dst + (plane * p.dst_height + row) * p.dst_width + column, sums);
 }
 
 template <typename Traits>
@@ -184,22 +213,28 @@ bool launch(const ForwardPass& pass, Patches p) {
   return true;
 }
 
-template <typename scalar_t, typename Window>
+template <int kColumns, typename scalar_t, typename Window>
 bool launch_few(const ForwardPass& pass, const Patches& p) {
-  constexpr int64_t kWarp = 32;
-  constexpr int kMostGridRows = 65535;
-  const int64_t threads = static_cast<int64_t>(p.dst_height) * p.dst_width;
-  if (p.planes > kMostGridRows) {
+  constexpr int64_t kMostGridRows = 65535;
+  constexpr int64_t kMostBlockDepth = 64;
+  const int64_t images = p.planes / p.channels;
+  const int64_t columns = p.dst_width / kColumns;
+  if (columns > kFewThreads || images > kMostGridRows || p.channels > kMostGridRows) {
     return false;
   }
-  const dim3 grid(divide_up(threads, kFewThreads), p.planes);
-  const int64_t block = std::min<int64_t>(kFewThreads, divide_up(threads, kWarp) * kWarp);
-  few_forward_kernel<scalar_t, Window><<<grid, block, 0, c10::cuda::getCurrentCUDAStream()>>>(
-      pass.dst.mutable_data_ptr<scalar_t>(),
-      pass.src.const_data_ptr<scalar_t>(),
-      pass.weight.const_data_ptr<scalar_t>(),
-      pointer_or_null<scalar_t>(pass.bias),
-      p);
+  const int64_t row_groups = divide_up(p.dst_height, kFewThreads / columns);
+  const int64_t rows = divide_up(p.dst_height, row_groups);
+  const int64_t channels = std::min<int64_t>(
+      {std::max<int64_t>(1, kFewThreads / (columns * rows)), kMostBlockDepth, p.channels});
+  const dim3 grid(row_groups, divide_up(p.channels, channels), images);
+  const dim3 block(columns, rows, channels);
+  few_forward_kernel<scalar_t, Window, kColumns>
+      <<<grid, block, 0, c10::cuda::getCurrentCUDAStream()>>>(
+          pass.dst.mutable_data_ptr<scalar_t>(),
+          pass.src.const_data_ptr<scalar_t>(),
+          pass.weight.const_data_ptr<scalar_t>(),
+          pointer_or_null<scalar_t>(pass.bias),
+          p);
   C10_CUDA_KERNEL_LAUNCH_CHECK();
   return true;
 }
@@ -218,8 +253,18 @@ bool launch_window(const ForwardPass& pass, const Patches& p) {
   constexpr int64_t kSomeElements = 132 * 4096;
   const int64_t elements = static_cast<int64_t>(p.planes) * p.dst_height * p.dst_width;
   if constexpr (Window::kHeight == 3) {
-    if (elements <= kFewElements) {
-      return launch_few<scalar_t, Window>(pass, p);
+    constexpr int kVector = 4;
+    constexpr size_t kVectorBytes = kVector * sizeof(scalar_t);
+    if constexpr (Window::kStride == 1) {
+      if (elements <= kSomeElements && p.dst_width % kVector == 0 && p.dst_width == p.src_width &&
+          p.padding_width == 1 && is_aligned(pass.dst.const_data_ptr(), kVectorBytes) &&
+          is_aligned(pass.src.const_data_ptr(), kVectorBytes) &&
+          launch_few<kVector, scalar_t, Window>(pass, p)) {
+        return true;
+      }
+    }
+    if (elements <= kFewElements && launch_few<1, scalar_t, Window>(pass, p)) {
+      return true;
     }
   }
   // Larger planes of float at stride 2 leave too few blocks in a multiprocessor's shared memory.

@@ -1,0 +1,99 @@
+// grad_weight and grad_bias of depthwise_conv2d_ext on small planes with the batch as the inner dimension
+// of matrices (DepthwiseConv2dExtBatch.cuh), and grad_input in the same pass where it is wanted too.
+//
+// A block has all images of its channels, or, where there are few channels, a part of them: it then
+// writes one partial, and add_partials() adds those in order.
+#define TORCH_ASSERT_ONLY_METHOD_OPERATORS
+#include <ATen/core/Tensor.h>
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAStream.h>
+#include <ATen/native/cuda/DepthwiseConv2dExtBatch.cuh>
+
+#ifndef AT_PER_OPERATOR_HEADERS
+#include <ATen/Functions.h>
+#else
+#include <ATen/ops/empty.h>
+#endif
+
+namespace at::native::depthwise_conv2d_ext_cuda {
+
+namespace {
+
+// Fewer leave multiprocessors without work; another launch to add their partials costs 2 us or more.
+constexpr int64_t kWantedBlocks = 96;
+
+struct Backward {
+  const TensorBase& grad_input;
+  const TensorBase& grad_weight;
+  const TensorBase& grad_bias;
+  const TensorBase& grad_output;
+  const TensorBase& input;
+  const TensorBase& weight;
+};
+
+template <typename scalar_t>
+scalar_t* mutable_pointer_or_null(const TensorBase& tensor) {
+  return tensor.defined() ? tensor.mutable_data_ptr<scalar_t>() : nullptr;
+}
+
+template <typename Traits>
+void launch(const Backward& pass, const Params& p) {
+  using scalar_t = typename Traits::scalar_t;
+  Batch b = batch_of(p);
+  b.flip = true; // of grad_input
+  const dim3 grid = batch_grid<Traits>(b, kWantedBlocks);
+  BatchOperands<scalar_t> operands{};
+  operands.dst = mutable_pointer_or_null<scalar_t>(pass.grad_input);
+  operands.src = pass.grad_output.const_data_ptr<scalar_t>();
+  operands.weight = pass.weight.const_data_ptr<scalar_t>();
+  operands.input = pass.input.const_data_ptr<scalar_t>();
+  TensorBase partial;
+  if (grid.y > 1) {
+    partial = at::empty(
+        {static_cast<int64_t>(grid.y), p.kernel_size() + kBiasRows, p.channels},
+        pass.input.options().dtype(kFloat).memory_format(MemoryFormat::Contiguous));
+    operands.partial = partial.mutable_data_ptr<float>();
+  } else {
+    operands.grad_weight = mutable_pointer_or_null<scalar_t>(pass.grad_weight);
+    operands.grad_bias = mutable_pointer_or_null<scalar_t>(pass.grad_bias);
+  }
+  launch_batch<Traits>(operands, b, grid);
+  if (operands.partial) {
+    add_partials(pass.grad_weight, pass.grad_bias, partial, grid.y, p);
+  }
+}
+
+} // namespace
+
+bool batch_backward(
+    const TensorBase& grad_input,
+    const TensorBase& grad_weight,
+    const TensorBase& grad_bias,
+    const TensorBase& grad_output,
+    const TensorBase& input,
+    const TensorBase& weight,
+    const Params& p) {
+  const int side = batch_side(p, {&grad_output, &input}, true);
+  if (side == 0 || (grad_input.defined() && batch_side(p, {&grad_input}, true) == 0)) {
+    return false;
+  }
+  const Backward pass{grad_input, grad_weight, grad_bias, grad_output, input, weight};
+  return with_batch_kernel(p, input.scalar_type(), side, [&](auto scalar, auto fixed, auto reach) {
+    using scalar_t = decltype(scalar);
+    constexpr int kSide = decltype(fixed)::value;
+    constexpr int kReach = decltype(reach)::value;
+    if constexpr (kSide > 2 * kOctet) {
+      return false; // batch_side() has said so
+    } else if (!grad_input.defined()) {
+      launch<BatchTraits<scalar_t, kSide, kReach, false, true>>(pass, p);
+      return true;
+    } else if constexpr (!BatchTraits<scalar_t, kSide, kReach, true, true>::kLarge) {
+      launch<BatchTraits<scalar_t, kSide, kReach, true, true>>(pass, p);
+      return true;
+    } else {
+      return false; // the matrices of both would not fit into the registers
+    }
+  });
+}
+
+} // namespace at::native::depthwise_conv2d_ext_cuda
