@@ -181,6 +181,15 @@ __device__ __forceinline__ void copy_block_or_zeros(char* to, const void* from, 
 #endif
 }
 
+// The first `bytes` of a word, and zeros.
+__device__ __forceinline__ void copy_word(char* to, const void* from, int bytes) {
+#if __CUDA_ARCH__ >= 800
+  const uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(to));
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(address), "l"(from), "r"(bytes)
+               : "memory");
+#endif
+}
+
 // Where the first element of a tile's image `image` is in a tensor in plane order.
 template <typename scalar_t>
 __device__ __forceinline__ scalar_t* run_of(

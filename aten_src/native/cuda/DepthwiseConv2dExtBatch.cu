@@ -10,11 +10,8 @@ namespace at::native::depthwise_conv2d_ext_cuda {
 
 namespace {
 
-// About as many as are resident, so that each has several tiles and the matrices T are made once.
-constexpr int64_t kWantedBlocks = 132 * 4;
-
 bool batch_pass(const ForwardPass& pass, const Params& p, bool flip) {
-  const int side = batch_side(p, {&pass.dst, &pass.src}, false);
+  const int side = batch_side(p, {&pass.dst, &pass.src, &pass.weight}, false);
   if (side == 0) {
     return false;
   }
@@ -30,7 +27,7 @@ bool batch_pass(const ForwardPass& pass, const Params& p, bool flip) {
         operands.src = pass.src.const_data_ptr<scalar_t>();
         operands.weight = pass.weight.const_data_ptr<scalar_t>();
         operands.bias = pointer_or_null<scalar_t>(pass.bias);
-        launch_batch<Traits>(operands, b, batch_grid<Traits>(b, kWantedBlocks));
+        launch_batch<Traits>(operands, b, batch_grid<Traits>(b, resident_blocks<Traits>()));
         return true;
       });
 }

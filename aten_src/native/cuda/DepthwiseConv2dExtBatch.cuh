@@ -72,6 +72,10 @@ constexpr int image_pitch(int run_bytes) {
   return pitch;
 }
 
+constexpr int round_up_bytes(int bytes) {
+  return (bytes + kBlockBytes - 1) / kBlockBytes * kBlockBytes;
+}
+
 template <typename scalar_t_, int kSide_, int kReach_, bool kData_, bool kWeight_>
 struct BatchTraits {
   using scalar_t = scalar_t_;
@@ -91,10 +95,15 @@ struct BatchTraits {
   static constexpr bool kOdd = kSide % 2 != 0; // whether columns travel one by one
   static constexpr bool kLarge = kTapRows * kDiagonals > 64;
   // Warps of a channel. The weight's gradient has its rows of taps shared among them, dst its rows.
-  static constexpr int kParts = !kWeight || kOctets == 1 ? 1 : kLarge ? 4 : 2;
+  static constexpr int kParts = kOctets == 1 || (kLarge && !kWeight) ? 1 : kLarge ? 4 : 2;
   static constexpr int kChannels = kOctets == 1 ? 8 : kWeight || kBanded ? 2 : 4;
   static constexpr int kThreads = kWarpSize * kChannels * kParts;
-  static constexpr int kBlocks = kLarge && kWeight ? 1 : kLarge || kThreads == 256 ? 2 : 4;
+  // Blocks on a multiprocessor, by their registers.
+  static constexpr int kBlocks = kLarge ? (kWeight ? 1 : 2)
+      : kThreads < 256                  ? (kBanded && kReach > 2 ? 3 : 4)
+      : kWeight || kTapRows > 7         ? 2
+      : kOctets == 1 || kTapRows == 3   ? 3
+                                        : 2;
   static constexpr int kStages = kWeight ? 3 : 2;
   // Where tiles are large, a block has only one and the next are those of other blocks.
   static constexpr bool kOneTile = kBanded;
@@ -103,13 +112,13 @@ struct BatchTraits {
   static constexpr int kPitch = image_pitch(kRunBytes);
   static constexpr int kTileBytes = kTileImages * kPitch;
   static constexpr int kStageBytes = kTensors * kTileBytes;
-  static constexpr int kBandWords = 32; // of a row of taps
-  static constexpr int kBandBytes = kData ? kChannels * kTapRows * kBandWords * 4 : 0;
+  static constexpr int kMostTaps = kTapRows * (kBanded ? kOctet + 1 : 2 * kSide - 1);
+  static constexpr int kTapBytes = kData ? round_up_bytes(kChannels * kMostTaps * 2) : 0;
   // Of a channel, once the sums are complete: a matrix for each row of taps, and the bias.
   static constexpr int kMatrixSide = kOctets * kOctet;
   static constexpr int kScratch = kTapRows * kMatrixSide * kMatrixSide + kOctet;
   static constexpr int kSlack = kBlockBytes; // the columns beyond the last row are read
-  static constexpr int kShared = kBandBytes + (kOneTile ? 1 : kStages) * kStageBytes + kSlack;
+  static constexpr int kShared = kTapBytes + (kOneTile ? 1 : kStages) * kStageBytes + kSlack;
   static_assert(!kWeight || kChannels * kScratch * 4 <= kStages * kStageBytes);
   static_assert(kRunBytes % kBlockBytes == 0 && !(kBanded && kWeight));
 };
@@ -170,33 +179,48 @@ __device__ __forceinline__ void for_each_vector(int vectors, const Move& move) {
   }
 }
 
-// The matrices T of a block's channels as words of two neighbouring columns' taps: word w of copy c
-// has the taps that lie 2 w + c - 16 and one more columns away. So any two neighbours are one word.
+// Asks for the taps of a block's channels, which are one run of memory.
 template <typename Traits>
-__device__ __forceinline__ void stage_bands(
-    uint32_t* bands,
+__device__ __forceinline__ void load_taps(
+    char* to,
     const typename Traits::scalar_t* weight,
     int first_channel,
     int channels,
     const Batch& p) {
-  constexpr int kRowWords = Traits::kBandWords;
+  constexpr int kWordBytes = 4;
   const int kernel_size = p.kernel_height * p.kernel_width;
-#pragma unroll 4
-  for (int i = threadIdx.x; i < channels * Traits::kTapRows * kRowWords; i += Traits::kThreads) {
-    const int channel = first_channel + i / (Traits::kTapRows * kRowWords);
-    const int kh = i / kRowWords % Traits::kTapRows - Traits::kReach + p.padding_height;
-    const int kw =
-        i % (kRowWords / 2) * 2 + i % kRowWords / (kRowWords / 2) - kRowWords / 2 + p.padding_width;
-    uint32_t word = 0;
+  const char* const from = reinterpret_cast<const char*>(weight + first_channel * kernel_size);
+  const int bytes = channels * kernel_size * 2;
+  for (int at = threadIdx.x * kWordBytes; at < bytes; at += Traits::kThreads * kWordBytes) {
+    copy_word(to + at, from + at, min(kWordBytes, bytes - at));
+  }
+}
+
+// The lane's part of the matrices T of a channel: taps of two neighbouring columns of src, of the dst
+// column `row`.
+template <typename Traits>
+__device__ __forceinline__ void make_bands(
+    uint32_t (&bands)[Traits::kTapRows][Traits::kDiagonals],
+    const unsigned short* taps,
+    const Lane& at,
+    const Batch& p) {
+  const int step = p.flip ? -1 : 1;
+  const unsigned short* const first = taps + (p.flip ? p.kernel_height * p.kernel_width - 1 : 0);
 #pragma unroll
-    for (int j = 0; j < 2; ++j) {
-      if (kh >= 0 && kh < p.kernel_height && kw + j >= 0 && kw + j < p.kernel_width) {
-        const int tap = kh * p.kernel_width + kw + j;
-        word |= uint32_t{weight[channel * kernel_size + (p.flip ? kernel_size - 1 - tap : tap)].x}
-            << (16 * j);
-      }
+  for (int i = 0; i < Traits::kDiagonals; ++i) {
+    const int kw = Traits::kFirstColumn + (i - Traits::kMiddle) * kOctet + 2 * at.pair - at.row +
+        p.padding_width;
+    const bool has_low = kw >= 0 && kw < p.kernel_width;
+    const bool has_high = kw + 1 >= 0 && kw + 1 < p.kernel_width;
+#pragma unroll
+    for (int row = 0; row < Traits::kTapRows; ++row) {
+      const int kh = row - Traits::kReach + p.padding_height;
+      const bool has_row = kh >= 0 && kh < p.kernel_height;
+      const unsigned short* const from = first + step * (kh * p.kernel_width + kw);
+      const uint32_t low = has_row && has_low ? from[0] : 0;
+      const uint32_t high = has_row && has_high ? from[step] : 0;
+      bands[row][i] = low | high << 16;
     }
-    bands[i] = word;
   }
 }
 
@@ -248,9 +272,13 @@ struct SourceRow {
   }
 };
 
-// Rows [kBegin, kEnd) of dst in one channel of a tile; whether one of the lane's results is NaN. `to`
-// may be `from`. Both are where the channel begins in the lane's first image.
-template <typename Traits, int kBegin, int kEnd>
+// Rows [kBegin, kEnd) of dst in one channel of a tile, downwards (kStep = 1) or upwards (-1); whether
+// one of the lane's results is NaN. Both `to`, which may be `from`, and `from` are where the channel
+// begins in the lane's first image.
+//
+// Warps that share a channel in place begin at the rows where they meet, which all of them have read
+// before any is overwritten.
+template <typename Traits, int kBegin, int kEnd, int kStep>
 __device__ __forceinline__ bool convolve_rows(
     char* to,
     const char* from,
@@ -260,35 +288,37 @@ __device__ __forceinline__ bool convolve_rows(
   using scalar_t = typename Traits::scalar_t;
   constexpr int kSide = Traits::kSide;
   constexpr int kReach = Traits::kReach;
-  constexpr int kFirst = kBegin > kReach ? kBegin - kReach : 0;
+  constexpr int kFirst = kStep > 0 ? kBegin : kEnd - 1;
   constexpr int kRowBytes = kSide * 2;
+  // Sums that do not wait for one another, where there are few octets.
+  constexpr int kChains = Traits::kTapRows > 3 && !Traits::kBanded ? 2 : 1;
   bool spoilt = false;
   // Fully unrolled: a row lives in registers from its load to its last use.
   SourceRow<Traits> rows[kSide];
 #pragma unroll
-  for (int row = kFirst; row <= kBegin + kReach && row < kSide; ++row) {
-    rows[row].load(from + row * kRowBytes, at);
+  for (int row = 0; row < kSide; ++row) {
+    if (row >= kFirst - kReach && row <= kFirst + kReach) {
+      rows[row].load(from + row * kRowBytes, at);
+    }
+  }
+  if constexpr (Traits::kParts > 1 && !Traits::kWeight) {
+    __syncthreads();
   }
 #pragma unroll
-  for (int row = kBegin; row < kEnd; ++row) {
-    if (row + kReach + 1 < kSide) {
-      rows[row + kReach + 1].load(from + (row + kReach + 1) * kRowBytes, at);
+  for (int i = 0; i < kEnd - kBegin; ++i) {
+    const int row = kFirst + i * kStep;
+    const int next = row + (kReach + 1) * kStep;
+    if (next >= 0 && next < kSide) {
+      rows[next].load(from + next * kRowBytes, at);
     }
-    float sums[Traits::kOctets][4];
-#pragma unroll
-    for (int octet = 0; octet < Traits::kOctets; ++octet) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        sums[octet][i] = begin;
-      }
-    }
+    float sums[Traits::kOctets][kChains][4] = {};
 #pragma unroll
     for (int tap_row = 0; tap_row < Traits::kTapRows; ++tap_row) {
       const int source = row + tap_row - kReach;
       if (source >= 0 && source < kSide) {
 #pragma unroll
         for (int octet = 0; octet < Traits::kOctets; ++octet) {
-          rows[source].multiply(sums[octet], bands[tap_row], octet);
+          rows[source].multiply(sums[octet][tap_row % kChains], bands[tap_row], octet);
         }
       }
     }
@@ -297,13 +327,17 @@ __device__ __forceinline__ bool convolve_rows(
     for (int octet = 0; octet < Traits::kOctets; ++octet) {
       const int column = octet * kOctet + 2 * at.pair;
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const float low = sums[octet][2 * i];
-        const float high = sums[octet][2 * i + 1];
+      for (int half = 0; half < 2; ++half) {
+        float low = sums[octet][0][2 * half] + begin;
+        float high = sums[octet][0][2 * half + 1] + begin;
+        if constexpr (kChains > 1) {
+          low += sums[octet][1][2 * half];
+          high += sums[octet][1][2 * half + 1];
+        }
         // Columns outside the plane are sums of taps too, and may be NaN: that costs time only.
         spoilt = spoilt || isnan(low) || isnan(high);
         const uint32_t word = pack_two<scalar_t>(low, high);
-        char* const where = to + i * kOctet * Traits::kPitch + row * kRowBytes + column * 2;
+        char* const where = to + half * kOctet * Traits::kPitch + row * kRowBytes + column * 2;
         if constexpr (Traits::kOdd) {
           *reinterpret_cast<unsigned short*>(where) = static_cast<unsigned short>(word);
           if (column + 1 < kSide) {
@@ -614,8 +648,8 @@ __global__ void batch_kernel(
   constexpr int kPlaneBytes = Traits::kPixels * 2;
   constexpr int kRowsOfPart = Traits::kSide / 2;
   extern __shared__ uint4 shared_blocks[];
-  uint32_t* const staged = reinterpret_cast<uint32_t*>(shared_blocks);
-  char* const tiles = reinterpret_cast<char*>(shared_blocks) + Traits::kBandBytes;
+  char* const taps = reinterpret_cast<char*>(shared_blocks);
+  char* const tiles = taps + Traits::kTapBytes;
 
   const Lane at;
   const int warp = threadIdx.x / kWarpSize;
@@ -649,6 +683,10 @@ __global__ void batch_kernel(
     }
     commit_copies();
   };
+  if constexpr (Traits::kData) {
+    load_taps<Traits>(taps, t.weight, first_channel, channels, p);
+    commit_copies();
+  }
   const int step = gridDim.y;
 #pragma unroll
   for (int stage = 0; stage < kStages - 1; ++stage) {
@@ -658,21 +696,17 @@ __global__ void batch_kernel(
   uint32_t bands[Traits::kTapRows][Traits::kDiagonals];
   float begin = 0.0f;
   if constexpr (Traits::kData) {
-    stage_bands<Traits>(staged, t.weight, first_channel, channels, p);
-    __syncthreads();
-    if (works) {
-      const int words = Traits::kBandWords / 2;
-      const uint32_t* const from = staged + warp_channel * Traits::kTapRows * Traits::kBandWords +
-          at.row % 2 * words + (words + Traits::kFirstColumn + 2 * at.pair - at.row) / 2;
-#pragma unroll
-      for (int row = 0; row < Traits::kTapRows; ++row) {
-#pragma unroll
-        for (int i = 0; i < Traits::kDiagonals; ++i) {
-          bands[row][i] = from[row * Traits::kBandWords + (i - Traits::kMiddle) * 4];
-        }
-      }
-      begin = t.bias ? static_cast<float>(t.bias[channel]) : 0.0f;
+    if (t.bias && works) {
+      begin = static_cast<float>(t.bias[channel]);
     }
+    wait_for_groups<kStages - 1>();
+    __syncthreads();
+    make_bands<Traits>(
+        bands,
+        reinterpret_cast<const unsigned short*>(taps) +
+            warp_channel * p.kernel_height * p.kernel_width,
+        at,
+        p);
   }
   Sums sums;
   int stage = 0;
@@ -693,39 +727,40 @@ __global__ void batch_kernel(
       }
     }
     if constexpr (Traits::kData) {
-      if (works) {
-        const int image_bytes = at.row * Traits::kPitch;
-        bool spoilt = false;
-        if constexpr (Traits::kParts == 1) {
-          spoilt = convolve_rows<Traits, 0, Traits::kSide>(
-              dst + image_bytes, src + image_bytes, bands, begin, at);
-        } else if (part == 0) {
-          spoilt = convolve_rows<Traits, 0, kRowsOfPart>(
-              dst + image_bytes, src + image_bytes, bands, begin, at);
-        } else {
-          spoilt = convolve_rows<Traits, kRowsOfPart, Traits::kSide>(
-              dst + image_bytes, src + image_bytes, bands, begin, at);
+      const int image_bytes = at.row * Traits::kPitch;
+      char* const to_image = dst + image_bytes;
+      const char* const from_image = src + image_bytes;
+      bool spoilt = false;
+      if constexpr (Traits::kParts == 1) {
+        if (works) {
+          spoilt =
+              convolve_rows<Traits, 0, Traits::kSide, 1>(to_image, from_image, bands, begin, at);
         }
-        if (spoilt) {
-          retake_rows<Traits>(
-              dst + image_bytes,
-              t.src,
-              t.weight,
-              begin,
-              tile * kTileImages + at.row,
-              channel,
-              part * kRowsOfPart,
-              part + 1 < Traits::kParts ? kRowsOfPart : Traits::kSide,
-              p);
-        }
+      } else if (part == 0) {
+        spoilt = convolve_rows<Traits, 0, kRowsOfPart, -1>(to_image, from_image, bands, begin, at);
+      } else {
+        spoilt = convolve_rows<Traits, kRowsOfPart, Traits::kSide, 1>(
+            to_image, from_image, bands, begin, at);
+      }
+      if (spoilt && works) {
+        retake_rows<Traits>(
+            to_image,
+            t.src,
+            t.weight,
+            begin,
+            tile * kTileImages + at.row,
+            channel,
+            part * kRowsOfPart,
+            part + 1 < Traits::kParts ? kRowsOfPart : Traits::kSide,
+            p);
       }
       __syncthreads();
-      scalar_t* const to = t.dst + first_channel * Traits::kPixels;
+      scalar_t* const target = t.dst + first_channel * Traits::kPixels;
       const char* const results = dst - warp_channel * kPlaneBytes;
       for_each_vector<Traits>(vectors, [&](int image, int bytes) {
         const int n = tile * kTileImages + image;
         if (n < p.batch) {
-          *reinterpret_cast<uint4*>(reinterpret_cast<char*>(to + n * image_elements) + bytes) =
+          *reinterpret_cast<uint4*>(reinterpret_cast<char*>(target + n * image_elements) + bytes) =
               *reinterpret_cast<const uint4*>(results + image * Traits::kPitch + bytes);
         }
       });
@@ -753,7 +788,9 @@ inline int batch_side(
     const Params& p,
     std::initializer_list<const TensorBase*> tensors,
     bool weight) {
-  constexpr int64_t kLeastImages = 8;
+  // With fewer images the taps and the matrices are most of the work; single elements a thread are
+  // faster. The weight's gradient has nothing as fast for a single image.
+  const int64_t least_images = weight ? 1 : kOctet;
   const int64_t side = p.input_height;
   const bool square = p.input_width == side && p.output_height == side && p.output_width == side;
   // The band's width.
@@ -761,9 +798,9 @@ inline int batch_side(
       p.batch <= kMostGridRows * kTileImages;
   if ((side != 7 && side != 14 && !banded) || !square || p.stride_height != 1 ||
       p.stride_width != 1 || p.dilation_height != 1 || p.dilation_width != 1 || p.channels_last ||
-      p.multiplier != 1 || p.batch < kLeastImages ||
-      p.channels * side * side * 2 % kBlockBytes != 0 || !march_fits_32_bits(p) ||
-      !has_tensor_cores()) {
+      p.multiplier != 1 || p.kernel_height >= 2 * side || p.kernel_width >= 2 * side ||
+      p.batch < least_images || p.channels * side * side * 2 % kBlockBytes != 0 ||
+      !march_fits_32_bits(p) || !has_tensor_cores()) {
     return 0;
   }
   for (const TensorBase* const tensor : tensors) {
@@ -787,12 +824,26 @@ inline Batch batch_of(const Params& p) {
   return b;
 }
 
-// Blocks side by side along the batch: as many as `wanted` blocks, with the same number of tiles each.
+// Blocks side by side along the batch, with the same number of tiles each, and about `wanted` in all.
 template <typename Traits>
 dim3 batch_grid(const Batch& b, int64_t wanted) {
   const int64_t groups = divide_up(b.channels, Traits::kChannels);
-  const int64_t rounds = Traits::kOneTile ? 1 : divide_up(groups * b.tiles, wanted);
-  return dim3(groups, divide_up(b.tiles, std::min<int64_t>(rounds, b.tiles)));
+  const int64_t side_by_side =
+      Traits::kOneTile ? b.tiles : std::clamp<int64_t>(wanted / groups, 1, b.tiles);
+  return dim3(groups, divide_up(b.tiles, divide_up(b.tiles, side_by_side)));
+}
+
+// As many blocks as can be resident at once.
+template <typename Traits>
+int64_t resident_blocks() {
+  int of_multiprocessor = 0;
+  int multiprocessors = 0;
+  allow_shared(batch_kernel<Traits>, Traits::kShared);
+  C10_CUDA_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(
+      &of_multiprocessor, batch_kernel<Traits>, Traits::kThreads, Traits::kShared));
+  C10_CUDA_CHECK(cudaDeviceGetAttribute(
+      &multiprocessors, cudaDevAttrMultiProcessorCount, c10::cuda::current_device()));
+  return static_cast<int64_t>(of_multiprocessor) * multiprocessors;
 }
 
 template <typename Traits>
@@ -815,6 +866,11 @@ bool with_batch_kernel(const Params& p, ScalarType type, int side, const Launch&
       constexpr int kMost = decltype(fixed_side)::value - 1;
       if (reach <= 1) {
         return launch(scalar, fixed_side, std::integral_constant<int, 1>());
+      }
+      if constexpr (kMost >= kOctet * 2) {
+        if (reach <= 2) {
+          return launch(scalar, fixed_side, std::integral_constant<int, 2>());
+        }
       }
       if (reach <= 3) {
         return launch(scalar, fixed_side, std::integral_constant<int, 3>());

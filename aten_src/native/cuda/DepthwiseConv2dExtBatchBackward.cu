@@ -19,8 +19,10 @@ namespace at::native::depthwise_conv2d_ext_cuda {
 
 namespace {
 
-// Fewer leave multiprocessors without work; another launch to add their partials costs 2 us or more.
-constexpr int64_t kWantedBlocks = 96;
+// So many have their channels alone: another launch to add partials costs more than is won. Fewer are
+// multiplied.
+constexpr int64_t kEnoughBlocks = 72;
+constexpr int64_t kWantedBlocks = 132 * 2;
 
 struct Backward {
   const TensorBase& grad_input;
@@ -41,7 +43,8 @@ void launch(const Backward& pass, const Params& p) {
   using scalar_t = typename Traits::scalar_t;
   Batch b = batch_of(p);
   b.flip = true; // of grad_input
-  const dim3 grid = batch_grid<Traits>(b, kWantedBlocks);
+  const int64_t groups = divide_up(b.channels, Traits::kChannels);
+  const dim3 grid = batch_grid<Traits>(b, groups >= kEnoughBlocks ? groups : kWantedBlocks);
   BatchOperands<scalar_t> operands{};
   operands.dst = mutable_pointer_or_null<scalar_t>(pass.grad_input);
   operands.src = pass.grad_output.const_data_ptr<scalar_t>();
@@ -73,7 +76,7 @@ bool batch_backward(
     const TensorBase& input,
     const TensorBase& weight,
     const Params& p) {
-  const int side = batch_side(p, {&grad_output, &input}, true);
+  const int side = batch_side(p, {&grad_output, &input, &weight}, true);
   if (side == 0 || (grad_input.defined() && batch_side(p, {&grad_input}, true) == 0)) {
     return false;
   }
