@@ -39,6 +39,11 @@ SIZES = [
     Case(1, 40, 1, (7, 7), (3, 3), padding=(1, 1)),  # a device nearly empty: an element a thread
     Case(1, 50, 1, (56, 56), (3, 3), padding=(1, 1)),  # and some rows a thread
     Case(2, 50, 1, (60, 58), (3, 3), stride=(2, 2), padding=(1, 1)),
+    Case(19, 16, 1, (7, 7), (3, 3), padding=(1, 1)),  # the batch as rows, some images left over
+    Case(3, 8, 1, (7, 7), (13, 13), padding=(6, 6)),
+    Case(17, 6, 1, (14, 14), (7, 7), padding=(3, 3)),  # and channels
+    Case(9, 4, 1, (14, 14), (27, 27), padding=(13, 13)),
+    Case(17, 3, 1, (28, 28), (5, 5), padding=(2, 2)),  # a band
 ]
 # Enough elements for CUDA's patches to be taken, which are 7 x 7 or 14 x 7; much for a CPU.
 PATCHES = [
