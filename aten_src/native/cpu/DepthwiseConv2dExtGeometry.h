@@ -97,6 +97,10 @@ struct Dimension {
   int64_t groups() const {
     return std::min(tap_step(), kernel);
   }
+  // Of a group.
+  int64_t most_taps() const {
+    return ceil_div(kernel, tap_step());
+  }
   TapGroup group(int64_t phase, int64_t index) const {
     const int64_t step = tap_step();
     const int64_t count = ceil_div(kernel - index, step);

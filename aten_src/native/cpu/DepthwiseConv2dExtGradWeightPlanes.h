@@ -138,7 +138,8 @@ class PlaneGradWeight {
     work.input_repeat_step = work.grad_repeat_step = kLanes;
     const int64_t length = ceil_div(call_.p.input_width, columns_.classes);
     for (int64_t b = 0; b < call_.p.kernel_width;) {
-      const int64_t cross = cross_taps_at_once(call_.p.kernel_width - b);
+      const int64_t cross =
+          cross_taps_at_once(call_.p.kernel_width - b, height_.most_taps(), Lines::kNear);
       std::array<int64_t, kMaxProductCross> offsets;
       for (const auto i : c10::irange(cross)) {
         offsets[i] = columns_.cross[b + i].source;
