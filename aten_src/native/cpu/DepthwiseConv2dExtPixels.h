@@ -2,8 +2,8 @@
 //
 // A tile is kTileRows pixels of a row by one or two vectors of channels (DepthwiseConv2dExtTiles.h):
 // a source pixel is loaded once a kernel row for all of the results that it meets. Channels follow each
-// other innermost, so that memory is read in the order in which it lies; the weights, as
-// [kH][kW][C], are then read once a tile. Pixels outside the image are passed over, never
+// other innermost, so that memory is read in the order in which it lies; the weights,
+// tap by tap for each vector of channels, are then read once a tile. Pixels outside the image are passed over, never
 // multiplied. 16-bit values are converted as they are loaded and stored.
 #pragma once
 
@@ -21,46 +21,79 @@ namespace {
 // pixels. Of more channels than these are, a part is done for the whole row before the next.
 constexpr int64_t kWeightBytes = 16 << 10;
 
-// [rows][padded] in the arithmetic type from [columns][rows], zeros in the columns that pad: the
-// weight tap by tap (rows = taps, columns = channels). Without a source all is zero.
+// What the last vector of weights is of, where the channels are no whole number of vectors.
+enum class LastVector {
+  kOfLast, // the last channels there are, some of which the vector before has too
+  kPadded, // what is left, and zeros
+};
+
+// The values in the arithmetic type: where they are, or converted.
 template <typename scalar_t>
-AlignedBuffer<opmath_type<scalar_t>> transpose_padded(
-    const scalar_t* source,
-    int64_t rows,
-    int64_t columns,
-    int64_t padded) {
+class ArithmeticValues {
   using acc_t = opmath_type<scalar_t>;
-  AlignedBuffer<acc_t> result(rows * padded);
-  if (source == nullptr) {
-    return result;
+  static constexpr bool kSame = std::is_same_v<scalar_t, acc_t>;
+
+ public:
+  ArithmeticValues(const scalar_t* source, int64_t count)
+      : source_(source), converted_(kSame ? 0 : count + Vectorized<scalar_t>::size()) {
+    if constexpr (!kSame) {
+      convert_row(source, count, converted_.data());
+    }
   }
-  if constexpr (std::is_same_v<scalar_t, acc_t>) {
-    transpose(source, columns, rows, rows, result.data(), padded);
-  } else {
-    const AlignedBuffer<acc_t> converted(rows * columns + Vectorized<scalar_t>::size());
-    convert_row(source, rows * columns, converted.data());
-    transpose(converted.data(), columns, rows, rows, result.data(), padded);
+  const acc_t* data() const {
+    if constexpr (kSame) {
+      return source_;
+    } else {
+      return converted_.data();
+    }
+  }
+
+ private:
+  const scalar_t* source_;
+  AlignedBuffer<acc_t> converted_;
+};
+
+// Weight and bias of all channels. The weights of a vector of channels follow each other tap by tap: as
+// [kH][kW][C] they would lie a multiple of some hundred bytes apart, which for 384, 768 or 1,024 channels
+// are a few places of a first-level cache alone.
+template <typename acc_t>
+struct LaneWeights {
+  AlignedBuffer<acc_t> taps; // [vectors of channels][kH][kW][lanes]
+  AlignedBuffer<acc_t> start; // [channels]
+};
+
+template <typename scalar_t>
+LaneWeights<opmath_type<scalar_t>> lane_weights(
+    const TensorBase& weight,
+    const TensorBase& bias,
+    const Params& p,
+    LastVector last) {
+  using acc_t = opmath_type<scalar_t>;
+  constexpr int64_t kLanes = Vectorized<acc_t>::size();
+  const int64_t size = p.kernel_size();
+  const int64_t vectors = ceil_div(p.channels, kLanes);
+  LaneWeights<acc_t> result{
+      AlignedBuffer<acc_t>(vectors * size * kLanes), AlignedBuffer<acc_t>(vectors * kLanes)};
+  const ArithmeticValues<scalar_t> values(weight.const_data_ptr<scalar_t>(), p.channels * size);
+  for (const auto i : c10::irange(vectors)) {
+    int64_t first = i * kLanes;
+    if (last == LastVector::kOfLast) {
+      first = std::clamp<int64_t>(p.channels - kLanes, 0, first);
+    }
+    const int64_t count = std::min(kLanes, p.channels - first);
+    transpose(
+        values.data() + first * size,
+        count,
+        size,
+        size,
+        result.taps.data() + i * size * kLanes,
+        kLanes);
+  }
+  if (bias.defined()) {
+    std::copy_n(bias.const_data_ptr<scalar_t>(), p.channels, result.start.data());
   }
   return result;
 }
-
-// Weight and bias of all channels, padded to whole vectors.
-template <typename acc_t>
-struct LaneWeights {
-  template <typename scalar_t>
-  static LaneWeights of(const TensorBase& weight, const TensorBase& bias, const Params& p) {
-    const scalar_t* const first = bias.defined() ? bias.const_data_ptr<scalar_t>() : nullptr;
-    const int64_t padded = round_up(p.channels, Vectorized<acc_t>::size());
-    return {
-        padded,
-        transpose_padded(weight.const_data_ptr<scalar_t>(), p.kernel_size(), p.channels, padded),
-        transpose_padded(first, 1, p.channels, padded)};
-  }
-
-  int64_t padded;
-  AlignedBuffer<acc_t> taps; // [kH][kW][padded]
-  AlignedBuffer<acc_t> start; // [padded]
-};
 
 // The work on rows of pixels, `pitch` values apart.
 template <typename scalar_t>
@@ -73,7 +106,8 @@ class PixelRows {
       : height_(height_of(p, direction)),
         width_(width_of(p, direction)),
         weights_(weights),
-        row_weights_(p.kernel_width * weights.padded),
+        taps_(p.kernel_size()),
+        row_weights_(p.kernel_width * kLanes),
         pitch_(pitch),
         kernel_rows_(height_, p.kernel_height) {
     const TapGroups taps(width_, kMaxTaps);
@@ -87,7 +121,8 @@ class PixelRows {
     stream_ = true;
   }
 
-  // One row of results of an image. Channel 0 of a pixel has the weights of channel `first_weight`.
+  // One row of results of an image. Channel 0 of a pixel has the weights of channel `first_weight`, a
+  // whole number of vectors.
   // `ahead` are addresses that later rows will read.
   void run(
       const scalar_t* image,
@@ -107,7 +142,8 @@ class PixelRows {
     tiles.stream = stream_;
     tiles.cross = cross_.data();
     tiles.cross_count = static_cast<int64_t>(cross_.size());
-    tiles.weights = weights_.taps.data() + first_weight;
+    tiles.weights = weights_.taps.data() + first_weight * taps_;
+    tiles.block_step = taps_ * kLanes;
     tiles.start = weights_.start.data() + first_weight;
     for (const auto phase : c10::irange(phases_.size())) {
       tiles.target = result + static_cast<int64_t>(phase) * pitch_;
@@ -133,11 +169,7 @@ class PixelRows {
     const auto count = static_cast<int64_t>(taps.size());
     for (const TapGroup& group : taps) {
       groups_.push_back(
-          {0,
-           group.source * pitch_,
-           group.first * weights_.padded,
-           group.step * weights_.padded,
-           group.count});
+          {0, group.source * pitch_, group.first * kLanes, group.step * kLanes, group.count});
     }
     const auto function = channels < kLanes
         ? &tiles_of_few_lanes<scalar_t, Weights::kOfLane>
@@ -164,6 +196,7 @@ class PixelRows {
   Dimension height_;
   Dimension width_;
   const LaneWeights<acc_t>& weights_;
+  int64_t taps_;
   int64_t row_weights_; // from one kernel row's to the next
   int64_t pitch_;
   TapGroups kernel_rows_;
@@ -171,6 +204,30 @@ class PixelRows {
   c10::SmallVector<TileGroup, 4> groups_;
   c10::SmallVector<CrossTap, 32> cross_; // of the row at work
   bool stream_ = false;
+};
+
+// What a pass over pixels begins with.
+template <typename scalar_t>
+struct PixelOperands {
+  PixelOperands(
+      const TensorBase& result,
+      const TensorBase& source,
+      const TensorBase& weight,
+      const TensorBase& bias,
+      const Params& p,
+      Direction direction,
+      LastVector last)
+      : results(result.mutable_data_ptr<scalar_t>()),
+        sources(source.const_data_ptr<scalar_t>()),
+        weights(lane_weights<scalar_t>(weight, bias, p, last)),
+        height(height_of(p, direction)),
+        width(width_of(p, direction)) {}
+
+  scalar_t* results;
+  const scalar_t* sources;
+  LaneWeights<opmath_type<scalar_t>> weights;
+  Dimension height;
+  Dimension width;
 };
 
 // Rows of a source that is larger than this, two second-level caches, are asked for one row of results
@@ -201,28 +258,26 @@ void pixel_pass(
     Direction direction) {
   using acc_t = opmath_type<scalar_t>;
   constexpr int64_t kLanes = Vectorized<acc_t>::size();
-  auto* const results = result.mutable_data_ptr<scalar_t>();
-  const auto* const sources = source.const_data_ptr<scalar_t>();
-  const auto weights = LaneWeights<acc_t>::template of<scalar_t>(weight, bias, p);
-  const Dimension height = height_of(p, direction);
-  const Dimension width = width_of(p, direction);
+  const PixelOperands<scalar_t> of(result, source, weight, bias, p, direction, LastVector::kOfLast);
+  const Dimension& height = of.height;
+  const Dimension& width = of.width;
   const int64_t channel_bytes = p.kernel_size() * static_cast<int64_t>(sizeof(acc_t));
   const int64_t part =
       std::max(kWeightBytes / channel_bytes / (2 * kLanes), int64_t(1)) * 2 * kLanes;
   const bool distant = source.nbytes() > kDistantBytes;
   const bool stream = result.nbytes() > kStreamBytes &&
       p.channels * sizeof(scalar_t) % kCacheLine == 0 &&
-      reinterpret_cast<uintptr_t>(results) % kCacheLine == 0;
+      reinterpret_cast<uintptr_t>(of.results) % kCacheLine == 0;
   // Rows follow each other from image to image.
   const auto source_row = [&](int64_t image, int64_t row) {
     const int64_t met = rows_met_before(row, p, direction);
     const int64_t index =
         std::clamp<int64_t>(image * height.sources + met, 0, p.batch * height.sources);
-    return reinterpret_cast<int64_t>(sources + index * width.sources * p.channels);
+    return reinterpret_cast<int64_t>(of.sources + index * width.sources * p.channels);
   };
   const auto grain = grain_of(p.output_width * p.channels * p.kernel_size());
   at::parallel_for(0, p.batch * height.results, grain, [&](int64_t begin, int64_t end) {
-    PixelRows<scalar_t> rows(p, direction, weights, p.channels);
+    PixelRows<scalar_t> rows(p, direction, of.weights, p.channels);
     if (stream) {
       rows.stream();
     }
@@ -235,8 +290,8 @@ void pixel_pass(
       }
       for (int64_t channel = 0; channel < p.channels; channel += part) {
         rows.run(
-            sources + image * height.sources * width.sources * p.channels,
-            results + task * width.results * p.channels,
+            of.sources + image * height.sources * width.sources * p.channels,
+            of.results + task * width.results * p.channels,
             row,
             {channel, std::min(p.channels, channel + part)},
             0,

@@ -1,4 +1,4 @@
-// Forward and grad_input of depthwise_conv2d_ext over planes that are narrower than a vector.
+// Forward and grad_input of depthwise_conv2d_ext over planes with rows of a vector or two.
 //
 // A row of 7 columns would leave most of a vector of 16 idle. Instead, as many planes as a vector has
 // lanes are transposed, so that each is a lane: they are then pixels of that many channels, in
@@ -11,15 +11,19 @@
 namespace at::native {
 namespace {
 
-// Which planes are transposed: those of which one is narrower than a vector, while both fit into the
-// first-level cache. Against rows, fp32 in AVX-512, one image: 960 planes of 7 x 7, k = 3, 101 us became
-// 78; 384 of 14 x 14, 126 became 102, and k = 7 212 became 168.
+// Which planes are transposed: those of which one has rows of less than this, a vector of AVX-512 and two
+// of AVX2, while both fit into the first-level cache. Against rows, fp32, one image: in AVX-512 960 planes of
+// 7 x 7, k = 3, 101 us became 78; 384 of 14 x 14, 126 became 102, and k = 7 212 became 168. In AVX2 384 of
+// 14 x 14, k = 3, 195 became 146 and its wgrad 202 124; 672 of 14 x 14, k5s2, 266 became 116, its
+// grad_input 445 149.
+constexpr int64_t kSmallRowBytes = 64;
+
 template <typename acc_t>
 bool are_small_planes(const Params& p) {
-  constexpr int64_t kLanes = Vectorized<acc_t>::size();
-  return p.multiplier == 1 && std::min(p.input_width, p.output_width) < kLanes &&
-      std::max(p.input_width, p.output_width) <= kLanes &&
-      std::max(p.input_height, p.output_height) <= 2 * kLanes;
+  constexpr int64_t kColumns = kSmallRowBytes / sizeof(acc_t);
+  return p.multiplier == 1 && std::min(p.input_width, p.output_width) < kColumns &&
+      std::max(p.input_width, p.output_width) <= kColumns &&
+      std::max(p.input_height, p.output_height) <= 2 * kColumns;
 }
 
 // Planes of some channels, as pixels: [size][lanes].
@@ -71,11 +75,9 @@ void small_plane_pass(
     Direction direction) {
   using acc_t = opmath_type<scalar_t>;
   constexpr int64_t kLanes = Vectorized<acc_t>::size();
-  auto* const results = result.mutable_data_ptr<scalar_t>();
-  const auto* const sources = source.const_data_ptr<scalar_t>();
-  const auto weights = LaneWeights<acc_t>::template of<scalar_t>(weight, bias, p);
-  const Dimension height = height_of(p, direction);
-  const Dimension width = width_of(p, direction);
+  const PixelOperands<scalar_t> of(result, source, weight, bias, p, direction, LastVector::kPadded);
+  const Dimension& height = of.height;
+  const Dimension& width = of.width;
   const int64_t source_size = height.sources * width.sources;
   const int64_t result_size = height.results * width.results;
   const int64_t lanes = p.channels > kLanes ? 2 * kLanes : kLanes;
@@ -84,12 +86,12 @@ void small_plane_pass(
   at::parallel_for(0, p.batch * parts, grain, [&](int64_t begin, int64_t end) {
     const TransposedPlanes<scalar_t> from(source_size, lanes);
     const TransposedPlanes<scalar_t> to(result_size, lanes);
-    PixelRows<acc_t> rows(p, direction, weights, lanes);
+    PixelRows<acc_t> rows(p, direction, of.weights, lanes);
     for (const auto task : c10::irange(begin, end)) {
       const int64_t channel = task % parts * lanes;
       const int64_t plane = task / parts * p.channels + channel;
       const int64_t count = std::min(lanes, p.channels - channel);
-      from.read(sources + plane * source_size, count);
+      from.read(of.sources + plane * source_size, count);
       for (const auto row : c10::irange(height.results)) {
         rows.run(
             from.pixels(),
@@ -98,7 +100,7 @@ void small_plane_pass(
             {0, round_up(count, kLanes)},
             channel);
       }
-      to.write(results + plane * result_size, count);
+      to.write(of.results + plane * result_size, count);
     }
   });
 }

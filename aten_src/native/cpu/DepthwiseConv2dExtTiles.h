@@ -66,6 +66,7 @@ struct Tiles {
   const TileGroup* groups;
   int64_t group_count;
   const acc_t* weights;
+  int64_t block_step; // from a vector of lanes' weights to the next one's
   const acc_t* start; // what sums begin with, by lane where each has its own weights
   // Addresses of what later lines will read: asked for while these are computed, a part with each tile.
   Range ahead;
@@ -77,6 +78,7 @@ struct TilePlace {
   int64_t first;
   int64_t lane;
   int64_t vector_step; // of two that overlap
+  int64_t weights; // where those of its lanes begin
 };
 
 // Beside one vector or two: what kVectors may be.
@@ -101,15 +103,16 @@ struct TileSums {
                                      : load_lanes(source + v * vector_step(at));
   }
 
-  static C10_ALWAYS_INLINE Vec lane_weight(const acc_t* weight, int v, TilePlace at) {
-    return kWeights == Weights::kOfLane ? Vec::loadu(weight + at.lane + v * vector_step(at))
-                                        : Vec(*weight);
+  static C10_ALWAYS_INLINE Vec weight(const acc_t* weights, int v, const Tiles<scalar_t>& t) {
+    return kWeights == Weights::kOfLane ? Vec::loadu(weights + v * t.block_step) : Vec(*weights);
   }
 
   C10_ALWAYS_INLINE void start(const Tiles<scalar_t>& t, TilePlace at) {
     DEPTHWISE_UNROLL for (int r = 0; r < kTileRows; ++r) {
       DEPTHWISE_UNROLL for (int v = 0; v < kCount; ++v) {
-        sums[r][v] = lane_weight(t.start, v, at);
+        sums[r][v] = kWeights == Weights::kOfLane
+            ? Vec::loadu(t.start + at.lane + v * vector_step(at))
+            : Vec(*t.start);
       }
     }
   }
@@ -163,11 +166,11 @@ struct TileSums {
     constexpr int kLines = kTileRows + kTaps - 1;
     const int64_t first_line = line_of(group, t, at);
     const scalar_t* const source = t.source + group.source + tap.source + at.lane;
-    const acc_t* const weights = t.weights + group.weight + tap.weight;
+    const acc_t* const weights = t.weights + at.weights + group.weight + tap.weight;
     Vec scale[kTaps][kCount];
     DEPTHWISE_UNROLL for (int i = 0; i < kTaps; ++i) {
       DEPTHWISE_UNROLL for (int v = 0; v < kCount; ++v) {
-        scale[i][v] = lane_weight(weights + i * group.weight_step, v, at);
+        scale[i][v] = weight(weights + i * group.weight_step, v, t);
       }
     }
     DEPTHWISE_UNROLL for (int j = 0; j < kLines; ++j) {
@@ -264,7 +267,8 @@ C10_NOINLINE void any_taps(const Tiles<scalar_t>& t, TilePlace at) {
 
 // The tiles of one kind, two vectors each and one where no more are left. Rather than a part of a vector,
 // some lanes are done twice. Where there are less than two vectors, these overlap in one tile: the
-// sums of one after the other would wait for each other (28 columns, k5: 190 us became 141).
+// sums of one after the other would wait for each other (28 columns, k5: 190 us became 141). Not so where
+// each lane has its own weights, whose vectors begin at whole numbers of vectors and at the last one.
 template <typename Kind, typename scalar_t>
 C10_ALWAYS_INLINE void for_each_tile(const Tiles<scalar_t>& t) {
   constexpr int64_t kLanes = Vectorized<opmath_type<scalar_t>>::size();
@@ -279,20 +283,21 @@ C10_ALWAYS_INLINE void for_each_tile(const Tiles<scalar_t>& t) {
         __builtin_prefetch(reinterpret_cast<const void*>(ahead), 0, 2);
       }
       const int64_t left = t.last_lane - lane;
+      const int64_t weights = ceil_div(lane, kLanes) * t.block_step;
       if constexpr (!kVectorsAreArrays) {
-        if (left > kLanes && lanes >= 2 * kLanes) {
-          Kind::template run<2>(t, {first, std::min(lane, t.last_lane - 2 * kLanes), 0});
+        if (left >= 2 * kLanes || (Kind::kOverlaps && left > kLanes && lanes >= 2 * kLanes)) {
+          Kind::template run<2>(t, {first, std::min(lane, t.last_lane - 2 * kLanes), 0, weights});
           lane += 2 * kLanes;
           continue;
         }
       }
       if constexpr (!kVectorsAreArrays && Kind::kOverlaps) {
         if (left > kLanes) {
-          Kind::template run<kTwoOverlapping>(t, {first, lane, left - kLanes});
+          Kind::template run<kTwoOverlapping>(t, {first, lane, left - kLanes, weights});
           break;
         }
       }
-      Kind::template run<1>(t, {first, std::min(lane, t.last_lane - kLanes), 0});
+      Kind::template run<1>(t, {first, std::min(lane, t.last_lane - kLanes), 0, weights});
       lane += kLanes;
     }
   }
@@ -300,7 +305,6 @@ C10_ALWAYS_INLINE void for_each_tile(const Tiles<scalar_t>& t) {
 
 template <typename scalar_t, Weights kWeights, int kFirst, int kSecond>
 struct TileOfKnownTaps {
-  // Planes are often of 28 columns; few images have 17 to 31 channels.
   static constexpr bool kOverlaps = kWeights == Weights::kOfPlane;
   template <int kVectors>
   static C10_ALWAYS_INLINE void run(const Tiles<scalar_t>& t, TilePlace at) {
@@ -331,7 +335,7 @@ void tiles_of_any_taps(const Tiles<scalar_t>& t) {
 template <typename scalar_t, Weights kWeights>
 void tiles_of_few_lanes(const Tiles<scalar_t>& t) {
   for (int64_t first = 0; first < t.results; first += kTileRows) {
-    any_taps<scalar_t, kWeights, kPartOfVector>(t, {first, t.first_lane, 0});
+    any_taps<scalar_t, kWeights, kPartOfVector>(t, {first, t.first_lane, 0, 0});
   }
 }
 
