@@ -199,9 +199,10 @@ suite_models() {
 # A wheel whose kernels report what they do wrong. It imports only with AddressSanitizer loaded before
 # everything else, which a clean environment does not do: hence --no-verify.
 sanitized_wheel() { # options of build_torch.sh...
-  local wrapper=$project/tests/sanitizers/sanitizing-g++
+  local wrapper=$project/tests/sanitizers/sanitizing-g++ sum
+  sum=$(cat -- "$wrapper" "$project/tests/sanitizers/masked_accesses.h" | cksum | tr ' ' -)
   PATH=$project/tests/sanitizers:$PATH USE_CUDA=0 CMAKE_CXX_COMPILER_LAUNCHER='' CCACHE_NOHASHDIR=1 \
-    CXX="${wrapper##*/} -g1 -DSANITIZED_BY=$(cksum <"$wrapper" | tr ' ' -)" \
+    CXX="${wrapper##*/} -g1 -DSANITIZED_BY=$sum" \
     built_wheel --no-verify "$@"
 }
 
