@@ -52,7 +52,12 @@ template <typename T>
 class AlignedBuffer {
  public:
   explicit AlignedBuffer(int64_t count)
-      : memory_(static_cast<T*>(::operator new(std::max<int64_t>(count, 1) * sizeof(T), kLine))) {
+      : memory_(
+            static_cast<T*>(
+                ::operator new(std::max<int64_t>(count, 1) * sizeof(T), kLine, std::nothrow))) {
+    if (!memory_) { // AddressSanitizer would end the process where new is to throw
+      throw std::bad_alloc();
+    }
     std::fill_n(data(), count, T(0));
   }
   T* data() const {

@@ -249,6 +249,9 @@ __global__ void grad_weight_partial_kernel(
     const index_t end = min(static_cast<int64_t>(pixels), begin + kPixelsPerChunk);
 
     acc_t sum = 0;
+    // A bias has no products whose rounding would hide that of its sum: plainly added, double's was
+    // 1.05 to 1.2 times as far off as upstream's, in the mean square.
+    acc_t excess = 0;
     if (channel < output_channels) {
       for (index_t pixel = begin + pixel_lane; pixel < end; pixel += kPixelLanes) {
         const index_t ow = pixel % width;
@@ -257,7 +260,7 @@ __global__ void grad_weight_partial_kernel(
         const Position<index_t> at{n, channel, oh, ow};
         const index_t from = offset_of<kChannelsLast, index_t>(at, output_channels, height, width);
         if (is_bias) {
-          sum += static_cast<acc_t>(grad_output[from]);
+          fast::add_compensated(sum, excess, static_cast<acc_t>(grad_output[from]));
           continue;
         }
         const Position<index_t> source{

@@ -332,6 +332,15 @@ __device__ __forceinline__ bool is_finite(float value) {
   return fabsf(value) < __uint_as_float(0x7f800000u);
 }
 
+// Adds `value` to a sum whose exact value is about sum - excess.
+template <typename acc_t>
+__device__ __forceinline__ void add_compensated(acc_t& sum, acc_t& excess, acc_t value) {
+  const acc_t term = value - excess;
+  const acc_t total = sum + term;
+  excess = (total - sum) - term;
+  sum = total;
+}
+
 // The two bias rows of a partial, `next` apart.
 __device__ __forceinline__ void write_bias(float* to, int next, double sum) {
   const float rounded = static_cast<float>(sum);

@@ -272,6 +272,13 @@ struct SourceRow {
   }
 };
 
+// All warps of a block, each from its part's own code, where __syncthreads() may not be.
+template <typename Traits>
+__device__ __forceinline__ void wait_for_other_parts() {
+  constexpr int kBarrier = 1; // 0 is that of __syncthreads()
+  asm volatile("bar.sync %0, %1;" ::"n"(kBarrier), "n"(Traits::kThreads) : "memory");
+}
+
 // Rows [kBegin, kEnd) of dst in one channel of a tile, downwards (kStep = 1) or upwards (-1); whether
 // one of the lane's results is NaN. Both `to`, which may be `from`, and `from` are where the channel
 // begins in the lane's first image.
@@ -302,7 +309,7 @@ __device__ __forceinline__ bool convolve_rows(
     }
   }
   if constexpr (Traits::kParts > 1 && !Traits::kWeight) {
-    __syncthreads();
+    wait_for_other_parts<Traits>();
   }
 #pragma unroll
   for (int i = 0; i < kEnd - kBegin; ++i) {

@@ -118,14 +118,6 @@ __device__ __noinline__ float careful_item(
   return sum;
 }
 
-// Adds `value` to a sum whose exact value is about sum - excess.
-__device__ __forceinline__ void add_compensated(float& sum, float& excess, float value) {
-  const float term = value - excess;
-  const float total = sum + term;
-  excess = (total - sum) - term;
-  sum = total;
-}
-
 // The march over one item, adding to sums[tap][v]; sums[kTaps] - excess is the bias. take_row(row, r) gives input row r, the rows in
 // order from item.first_row * kStride; take_grad(grad, o) gives grad_output row o, or zeros. Their third
 // argument counts rows of theirs modulo Traits::kUnrolled steps.
