@@ -133,6 +133,10 @@ __device__ __forceinline__ void march_item(
   constexpr int kTile = Traits::kTile;
   constexpr int kStride = Traits::kStride;
   const int top = item.row_phase - m.padding_height;
+  // Rows behind the last that a gradient of the item meets were not loaded: what lies in their place in
+  // shared memory may be NaN, and times the zeros that stand for gradients behind the item still is.
+  const int rows_end = (item.last_row - 1) * kStride + Traits::kHeight;
+  const int bottom = min(m.src_height, top + (rows_end - 1) * m.dilation_height + 1);
   float grads[Traits::kSlots][kTile][kVector] = {};
   const int steps = item.last_row + Traits::kSlots - 1;
   for (int first_step = item.first_row; first_step < steps; first_step += Traits::kUnrolled) {
@@ -185,7 +189,7 @@ __device__ __forceinline__ void march_item(
           }
         }
         const int h = top + r * m.dilation_height;
-        if (h < 0 || h >= m.src_height) {
+        if (h < 0 || h >= bottom) {
           continue;
         }
 #pragma unroll
