@@ -6,6 +6,7 @@ Numbers are those of pytorch/pytorch's issues.
 from __future__ import annotations
 
 import os
+from functools import partial
 
 import pytest
 import torch
@@ -154,13 +155,15 @@ def test_half_precision_beyond_2_to_the_31_elements(
     tail = torch.randn(1, 64, 5, 4100, dtype=torch.half, device=device)
     x = far(tail, slice(-5, None))
     y = op(x, w, padding=1)
-    assert torch.equal(y[1:, :, -4:-1], op(tail, w, padding=(0, 1)))
+    # Sizes within 32 bits may go another way, where sums have another order: one last place.
+    close = partial(torch.testing.assert_close, rtol=1e-3, atol=1e-4)
+    close(y[1:, :, -4:-1], op(tail, w, padding=(0, 1)))
     assert not y[0].any()
     del y
     grad = torch.randn(1, 64, 3, 4100, dtype=torch.half, device=device)
     expected = backward(grad, tail, w, (1, 1), (0, 1), (1, 1), ALL)
     gradients = backward(far(grad, slice(-4, -1)), x, w, (1, 1), (1, 1), (1, 1), ALL)
-    assert torch.equal(gradients[0][1:, :, -5:], expected[0])
+    close(gradients[0][1:, :, -5:], expected[0])
     assert not gradients[0][0].any()
     for found, one in zip(gradients[1:], expected[1:], strict=True):
-        torch.testing.assert_close(found, one, rtol=2e-3, atol=1e-2)  # the order of a sum differs
+        close(found, one, atol=1e-2)  # sums of 12,300

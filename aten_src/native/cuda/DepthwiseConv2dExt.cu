@@ -261,6 +261,8 @@ __global__ void grad_weight_partial_kernel(
         const index_t from = offset_of<kChannelsLast, index_t>(at, output_channels, height, width);
         if (is_bias) {
           fast::add_compensated(sum, excess, static_cast<acc_t>(grad_output[from]));
+          // An infinite sum less itself is NaN, which the next term would bring into the sum.
+          excess = isfinite(excess) ? excess : 0;
           continue;
         }
         const Position<index_t> source{
