@@ -81,6 +81,14 @@ run_pytest() { # python, directory, pytest arguments...
     -p no:cacheprovider -q "$project/tests/$2" "${@:3}" ${pytest_arguments[@]+"${pytest_arguments[@]}"})
 }
 
+# Processes for tests that need nothing of one another. More than four would each wait for the import
+# of torch, and for the one GPU.
+workers() {
+  local cores
+  cores=$(nproc)
+  printf '%s\n' $((cores < 4 ? cores : 4))
+}
+
 # As run_pytest, after it: of what follows --, another directory may have nothing (5).
 run_more() {
   local status=0
@@ -147,16 +155,16 @@ suite_lint() {
 suite_unit() {
   local tools
   tools=$(tools_python)
-  PYTHONPATH=$project/scripts/lib run_pytest "$tools" unit
+  PYTHONPATH=$project/scripts/lib run_pytest "$tools" unit -n "$(workers)"
 }
 
 suite_ops() {
   local wheel own
   wheel=$(built_wheel)
   own=$(with_wheel test-ops "$wheel")
-  run_pytest "$own" ops
+  run_pytest "$own" ops -n "$(workers)"
   # that each check of citizenship can fail
-  run_more "$own" citizenship
+  run_more "$own" citizenship -n "$(workers)"
   # the part of the tooling's tests that needs a real torchgen, which suite unit has not
   run_more "$own" unit/test_manifest.py
 }

@@ -22,13 +22,24 @@ SETTINGS = {"convnext_tiny": {"ls_init_value": 0.5}}
 CLASSES = 10
 
 
+# Activations with corners, and one of like form that has none.
+SMOOTH: dict[type[nn.Module], type[nn.Module]] = {
+    nn.ReLU: nn.SiLU,
+    nn.ReLU6: nn.SiLU,
+    nn.Hardswish: nn.SiLU,
+    nn.Hardsigmoid: nn.Sigmoid,
+}
+
+
 @functools.cache
 def _fresh(name: str, smooth: bool) -> nn.Module:
     torch.manual_seed(0)
-    settings = {"num_classes": CLASSES, **SETTINGS.get(name, {})}
-    if smooth and name.startswith("mobilenet"):
-        settings["act_layer"] = "silu"
-    return timm_model(name, **settings)
+    model: nn.Module = timm_model(name, num_classes=CLASSES, **SETTINGS.get(name, {}))
+    for parent in list(model.modules()) if smooth else []:
+        for child, module in list(parent.named_children()):
+            if type(module) in SMOOTH:
+                setattr(parent, child, SMOOTH[type(module)]())
+    return model
 
 
 def stock(name: str, smooth: bool = False) -> nn.Module:
