@@ -166,22 +166,25 @@ def test_an_interrupted_build_ends_quietly_and_the_next_one_goes_on(command: Com
 
 
 def test_of_two_runs_at_once_the_second_waits_and_names_the_first(finished: Command) -> None:
-    """A lock that a living process holds, as a build does."""
+    """A lock that a living process holds, as a build does, for longer than a run takes to meet it."""
     guard = finished.layout().with_name(finished.layout().name + ".lock")
+    started = time.monotonic()
+    finished.run()
+    held_for = 2 + 2 * (time.monotonic() - started)
     hold = (
         "import sys, time\nfrom pathlib import Path\nfrom torchfork import files\n"
         "with files.lock(Path(sys.argv[1]), 'building', print, 1):\n"
-        "    print('held', flush=True)\n    time.sleep(4)\n"
+        "    print('held', flush=True)\n    time.sleep(float(sys.argv[2]))\n"
     )
     holder = subprocess.Popen(
-        [sys.executable, "-c", hold, str(guard)], env=finished.env(), stdout=subprocess.PIPE,
-        text=True,
+        [sys.executable, "-c", hold, str(guard), str(held_for)], env=finished.env(),
+        stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert holder.stdout is not None and holder.stdout.readline() == "held\n"
     started = time.monotonic()
     answer = finished.run()
     holder.communicate()
-    assert answer.code == 0 and time.monotonic() - started > 2
+    assert answer.code == 0 and time.monotonic() - started > held_for / 2
     assert f"process {holder.pid} (building)" in answer.err and "waiting" in answer.err
 
 

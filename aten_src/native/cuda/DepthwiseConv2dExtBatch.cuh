@@ -192,7 +192,12 @@ __device__ __forceinline__ void load_taps(
   const char* const from = reinterpret_cast<const char*>(weight + first_channel * kernel_size);
   const int bytes = channels * kernel_size * 2;
   for (int at = threadIdx.x * kWordBytes; at < bytes; at += Traits::kThreads * kWordBytes) {
-    copy_word(to + at, from + at, min(kWordBytes, bytes - at));
+    if (at + kWordBytes <= bytes) {
+      copy_word(to + at, from + at, kWordBytes);
+    } else { // half a word, behind which the weight may end
+      *reinterpret_cast<unsigned short*>(to + at) =
+          *reinterpret_cast<const unsigned short*>(from + at);
+    }
   }
 }
 
@@ -272,23 +277,35 @@ struct SourceRow {
   }
 };
 
-// All warps of a block, each from its part's own code, where __syncthreads() may not be.
+// Whether warps share a channel whose results take the place of what they are computed from.
 template <typename Traits>
-__device__ __forceinline__ void wait_for_other_parts() {
-  constexpr int kBarrier = 1; // 0 is that of __syncthreads()
-  asm volatile("bar.sync %0, %1;" ::"n"(kBarrier), "n"(Traits::kThreads) : "memory");
-}
+constexpr bool kShares = Traits::kParts > 1 && !Traits::kWeight;
+
+// The rows of src that a part's first row of dst meets.
+template <typename Traits>
+struct FirstRows {
+  SourceRow<Traits> rows[Traits::kTapRows];
+
+  // `from` is where the channel begins in the lane's first image.
+  __device__ __forceinline__ void load(const char* from, int first, const Lane& at) {
+#pragma unroll
+    for (int i = 0; i < Traits::kTapRows; ++i) {
+      rows[i].load(from + (first + i) * Traits::kSide * 2, at);
+    }
+  }
+};
 
 // Rows [kBegin, kEnd) of dst in one channel of a tile, downwards (kStep = 1) or upwards (-1); whether
 // one of the lane's results is NaN. Both `to`, which may be `from`, and `from` are where the channel
 // begins in the lane's first image.
 //
-// Warps that share a channel in place begin at the rows where they meet, which all of them have read
-// before any is overwritten.
+// Warps that share a channel in place begin at the rows where they meet. All of them must have read
+// these before any is overwritten, so they are handed over, loaded before a barrier.
 template <typename Traits, int kBegin, int kEnd, int kStep>
 __device__ __forceinline__ bool convolve_rows(
     char* to,
     const char* from,
+    const FirstRows<Traits>* first,
     const uint32_t (&bands)[Traits::kTapRows][Traits::kDiagonals],
     float begin,
     const Lane& at) {
@@ -305,11 +322,12 @@ __device__ __forceinline__ bool convolve_rows(
 #pragma unroll
   for (int row = 0; row < kSide; ++row) {
     if (row >= kFirst - kReach && row <= kFirst + kReach) {
-      rows[row].load(from + row * kRowBytes, at);
+      if constexpr (kShares<Traits>) {
+        rows[row] = first->rows[row - (kFirst - kReach)];
+      } else {
+        rows[row].load(from + row * kRowBytes, at);
+      }
     }
-  }
-  if constexpr (Traits::kParts > 1 && !Traits::kWeight) {
-    wait_for_other_parts<Traits>();
   }
 #pragma unroll
   for (int i = 0; i < kEnd - kBegin; ++i) {
@@ -737,17 +755,24 @@ __global__ void batch_kernel(
       const int image_bytes = at.row * Traits::kPitch;
       char* const to_image = dst + image_bytes;
       const char* const from_image = src + image_bytes;
+      FirstRows<Traits> first;
+      if constexpr (kShares<Traits>) {
+        static_assert(Traits::kReach < kRowsOfPart);
+        first.load(from_image, kRowsOfPart - (part == 0 ? 1 : 0) - Traits::kReach, at);
+        __syncthreads();
+      }
       bool spoilt = false;
       if constexpr (Traits::kParts == 1) {
         if (works) {
-          spoilt =
-              convolve_rows<Traits, 0, Traits::kSide, 1>(to_image, from_image, bands, begin, at);
+          spoilt = convolve_rows<Traits, 0, Traits::kSide, 1>(
+              to_image, from_image, &first, bands, begin, at);
         }
       } else if (part == 0) {
-        spoilt = convolve_rows<Traits, 0, kRowsOfPart, -1>(to_image, from_image, bands, begin, at);
+        spoilt = convolve_rows<Traits, 0, kRowsOfPart, -1>(
+            to_image, from_image, &first, bands, begin, at);
       } else {
         spoilt = convolve_rows<Traits, kRowsOfPart, Traits::kSide, 1>(
-            to_image, from_image, bands, begin, at);
+            to_image, from_image, &first, bands, begin, at);
       }
       if (spoilt && works) {
         retake_rows<Traits>(

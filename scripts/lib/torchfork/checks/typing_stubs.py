@@ -85,13 +85,22 @@ def pyright(operators: Sequence[Operator], samples: Source, scratch: Path, extra
     if checker is None:
         return {"unavailable": "pyright is not on the path"}
     file, about, wrong = _written(operators, samples, scratch / "pyright")
-    command = [checker, "--outputjson", "--pythonpath", sys.executable, str(file)]
+    # A project of its own: of one around it (a pyproject.toml above) this would be a hidden folder,
+    # which pyright passes over without a word.
+    settings = {"include": [file.name], "exclude": []}
+    (file.parent / "pyrightconfig.json").write_text(json.dumps(settings), encoding="utf-8")
+    command = [
+        checker, "--outputjson", "--pythonpath", sys.executable, "--project", str(file.parent),
+    ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=file.parent)
     try:
-        told = json.loads(done.stdout)["generalDiagnostics"]
+        told = json.loads(done.stdout)
+        diagnostics, analyzed = told["generalDiagnostics"], told["summary"]["filesAnalyzed"]
     except (ValueError, KeyError):
         return {"unavailable": f"pyright cannot be run: {done.stderr.strip()[-200:]}"}
-    found = {d["range"]["start"]["line"] + 1: d["message"] for d in told
+    if not analyzed:
+        return {"unavailable": "pyright looked at no file"}
+    found = {d["range"]["start"]["line"] + 1: d["message"] for d in diagnostics
              if d["severity"] == "error"}  # fmt: skip
     return _verdicts(operators, about, wrong, found)
 
