@@ -166,7 +166,7 @@ def test_an_interrupted_build_ends_quietly_and_the_next_one_goes_on(command: Com
 
 
 def test_of_two_runs_at_once_the_second_waits_and_names_the_first(finished: Command) -> None:
-    """A lock that a living process holds, as a build does, for longer than a run takes to meet it."""
+    """A lock that a living process holds, as a build does, longer than a run takes to meet it."""
     guard = finished.layout().with_name(finished.layout().name + ".lock")
     started = time.monotonic()
     finished.run()

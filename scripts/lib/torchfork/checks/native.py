@@ -104,18 +104,40 @@ def cmake(operators: Sequence[Operator], scratch: Path) -> dict[str, Any]:
     program = shutil.which("cmake")
     if program is None:
         return {"unavailable": "cmake is not installed"}
+    if lack := _without_operators(program, _directory(scratch / "cmake_alone")):
+        return {"unavailable": lack}
 
     def build(chosen: Sequence[Operator], directory: Path, name: str) -> Path:
         (directory / f"{name}.cpp").write_text(source(chosen, name), encoding="utf-8")
         text = _CMAKE.format(name=name, standard=_standard())
         (directory / "CMakeLists.txt").write_text(text, encoding="utf-8")
         out = directory / "out"
-        prefix = f"-DCMAKE_PREFIX_PATH={torch.utils.cmake_prefix_path}"
-        _run([program, "-S", str(directory), "-B", str(out), prefix, "-DCMAKE_BUILD_TYPE=Debug"])
+        _configure(program, directory, out)
         _run([program, "--build", str(out)])
         return out / f"lib{name}.so"
 
     return _each(operators, scratch, "citizen_cmake", build)
+
+
+def _configure(program: str, directory: Path, out: Path) -> None:
+    prefix = f"-DCMAKE_PREFIX_PATH={torch.utils.cmake_prefix_path}"
+    _run([program, "-S", str(directory), "-B", str(out), prefix, "-DCMAKE_BUILD_TYPE=Debug"])
+
+
+def _without_operators(program: str, directory: Path) -> str:
+    """What this machine lacks for any project that finds this torch, or ''.
+
+    The package of a CUDA build looks for the toolkit, also for projects without CUDA.
+    """
+    text = _CMAKE.partition("add_library")[0]
+    (directory / "CMakeLists.txt").write_text(text, encoding="utf-8")
+    try:
+        _configure(program, directory, directory / "out")
+    except RuntimeError as error:
+        told = " ".join(str(error).split())  # CMake breaks lines where it likes
+        if torch.version.cuda is not None and "cannot find the CUDA libraries" in told:
+            return f"this build's package for CMake wants the toolkit of CUDA {torch.version.cuda}"
+    return ""
 
 
 def _standard() -> str:
