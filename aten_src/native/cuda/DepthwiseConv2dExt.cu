@@ -1,7 +1,7 @@
 // CUDA entries of depthwise_conv2d_ext and its generic kernels, which take what the specialised ones
-// (DepthwiseConv2dExtForward.cu, ...GradInput.cu, ...GradWeight.cu, ...Large.cu, ...Bands.cu,
-// ...Patches.cu, ...Batch.cu) do not: double, other strides and windows, sizes beyond 32 bits. The
-// generic kernels:
+// (DepthwiseConv2dExtForward.cu, ...GradInput.cu, ...GradWeight.cu, ...Large.cu, ...Lanes.cu,
+// ...Bands.cu, ...Patches.cu, ...Batch.cu) do not: double, other strides and windows, sizes beyond 32
+// bits. The generic kernels:
 //
 // Forward and grad_input: one thread an element of the result, which gathers its taps. Weight and
 // bias gradients: one block a (chunk of pixels, channels, tap), reduced in shared memory; a second
@@ -456,6 +456,7 @@ void forward_cuda(
       fast::bands_forward(output, input, weight, bias, p) ||
       fast::patches_forward(output, input, weight, bias, p) ||
       fast::march_forward(output, input, weight, bias, p) ||
+      fast::lanes_forward(output, input, weight, bias, p) ||
       fast::large_forward(output, input, weight, bias, p)) {
     return;
   }
@@ -484,6 +485,7 @@ void backward_cuda(
       !fast::bands_grad_input(grad_input, grad_output, weight, p) &&
       !fast::patches_grad_input(grad_input, grad_output, weight, p) &&
       !fast::march_grad_input(grad_input, grad_output, weight, p) &&
+      !fast::lanes_grad_input(grad_input, grad_output, weight, p) &&
       !fast::large_grad_input(grad_input, grad_output, weight, p);
   const bool wants_weight =
       asks_weight &&

@@ -41,6 +41,19 @@ bool march_grad_weight(
     const TensorBase& grad_output,
     const TensorBase& input,
     const Params& params);
+// Large windows of many images in float32.
+bool lanes_forward(
+    const TensorBase& output,
+    const TensorBase& input,
+    const TensorBase& weight,
+    const TensorBase& bias,
+    const Params& params);
+bool lanes_grad_input(
+    const TensorBase& grad_input,
+    const TensorBase& grad_output,
+    const TensorBase& weight,
+    const Params& params);
+// Large windows of any kind.
 bool large_forward(
     const TensorBase& output,
     const TensorBase& input,
