@@ -86,6 +86,26 @@ void find_steps(
       std::min(work.positions + taps - 1, floor_div(dimension.sources - 1 - source, step) + 1);
 }
 
+// Neighbouring bytes that will be read later; of null, none.
+struct Slice {
+  const char* first;
+  int64_t size;
+};
+
+// Part `part` of `parts` of a slice, asked for in equal shares by all steps of some products.
+template <typename stored_t>
+Ahead spread(const Slice& slice, int64_t part, int64_t parts, const Products<stored_t>& work) {
+  const int64_t steps = (work.last - work.first) * work.repeats;
+  if (!slice.first || part >= parts || steps <= 0) {
+    return {nullptr, 0, 0};
+  }
+  const int64_t step = ceil_div(slice.size / parts, steps);
+  return {
+      slice.first + slice.size * part / parts - work.first * step,
+      step,
+      (work.last - work.first) * step};
+}
+
 // Adds `count` vectors, `step` apart, to a vector of sums.
 template <typename stored_t>
 void add_values(

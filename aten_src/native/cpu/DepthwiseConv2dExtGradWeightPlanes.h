@@ -87,7 +87,7 @@ class PlaneGradWeight {
                 kLanes);
           }
           if (call_.grad_weight) {
-            add_band(rows, lowest, sums, scratch);
+            add_band(rows, lowest, packed_next(n, channel, j, rows, band), sums, scratch);
           }
         }
         terms += rows.size() * grad_pitch_ / kLanes;
@@ -129,8 +129,37 @@ class PlaneGradWeight {
     }
   }
 
+  // What is packed next: a band of other planes, asked for while this one is worked on.
+  struct Slices {
+    Slice input;
+    Slice grad;
+  };
+
+  // The next band, or the first one of the next image or channel.
+  Slices packed_next(int64_t image, int64_t channel, int64_t j, Range rows, int64_t band) const {
+    const Params& p = call_.p;
+    const bool banded = rows.end < p.output_height;
+    const int64_t next = image + 1 < p.batch ? (image + 1) * p.channels + channel : channel + 1;
+    const int64_t plane = banded ? image * p.channels + channel : next;
+    if (plane >= p.batch * p.channels) {
+      return {{nullptr, 0}, {nullptr, 0}};
+    }
+    const int64_t first = banded ? rows.end : 0;
+    const int64_t last = std::min(first + band, p.output_height);
+    const auto slice = [&](const scalar_t* tensor, int64_t index, int64_t height, int64_t width) {
+      const Range part{first * height / p.output_height, last * height / p.output_height};
+      return Slice{
+          reinterpret_cast<const char*>(tensor + (index * height + part.begin) * width),
+          part.size() * width * static_cast<int64_t>(sizeof(scalar_t))};
+    };
+    return {
+        slice(call_.input, plane, p.input_height, p.input_width),
+        slice(call_.grad, plane * p.multiplier + j, p.output_height, p.output_width)};
+  }
+
   // The products of packed rows: `rows` of grad_output, the input's from `lowest` on.
-  void add_band(Range rows, int64_t lowest, acc_t* sums, Scratch& scratch) {
+  void add_band(Range rows, int64_t lowest, const Slices& next, acc_t* sums, Scratch& scratch) {
+    int64_t part = 0;
     Products<acc_t> work{};
     work.cross_step = kLanes;
     work.input_step = height_.source_step() * columns_.pitch();
@@ -163,6 +192,10 @@ class PlaneGradWeight {
         work.tap_step = group.step * call_.p.kernel_width * kLanes;
         work.input = scratch.input.data() + (source - lowest) * columns_.pitch() + begin * kLanes;
         work.grad = scratch.grad.data() + phase * grad_pitch_ + begin * kLanes;
+        // The first groups of rows share the slices, the others ask for nothing.
+        work.ahead = spread(next.input, part, height_.groups(), work);
+        work.also_ahead = spread(next.grad, part, height_.groups(), work);
+        ++part;
         product_function<acc_t, Lanes::kAll>(group.count, cross)(work);
       });
       b += cross;

@@ -18,7 +18,11 @@ namespace {
 // vectors of grad_output and one of the input are to be registers. 5 x 5 take 31 of AVX-512's 32. Of the
 // 16 of AVX2, 3 x 3 take 13 and 5 x 2 all; 3 x 5 and 4 x 7 are for pixels that are far (below). 6 are
 // never taken.
-#if defined(__x86_64__) && !defined(CPU_CAPABILITY_AVX512)
+// AddressSanitizer looks at each access to any of them: two taps, or it takes three times as long to compile.
+#if defined(__SANITIZE_ADDRESS__)
+constexpr bool kFewRegisters = true;
+constexpr std::array<int, 7> kTapsAtOnce = {2, 2, 2, 2, 2, 1, 2};
+#elif defined(__x86_64__) && !defined(CPU_CAPABILITY_AVX512)
 constexpr bool kFewRegisters = true;
 constexpr std::array<int, 7> kTapsAtOnce = {7, 5, 3, 3, 3, 1, 4};
 #else
@@ -29,6 +33,15 @@ constexpr int kMaxProductCross = kTapsAtOnce.size();
 
 // What is gone through for the sums: some rows in the first-level cache, or a tensor as it is.
 enum class Lines { kNear, kFar };
+
+// What later products read, asked for along the way: two cache lines with each step, in bytes from the
+// first ones. They go to the second-level cache; the first one has no room (240@28 k5 N=16 2.5 ms, and
+// 2.0 this way).
+struct Ahead {
+  const void* first;
+  int64_t step;
+  int64_t repeat_step;
+};
 
 template <typename scalar_t>
 struct Products {
@@ -48,20 +61,21 @@ struct Products {
   int64_t repeats; // lines of the same form, one after the other
   int64_t input_repeat_step;
   int64_t grad_repeat_step;
-  // What will be read later, from what is read at a step: asked for along the way.
-  int64_t input_ahead;
-  int64_t grad_ahead;
+  Ahead ahead; // of null, nothing
+  Ahead also_ahead;
   int64_t lanes; // in use
 };
 
 // Whole vectors, or a part of one.
 enum class Lanes { kAll, kSome };
 
-// What is in registers. Lambdas that refer to it would have GCC 12 keep it in memory.
+// What is in registers. Lambdas that refer to it would have GCC 12 keep it in memory, loops a part.
 template <typename scalar_t, Lanes kLanes, int kTaps, int kCross>
 struct ProductSums {
   using acc_t = opmath_type<scalar_t>;
   using Vec = Vectorized<acc_t>;
+  using Taps = std::make_integer_sequence<int, kTaps>;
+  using Cross = std::make_integer_sequence<int, kCross>;
   Vec sums[kTaps][kCross];
   Vec grads[kTaps]; // of the positions j, j - 1, ...: each is loaded once and moved on
 
@@ -85,13 +99,20 @@ struct ProductSums {
     }
   }
 
-  // The gradients before step p.first; no position, no gradient.
-  C10_ALWAYS_INLINE void load_grads(const scalar_t* grad, const Products<scalar_t>& p) {
-    DEPTHWISE_UNROLL for (int i = 0; i + 1 < kTaps; ++i) {
-      const int64_t position = p.first - 1 - i;
-      const bool inside = position >= 0 && position < p.positions;
-      grads[i] = inside ? load(grad + position * p.grad_step, p) : Vec(acc_t(0));
-    }
+  // The gradient at a position; no position, no gradient.
+  static C10_ALWAYS_INLINE Vec
+  grad_at(const scalar_t* grad, int64_t position, const Products<scalar_t>& p) {
+    const bool inside = position >= 0 && position < p.positions;
+    return inside ? load(grad + position * p.grad_step, p) : Vec(acc_t(0));
+  }
+
+  // The gradients before step p.first.
+  template <int... i>
+  C10_ALWAYS_INLINE void load_grads(
+      const scalar_t* grad,
+      const Products<scalar_t>& p,
+      std::integer_sequence<int, i...> /*taps*/) {
+    ((grads[i] = grad_at(grad, p.first - 1 - i, p)), ...);
   }
 
   // As a loop, k3 on 144@56 took 97 us instead of 88.
@@ -103,17 +124,30 @@ struct ProductSums {
     }
   }
 
-  C10_ALWAYS_INLINE void step(const scalar_t* input, const Vec& grad, const Products<scalar_t>& p) {
+  template <int b, int... i>
+  C10_ALWAYS_INLINE void multiply(const Vec& values, std::integer_sequence<int, i...> /*taps*/) {
+    ((sums[i][b] = vec::fmadd(values, grads[i], sums[i][b])), ...);
+  }
+
+  template <int... b>
+  C10_ALWAYS_INLINE void step(
+      const scalar_t* input,
+      const Vec& grad,
+      const Products<scalar_t>& p,
+      std::integer_sequence<int, b...> /*cross*/) {
     move_grads<kTaps - 1>();
     grads[0] = grad;
-    DEPTHWISE_UNROLL for (int b = 0; b < kCross; ++b) {
-      const Vec values = load(input + p.offsets[b], p);
-      DEPTHWISE_UNROLL for (int i = 0; i < kTaps; ++i) {
-        sums[i][b] = vec::fmadd(values, grads[i], sums[i][b]);
-      }
-    }
+    (multiply<b>(load(input + p.offsets[b], p), Taps()), ...);
   }
 };
+
+inline const char* first_ahead(const Ahead& ahead, int64_t repeat) {
+  return static_cast<const char*>(ahead.first) + repeat * ahead.repeat_step;
+}
+C10_ALWAYS_INLINE void ask_for(const char* lines) {
+  __builtin_prefetch(lines, 0, 2);
+  __builtin_prefetch(lines + kCacheLine, 0, 2);
+}
 
 template <typename scalar_t, Lanes kLanes, int kTaps, int kCross>
 void add_products(const Products<scalar_t>& p) {
@@ -123,15 +157,29 @@ void add_products(const Products<scalar_t>& p) {
   for (int64_t repeat = 0; repeat < p.repeats; ++repeat) {
     const scalar_t* const input = p.input + repeat * p.input_repeat_step;
     const scalar_t* const grad = p.grad + repeat * p.grad_repeat_step;
-    sums.load_grads(grad, p);
+    const char* const ahead = first_ahead(p.ahead, repeat);
+    const char* const also_ahead = first_ahead(p.also_ahead, repeat);
+    sums.load_grads(grad, p, typename decltype(sums)::Taps());
     int64_t j = p.first;
     for (; j < positions_end; ++j) {
-      __builtin_prefetch(grad + j * p.grad_step + p.grad_ahead);
-      __builtin_prefetch(input + j * p.input_step + p.input_ahead);
-      sums.step(input + j * p.input_step, sums.load(grad + j * p.grad_step, p), p);
+      if (p.ahead.first) {
+        ask_for(ahead + j * p.ahead.step);
+      }
+      if (p.also_ahead.first) {
+        ask_for(also_ahead + j * p.also_ahead.step);
+      }
+      sums.step(
+          input + j * p.input_step,
+          sums.load(grad + j * p.grad_step, p),
+          p,
+          typename decltype(sums)::Cross());
     }
     for (; j < p.last; ++j) {
-      sums.step(input + j * p.input_step, Vectorized<opmath_type<scalar_t>>(0), p);
+      sums.step(
+          input + j * p.input_step,
+          Vectorized<opmath_type<scalar_t>>(0),
+          p,
+          typename decltype(sums)::Cross());
     }
   }
   sums.store_sums(p);
