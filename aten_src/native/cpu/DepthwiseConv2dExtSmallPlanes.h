@@ -92,13 +92,18 @@ void small_plane_pass(
       const int64_t plane = task / parts * p.channels + channel;
       const int64_t count = std::min(lanes, p.channels - channel);
       from.read(of.sources + plane * source_size, count);
+      // The planes of the next task follow: asked for while these are worked on.
+      const scalar_t* const next = of.sources + (plane + count) * source_size;
+      const int64_t next_size = std::min(count, p.batch * p.channels - plane - count) * source_size;
       for (const auto row : c10::irange(height.results)) {
         rows.run(
             from.pixels(),
             to.pixels() + row * width.results * lanes,
             row,
             {0, round_up(count, kLanes)},
-            channel);
+            channel,
+            {reinterpret_cast<int64_t>(next + next_size * row / height.results),
+             reinterpret_cast<int64_t>(next + next_size * (row + 1) / height.results)});
       }
       to.write(of.results + plane * result_size, count);
     }

@@ -12,78 +12,11 @@
 // In planes all lanes have the same weight, in channels last each its own.
 #pragma once
 
-#include <ATen/native/cpu/DepthwiseConv2dExtGeometry.h>
-#include <ATen/native/cpu/DepthwiseConv2dExtLanes.h>
-#include <array>
+#include <ATen/native/cpu/DepthwiseConv2dExtMarch.h>
 #include <utility>
 
 namespace at::native {
 namespace {
-
-enum class Weights { kOfPlane, kOfLane };
-
-// 4 results by 2 vectors, their halves (known_taps) and up to 7 taps are 24 to 31 of AVX-512's
-// 32 registers. Rows of 7, 14, 28 and 56 fill 4 better than 6 (28 % of 14 would be computed in vain, and
-// 14 %). Of channels last, 8 pixels by one vector were slower wherever memory is far (.83 instead of
-// 1.02 of conv2d's speed in the mean, fp32 forward): two vectors are two neighbouring cache lines.
-constexpr int kTileRows = 4;
-// Taps of a group that a tile takes at once; more are split.
-constexpr int kMaxTaps = 8;
-
-// A tap of the other dimension: what it adds to the position in the source and in the weights.
-struct CrossTap {
-  int64_t source;
-  int64_t weight;
-};
-
-// Neighbouring taps: tap i of result r meets the line that begins at first_line + line + (r + i) * line_step
-// from `source` on. Its weight is at weights + weight + cross.weight + i * weight_step. Tiles has what
-// is not named here; a group is the same for every image or plane.
-struct TileGroup {
-  int64_t source;
-  int64_t line;
-  int64_t weight;
-  int64_t weight_step;
-  int64_t taps;
-};
-
-// All results of one phase of a line by some lanes: several tiles, so that what is known of them all
-// is looked up once. With 32 channels, or planes of 56 columns, a tile is no more than some 40 cycles.
-template <typename scalar_t>
-struct Tiles {
-  using acc_t = opmath_type<scalar_t>;
-  const scalar_t* source;
-  scalar_t* target; // of result 0, lane 0
-  int64_t target_step; // between results
-  int64_t results;
-  int64_t first_lane; // of the sources, and of the weights where each lane has its own
-  int64_t last_lane; // less than a vector of lanes is for tiles of parts only
-  int64_t first_line;
-  int64_t line_step;
-  int64_t lines_end; // lines that begin before 0 or from here on are outside the image
-  const CrossTap* cross;
-  int64_t cross_count;
-  const TileGroup* groups;
-  int64_t group_count;
-  const acc_t* weights;
-  int64_t block_step; // from a vector of lanes' weights to the next one's
-  const acc_t* start; // what sums begin with, by lane where each has its own weights
-  // Addresses of what later lines will read: asked for while these are computed, a part with each tile.
-  Range ahead;
-  bool stream; // results past the caches; whole cache lines of them, but for parts of a vector
-};
-
-// One of the tiles: the results from `first` on, the lanes from `lane` on.
-struct TilePlace {
-  int64_t first;
-  int64_t lane;
-  int64_t vector_step; // of two that overlap
-  int64_t weights; // where those of its lanes begin
-};
-
-// Beside one vector or two: what kVectors may be.
-constexpr int kPartOfVector = 0;
-constexpr int kTwoOverlapping = 3;
 
 template <typename scalar_t, Weights kWeights, int kVectors>
 struct TileSums {
@@ -223,6 +156,18 @@ C10_ALWAYS_INLINE void known_taps(const Tiles<scalar_t>& t, TilePlace at) {
   sums.store(t, at);
 }
 
+template <typename scalar_t, Weights kWeights, int kSide>
+struct MarchOfSide {
+  static constexpr bool kOverlaps = kWeights == Weights::kOfPlane;
+  static constexpr int64_t kResults = kMarchResults;
+  template <int kVectors>
+  static C10_ALWAYS_INLINE void run(const Tiles<scalar_t>& t, TilePlace at) {
+    March<scalar_t, kWeights, kVectors, kSide>(
+        t, at, {at.first, std::min(at.first + kResults, t.results)})
+        .run();
+  }
+};
+
 // By halves, as above.
 template <int kTaps, typename Sums, typename scalar_t>
 C10_NOINLINE void add_group(
@@ -273,10 +218,10 @@ template <typename Kind, typename scalar_t>
 C10_ALWAYS_INLINE void for_each_tile(const Tiles<scalar_t>& t) {
   constexpr int64_t kLanes = Vectorized<opmath_type<scalar_t>>::size();
   const int64_t lanes = t.last_lane - t.first_lane;
-  const int64_t tiles = ceil_div(t.results, kTileRows) * ceil_div(lanes, 2 * kLanes);
+  const int64_t tiles = ceil_div(t.results, Kind::kResults) * ceil_div(lanes, 2 * kLanes);
   const int64_t ahead_step = round_up(ceil_div(t.ahead.size(), tiles), kCacheLine);
   int64_t ahead = t.ahead.begin;
-  for (int64_t first = 0; first < t.results; first += kTileRows) {
+  for (int64_t first = 0; first < t.results; first += Kind::kResults) {
     for (int64_t lane = t.first_lane; lane < t.last_lane;) {
       const int64_t ahead_end = std::min(t.ahead.end, ahead + ahead_step);
       for (; ahead < ahead_end; ahead += kCacheLine) {
@@ -306,6 +251,7 @@ C10_ALWAYS_INLINE void for_each_tile(const Tiles<scalar_t>& t) {
 template <typename scalar_t, Weights kWeights, int kFirst, int kSecond>
 struct TileOfKnownTaps {
   static constexpr bool kOverlaps = kWeights == Weights::kOfPlane;
+  static constexpr int64_t kResults = kTileRows;
   template <int kVectors>
   static C10_ALWAYS_INLINE void run(const Tiles<scalar_t>& t, TilePlace at) {
     known_taps<scalar_t, kWeights, kVectors, kFirst, kSecond>(t, at);
@@ -315,6 +261,7 @@ struct TileOfKnownTaps {
 template <typename scalar_t, Weights kWeights>
 struct TileOfAnyTaps {
   static constexpr bool kOverlaps = kWeights == Weights::kOfPlane;
+  static constexpr int64_t kResults = kTileRows;
   template <int kVectors>
   static void run(const Tiles<scalar_t>& t, TilePlace at) {
     any_taps<scalar_t, kWeights, kVectors>(t, at);
@@ -323,6 +270,12 @@ struct TileOfAnyTaps {
 
 template <typename scalar_t, Weights kWeights, int kFirst, int kSecond>
 void tiles_of_known_taps(const Tiles<scalar_t>& t) {
+  if constexpr (kSecond == 0 && is_marched(kWeights, kFirst)) {
+    if (t.cross_count == kFirst) {
+      for_each_tile<MarchOfSide<scalar_t, kWeights, kFirst>>(t);
+      return;
+    }
+  }
   for_each_tile<TileOfKnownTaps<scalar_t, kWeights, kFirst, kSecond>>(t);
 }
 

@@ -1,0 +1,218 @@
+// Small square windows of depthwise_conv2d_ext's forward and grad_input, where there are registers for
+// more than a tile (DepthwiseConv2dExtTiles.h).
+#pragma once
+
+#include <ATen/native/cpu/DepthwiseConv2dExtTileWork.h>
+#include <utility>
+
+namespace at::native {
+namespace {
+
+// Which windows are marched through instead of taken by tiles. fp32, one thread, AVX-512, tiles and marches:
+// k3 NCHW 144@56 258 and 199 us, 128@80 475 and 380, 384@14 54 and 49; channels last 144@56 191 and 166,
+// 384@14 29 and 23, bf16 34 and 28. k5 NCHW 240@28 193 and 175, but channels last, where each lane has its
+// own 25 weights, 124 and 139; k7 in NCHW 410 and 456. Marches need more registers than AVX2 has.
+// With AddressSanitizer, which takes long to compile them, 3 x 3 alone.
+#if defined(CPU_CAPABILITY_AVX512) && defined(__SANITIZE_ADDRESS__)
+constexpr bool is_marched(Weights /*weights*/, int taps) {
+  return taps == 3;
+}
+#elif defined(CPU_CAPABILITY_AVX512)
+constexpr bool is_marched(Weights weights, int taps) {
+  return taps == 3 || (taps == 5 && weights == Weights::kOfPlane);
+}
+#else
+constexpr bool is_marched(Weights /*weights*/, int /*taps*/) {
+  return false;
+}
+#endif
+// Results of a march: longer ones come back too late to the lines that the next lanes share with these
+// (channels last 32@112 N=16, 16 results 2.3 ms, all 112 2.8; 8 are 5 % slower elsewhere).
+constexpr int64_t kMarchResults = 16;
+
+// Windows of kSide x kSide without tiles: line by line, each, once loaded for each of the other taps,
+// multiplied into the kSide results that it meets, whose sums move on with it. Weights of 3 x 3 stay in
+// registers. All indices are constants from the start: those of loops are too late for GCC 12, which
+// then keeps a part of what is to be registers in memory.
+template <typename scalar_t, Weights kWeights, int kKind, int kSide>
+class March {
+  using acc_t = opmath_type<scalar_t>;
+  using Vec = Vectorized<acc_t>;
+  template <int kCount>
+  using Numbers = std::make_integer_sequence<int, kCount>;
+  using Side = Numbers<kSide>;
+  static constexpr int kVectors = std::min(kKind, 2);
+  static constexpr bool kHold = kSide == 3;
+  static constexpr int kScales = kWeights == Weights::kOfLane ? kVectors : 1;
+  // Sums of each result, each of some of the other taps: additions wait less for each other, and err
+  // less. Two where three of them and the weights are more than there are registers.
+  static constexpr int kChains = kHold && kScales == 1 ? 3 : 2;
+
+ public:
+  C10_ALWAYS_INLINE March(const Tiles<scalar_t>& t, TilePlace at, Range results)
+      : t_(t),
+        at_(at),
+        results_(results.size()),
+        first_line_(t.first_line + t.groups[0].line + results.begin * t.line_step),
+        source_(t.source + t.groups[0].source + at.lane + first_line_),
+        target_(t.target + results.begin * t.target_step + at.lane),
+        scales_(t.weights + t.groups[0].weight + (kWeights == Weights::kOfLane ? at.weights : 0)) {
+    load_start(Numbers<kScales>());
+    if constexpr (kHold) {
+      hold(Numbers<kSide * kSide * kScales>());
+    }
+    clear(Numbers<kChains * kSide * kVectors>());
+  }
+
+  C10_ALWAYS_INLINE void run() {
+    const int64_t lines = results_ + kSide - 1;
+    const int64_t step = t_.line_step;
+    // The lines that are inside.
+    const int64_t begin = std::min(lines, first_line_ < 0 ? ceil_div(-first_line_, step) : 0);
+    const int64_t end =
+        std::clamp<int64_t>(ceil_div(t_.lines_end - first_line_, step), begin, lines);
+    int64_t j = 0;
+    for (; j < begin; ++j) {
+      finish(j);
+    }
+    for (; j < std::min<int64_t>(end, kSide - 1); ++j) {
+      add(source_ + j * step, Side());
+      move();
+    }
+    for (; j < end; ++j) {
+      add(source_ + j * step, Side());
+      finish(j);
+    }
+    for (; j < lines; ++j) {
+      finish(j);
+    }
+  }
+
+ private:
+  // Known to the compiler where it is a whole vector.
+  C10_ALWAYS_INLINE int64_t vector_step() const {
+    return kKind == kTwoOverlapping ? at_.vector_step : Vec::size();
+  }
+
+  static constexpr int chain_of(int cross) {
+    return kChains == kSide ? cross : (cross < kSide / 2 ? 0 : 1);
+  }
+
+  C10_ALWAYS_INLINE Vec scale_at(int cross, int tap, int v) const {
+    const acc_t* const weights = scales_ + t_.cross[cross].weight + tap * t_.groups[0].weight_step;
+    return kWeights == Weights::kOfLane ? Vec::loadu(weights + v * t_.block_step) : Vec(*weights);
+  }
+
+  template <int... v>
+  C10_ALWAYS_INLINE void load_start(std::integer_sequence<int, v...> /*scales*/) {
+    ((start_[v] = kWeights == Weights::kOfLane ? Vec::loadu(t_.start + at_.lane + v * Vec::size())
+                                               : Vec(*t_.start)),
+     ...);
+  }
+
+  template <int... i>
+  C10_ALWAYS_INLINE void hold(std::integer_sequence<int, i...> /*all*/) {
+    ((held_[i / kScales / kSide][i / kScales % kSide][i % kScales] =
+          scale_at(i / kScales / kSide, i / kScales % kSide, i % kScales)),
+     ...);
+  }
+
+  template <int... i>
+  C10_ALWAYS_INLINE void clear(std::integer_sequence<int, i...> /*all*/) {
+    ((sums_[i / kVectors / kSide][i / kVectors % kSide][i % kVectors] = Vec(acc_t(0))), ...);
+  }
+
+  template <int kCross, int kTap>
+  C10_ALWAYS_INLINE void multiply(const Vec& first, const Vec& second) {
+    constexpr int kResult = kSide - 1 - kTap;
+    constexpr int kChain = chain_of(kCross);
+    Vec scale;
+    if constexpr (kHold) {
+      scale = held_[kCross][kTap][0];
+    } else {
+      scale = scale_at(kCross, kTap, 0);
+    }
+    sums_[kChain][kResult][0] = vec::fmadd(first, scale, sums_[kChain][kResult][0]);
+    if constexpr (kVectors > 1) {
+      if constexpr (kScales > 1) {
+        if constexpr (kHold) {
+          scale = held_[kCross][kTap][1];
+        } else {
+          scale = scale_at(kCross, kTap, 1);
+        }
+      }
+      sums_[kChain][kResult][1] = vec::fmadd(second, scale, sums_[kChain][kResult][1]);
+    }
+  }
+
+  template <int kCross, int... kTap>
+  C10_ALWAYS_INLINE void add_cross(
+      const scalar_t* source,
+      std::integer_sequence<int, kTap...> /*taps*/) {
+    const Vec first = load_lanes(source);
+    const Vec second = kVectors > 1 ? load_lanes(source + vector_step()) : first;
+    (multiply<kCross, kTap>(first, second), ...);
+  }
+
+  template <int... kCross>
+  C10_ALWAYS_INLINE void add(const scalar_t* line, std::integer_sequence<int, kCross...> side) {
+    (add_cross<kCross>(line + t_.cross[kCross].source, side), ...);
+  }
+
+  template <int v>
+  C10_ALWAYS_INLINE Vec result() const {
+    const Vec first = sums_[0][0][v] + start_[kScales > 1 ? v : 0];
+    if constexpr (kChains == 2) {
+      return first + sums_[1][0][v];
+    } else {
+      return first + (sums_[1][0][v] + sums_[2][0][v]);
+    }
+  }
+
+  // Result j - (kSide - 1) has met all of its lines.
+  C10_ALWAYS_INLINE void finish(int64_t j) {
+    if (j >= kSide - 1) {
+      Vec results[kVectors];
+      results[0] = result<0>();
+      if constexpr (kVectors > 1) {
+        results[1] = result<1>();
+      }
+      scalar_t* const target = target_ + (j - (kSide - 1)) * t_.target_step;
+      if (t_.stream) {
+        stream_vectors<kVectors>(results, target);
+      } else {
+        store_vectors<kVectors>(results, target, vector_step());
+      }
+    }
+    move();
+  }
+
+  template <int... i>
+  C10_ALWAYS_INLINE void move_all(std::integer_sequence<int, i...> /*all*/) {
+    ((sums_[i % kChains][i / kVectors / kChains][i / kChains % kVectors] =
+          sums_[i % kChains][i / kVectors / kChains + 1][i / kChains % kVectors]),
+     ...);
+  }
+  template <int... i>
+  C10_ALWAYS_INLINE void clear_last(std::integer_sequence<int, i...> /*all*/) {
+    ((sums_[i / kVectors][kSide - 1][i % kVectors] = Vec(acc_t(0))), ...);
+  }
+  C10_ALWAYS_INLINE void move() {
+    move_all(Numbers<kChains*(kSide - 1) * kVectors>());
+    clear_last(Numbers<kChains * kVectors>());
+  }
+
+  const Tiles<scalar_t>& t_;
+  TilePlace at_;
+  int64_t results_;
+  int64_t first_line_;
+  const scalar_t* source_;
+  scalar_t* target_;
+  const acc_t* scales_;
+  Vec start_[kScales];
+  Vec held_[kHold ? kSide : 1][kSide][kScales];
+  Vec sums_[kChains][kSide][kVectors]; // of results j - (kSide - 1) to j
+};
+
+} // namespace
+} // namespace at::native
