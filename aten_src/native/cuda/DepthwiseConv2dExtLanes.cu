@@ -501,7 +501,8 @@ bool launch(const ForwardPass& pass, Lanes l, bool channels_last) {
 // 13 x 13: 21.7. A row of src in registers at a time 22.7, two warps a tile 26.3. Fewer channels a block
 // were slower each time.
 using Lanes7 = LanesTraits<7, 7, 6, false, 1, 7, 8, 7>;
-// 27 x 27: 69.5. With taps loaded one by one 75.5, a channel a block 77, 4 rows a tile 86, 2 rows in single chains 81 to 84.
+// 27 x 27: 69.5. With taps loaded one by one 75.5, a channel a block 77, 4 rows a tile 86, 2 rows in
+// single chains 81 to 84.
 using Lanes14 = LanesTraits<14, 7, 13, false, 2, 14, 2, 1>;
 // 29 x 29: 295. Chunks of 4 or 6 rows 312 and 300; half as many threads 304 to 344; 7 rows of 14
 // columns 375 to 426.
