@@ -1,4 +1,4 @@
-"""Times of sigmoid_ext, axpy_ext and lltm_cell on the CPU beside upstream's operators.
+"""Times of sigmoid_ext, axpy_ext and lltm_cell beside upstream's operators.
 
 Paired: in each round every contender runs for some milliseconds, one after the other, the order
 turning from round to round; a ratio is the median over the rounds of the ratio within a round, so
@@ -7,9 +7,13 @@ into tensors that are there already: no allocation, no page faults. "of copy" is
 Tensor.copy_ times the traffic (two tensors for sigmoid_ext, three for axpy_ext and the backward)
 over the operator's time; 1 is the speed of copy.
 
-lltm_cell against the walkthrough's Python cell, eager and through torch.compile.
+On CUDA a round has one call of each contender, timed by events, the L2 flushed before it.
+
+lltm_cell, on the CPU, against the walkthrough's Python cell, eager and through torch.compile;
+lltm.py has it on CUDA.
 
     python benchmarks/pointwise.py --json result.json         # on a wheel with the operators
+    python benchmarks/pointwise.py --device cuda
 """
 
 from __future__ import annotations
@@ -24,12 +28,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from depthwise_cuda import Clock
 from torch import Tensor
 
 DTYPES = {"fp32": torch.float32, "fp64": torch.float64, "fp16": torch.float16,
           "bf16": torch.bfloat16}  # fmt: skip
 # Elements: in the first-level cache, in the second, in the third, in memory.
 SIZES = (2_000, 100_000, 1_000_000, 16_000_000)
+# On CUDA: a launch, what the L2 could hold, and memory.
+CUDA_SIZES = (2_000, 4_000_000, 64_000_000, 256_000_000)
 # batch, features, state
 CELLS = ((1, 32, 128), (16, 32, 128), (64, 128, 256), (64, 256, 512))
 BURST = 0.004  # seconds
@@ -62,14 +69,30 @@ def paired(calls: dict[str, Call], rounds: int) -> dict[str, list[float]]:
     return times
 
 
+def paired_on_cuda(calls: dict[str, Call], rounds: int) -> dict[str, list[float]]:
+    """Seconds of device time of each contender in each round."""
+    clock = Clock(budget_ms=0)
+    names = list(calls)
+    times: dict[str, list[float]] = {name: [] for name in names}
+    for call in calls.values():
+        call()
+    for round_number in range(rounds):
+        first = round_number % len(names)
+        for name in names[first:] + names[:first]:
+            times[name].append(clock.once(calls[name]) * 1e-3)
+    return times
+
+
 def ratio(times: dict[str, list[float]], over: str, under: str) -> float:
     """The median of the rounds' ratios."""
     return statistics.median(a / b for a, b in zip(times[over], times[under], strict=True))
 
 
-def pointwise(name: str, count: int, dtype: torch.dtype) -> tuple[dict[str, Call], int]:
+def pointwise(
+    name: str, count: int, dtype: torch.dtype, device: str
+) -> tuple[dict[str, Call], int]:
     """Ours, upstream's and a copy on the same operands; how many tensors the operator touches."""
-    x, y, out = (torch.randn(count).to(dtype) for _ in range(3))
+    x, y, out = (torch.randn(count, device=device).to(dtype) for _ in range(3))
     aten = torch.ops.aten
     s = torch.sigmoid(y)
     pairs: dict[str, tuple[Call, Call, int]] = {
@@ -131,12 +154,12 @@ def cell_calls(sizes: tuple[int, int, int], training: bool, compiled: bool) -> d
 
 def measure_pointwise(options: argparse.Namespace, threads: int) -> list[dict[str, Any]]:
     """One result for each operator, dtype and size."""
-    results = []
+    results, on_cuda = [], options.device == "cuda"
     for name in ("sigmoid_ext", "sigmoid_ext_backward", "axpy_ext"):
         for dtype in options.dtypes:
-            for count in SIZES:
-                calls, traffic = pointwise(name, count, DTYPES[dtype])
-                times = paired(calls, options.rounds)
+            for count in CUDA_SIZES if on_cuda else SIZES:
+                calls, traffic = pointwise(name, count, DTYPES[dtype], options.device)
+                times = (paired_on_cuda if on_cuda else paired)(calls, options.rounds)
                 result = {
                     "what": name,
                     "dtype": dtype,
@@ -187,6 +210,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("--json", type=Path, help="write every figure here")
     parser.add_argument("--dtypes", nargs="+", default=list(DTYPES), choices=DTYPES)
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--threads", nargs="+", type=int, default=[1, torch.get_num_threads()])
     parser.add_argument("--rounds", type=int, default=31)
     parser.add_argument("--no-compile", dest="compiled", action="store_false")
@@ -197,8 +221,11 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 def main(arguments: list[str]) -> int:
     """Measure, print the table, write the JSON."""
     options = parse(arguments)
-    capability = torch.backends.cpu.get_cpu_capability()
-    head = {"torch": torch.__version__, "capability": capability}
+    if options.device == "cuda":
+        machine, options.threads, options.only = torch.cuda.get_device_name(), [1], "pointwise"
+    else:
+        machine = torch.backends.cpu.get_cpu_capability()
+    head = {"torch": torch.__version__, "machine": machine}
     print(json.dumps(head))
     results: list[dict[str, Any]] = []
     for threads in dict.fromkeys(options.threads):
