@@ -41,6 +41,7 @@ CUDA_SIZES = (2_000, 4_000_000, 64_000_000, 256_000_000)
 CELLS = ((1, 32, 128), (16, 32, 128), (64, 128, 256), (64, 256, 512))
 BURST = 0.004  # seconds
 Call = Callable[[], Any]
+Times = dict[str, list[float]]
 
 
 def repetitions(call: Call) -> int:
@@ -52,38 +53,41 @@ def repetitions(call: Call) -> int:
     return max(1, int(BURST / (time.perf_counter() - begin)))
 
 
-def paired(calls: dict[str, Call], rounds: int) -> dict[str, list[float]]:
-    """Seconds a call, of each contender in each round."""
-    counts = {name: repetitions(call) for name, call in calls.items()}
+def paired(calls: dict[str, Call], rounds: int, once: Callable[[str], float]) -> Times:
+    """once(name), the seconds of a call, for each contender in each round, in turning order."""
     names = list(calls)
-    times: dict[str, list[float]] = {name: [] for name in names}
+    times: Times = {name: [] for name in names}
     for round_number in range(rounds):
         first = round_number % len(names)
         for name in names[first:] + names[:first]:
-            call, count = calls[name], counts[name]
-            call()  # its operands are in the cache as far as they fit
-            begin = time.perf_counter()
-            for _ in range(count):
-                call()
-            times[name].append((time.perf_counter() - begin) / count)
+            times[name].append(once(name))
     return times
 
 
-def paired_on_cuda(calls: dict[str, Call], rounds: int) -> dict[str, list[float]]:
-    """Seconds of device time of each contender in each round."""
+def paired_on_cpu(calls: dict[str, Call], rounds: int) -> Times:
+    """By bursts of calls."""
+    counts = {name: repetitions(call) for name, call in calls.items()}
+
+    def once(name: str) -> float:
+        call, count = calls[name], counts[name]
+        call()  # its operands are in the cache as far as they fit
+        begin = time.perf_counter()
+        for _ in range(count):
+            call()
+        return (time.perf_counter() - begin) / count
+
+    return paired(calls, rounds, once)
+
+
+def paired_on_cuda(calls: dict[str, Call], rounds: int) -> Times:
+    """By device time."""
     clock = Clock(budget_ms=0)
-    names = list(calls)
-    times: dict[str, list[float]] = {name: [] for name in names}
     for call in calls.values():
         call()
-    for round_number in range(rounds):
-        first = round_number % len(names)
-        for name in names[first:] + names[:first]:
-            times[name].append(clock.once(calls[name]) * 1e-3)
-    return times
+    return paired(calls, rounds, lambda name: clock.once(calls[name]) * 1e-3)
 
 
-def ratio(times: dict[str, list[float]], over: str, under: str) -> float:
+def ratio(times: Times, over: str, under: str) -> float:
     """The median of the rounds' ratios."""
     return statistics.median(a / b for a, b in zip(times[over], times[under], strict=True))
 
@@ -159,7 +163,7 @@ def measure_pointwise(options: argparse.Namespace, threads: int) -> list[dict[st
         for dtype in options.dtypes:
             for count in CUDA_SIZES if on_cuda else SIZES:
                 calls, traffic = pointwise(name, count, DTYPES[dtype], options.device)
-                times = (paired_on_cuda if on_cuda else paired)(calls, options.rounds)
+                times = (paired_on_cuda if on_cuda else paired_on_cpu)(calls, options.rounds)
                 result = {
                     "what": name,
                     "dtype": dtype,
@@ -180,7 +184,7 @@ def measure_cells(options: argparse.Namespace, threads: int) -> list[dict[str, A
     for sizes in CELLS:
         for training in (False, True):
             calls = cell_calls(sizes, training, options.compiled)
-            times = paired(calls, options.rounds)
+            times = paired_on_cpu(calls, options.rounds)
             result = {
                 "what": "lltm_cell " + ("training" if training else "forward"),
                 "dtype": "fp32",

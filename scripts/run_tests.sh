@@ -2,7 +2,7 @@
 # Runs the tests that this machine can run. Without arguments all of them, in this order:
 #
 #   lint    ruff, mypy, shellcheck, clang-format, zizmor, actionlint, the patches
-#   unit    the tooling on a small sample tree; seconds
+#   unit    the tooling on a small sample tree; a minute or two
 #   ops     the operators on the built wheel (built first when it is missing)
 #   wheel   the wheel as others use it: C++, CMake, type checkers, pip
 #   zoo     one operator of every kind, built from additions of their own

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -263,3 +264,29 @@ def test_a_call_that_should_not_pass_and_does_is_a_complaint() -> None:
     loose = verdicts([upstreams()], about, wrong, {})["operators"]["sigmoid"]
     assert "passes" in loose
     assert verdicts([upstreams()], about, wrong, {5: "no", 6: "x"})["operators"]["sigmoid"] == "x"
+
+
+# A checker that looks at what the project it is given includes, and at nothing without one.
+CHECKER = """#!{python}
+import json, pathlib, sys
+place = pathlib.Path(sys.argv[sys.argv.index("--project") + 1])
+settings = json.loads((place / "pyrightconfig.json").read_text())
+found = [name for name in settings["include"] if (place / name).exists()] if {looks} else []
+assert settings["exclude"] == [], "hidden folders are excluded unless it says so"
+print(json.dumps({{"generalDiagnostics": [], "summary": {{"filesAnalyzed": len(found)}}}}))
+"""
+
+
+@pytest.mark.parametrize("looks", [True, False])
+def test_a_checker_that_looks_at_no_file_says_nothing_of_the_stubs(
+    looks: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Below a hidden folder of a project pyright did, and each stub was said to be wrong."""
+    checker = tmp_path / "pyright"
+    checker.write_text(CHECKER.format(python=sys.executable, looks=looks), encoding="utf-8")
+    checker.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    samples = bench(tmp_path, upstreams()).source
+    told = typing_stubs.pyright([], samples, tmp_path / ".hidden", "")
+    assert ("operators" in told) == looks
+    assert looks or "looked at no file" in told["unavailable"]

@@ -328,3 +328,20 @@ def test_type_stubs_name_the_operators() -> None:
     functions = (stubs / "_VariableFunctions.pyi").read_text(encoding="utf-8")
     assert all(f"def {name}(" in functions for name in FUNCTIONS)
     assert "def gdh(self) -> Tensor" in (stubs / "__init__.pyi").read_text(encoding="utf-8")
+
+
+class Defaulted(nn.Module):
+    """A Scalar that only a keyword can give, and that none does."""
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        """Twice x, and y."""
+        return torch.axpy_ext(x, y)
+
+
+def test_a_package_has_the_scalar_that_no_keyword_gives(tmp_path: Path) -> None:
+    """pytorch/pytorch#189189: the executor and the compiled code disagreed about it."""
+    given = torch.randn(4, 5), torch.randn(4, 5)
+    program = torch.export.export(Defaulted(), given)
+    path = str(tmp_path / "defaulted.pt2")
+    torch._inductor.aoti_compile_and_package(program, package_path=path)
+    torch.testing.assert_close(torch._inductor.aoti_load_package(path)(*given), Defaulted()(*given))

@@ -195,6 +195,24 @@ struct March {
   int32_t groups;
 };
 
+// A pass at stride 1 without dilation, as the kernels of small planes and large windows see it:
+// dst[h][w] = sum of src[h + kh - padding_height][w + kw - padding_width] * tap[kh][kw], with `flip` the
+// taps of grad_input.
+struct UnitStridePass {
+  int32_t batch;
+  int32_t channels; // of the output
+  int32_t multiplier;
+  int32_t src_height;
+  int32_t src_width;
+  int32_t dst_height;
+  int32_t dst_width;
+  int32_t kernel_height;
+  int32_t kernel_width;
+  int32_t padding_height;
+  int32_t padding_width;
+  bool flip;
+};
+
 // Where one work item begins: image or plane, first and last row of its phase, first column.
 struct Item {
   int32_t image;
@@ -795,6 +813,16 @@ void turn_around(Geometry& g, const Params& p) {
   std::swap(g.src_width, g.dst_width);
   g.padding_height = p.dilation_height * (p.kernel_height - 1) - p.padding_height;
   g.padding_width = p.dilation_width * (p.kernel_width - 1) - p.padding_width;
+}
+
+// The forward as a pass at stride 1 without dilation.
+inline void set_unit_stride_pass(UnitStridePass& pass, const Params& p) {
+  pass.batch = p.batch;
+  pass.channels = p.output_channels();
+  pass.multiplier = p.multiplier;
+  set_forward_sizes(pass, p);
+  pass.kernel_height = p.kernel_height;
+  pass.kernel_width = p.kernel_width;
 }
 
 // The forward's geometry: src is the input, dst the output.

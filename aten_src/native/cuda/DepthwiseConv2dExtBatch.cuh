@@ -30,19 +30,7 @@ namespace at::native::depthwise_conv2d_ext_cuda {
 constexpr int kTileImages = 16; // rows of a matrix
 constexpr int kOctet = 8;
 
-struct Batch {
-  int32_t batch;
-  int32_t channels;
-  int32_t multiplier; // 1
-  int32_t src_height;
-  int32_t src_width;
-  int32_t dst_height;
-  int32_t dst_width;
-  int32_t kernel_height;
-  int32_t kernel_width;
-  int32_t padding_height;
-  int32_t padding_width;
-  bool flip;
+struct Batch : UnitStridePass { // of multiplier 1
   int32_t tiles;
 };
 
@@ -846,12 +834,7 @@ inline int batch_side(
 
 inline Batch batch_of(const Params& p) {
   Batch b{};
-  b.batch = p.batch;
-  b.channels = p.channels;
-  b.multiplier = 1;
-  set_forward_sizes(b, p);
-  b.kernel_height = p.kernel_height;
-  b.kernel_width = p.kernel_width;
+  set_unit_stride_pass(b, p);
   b.tiles = divide_up(p.batch, kTileImages);
   return b;
 }

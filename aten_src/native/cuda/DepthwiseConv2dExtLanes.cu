@@ -46,19 +46,7 @@ constexpr int kTapVector = 4; // taps of a load
 constexpr int kStages = 2;
 constexpr int kBlocks = 2; // a multiprocessor, by the registers
 
-struct Lanes {
-  int32_t batch;
-  int32_t channels;
-  int32_t multiplier; // 1
-  int32_t src_height;
-  int32_t src_width;
-  int32_t dst_height;
-  int32_t dst_width;
-  int32_t kernel_height;
-  int32_t kernel_width;
-  int32_t padding_height;
-  int32_t padding_width;
-  bool flip;
+struct Lanes : UnitStridePass { // of multiplier 1
   int32_t column_blocks; // of a plane
   int32_t row_groups; // of kRows rows, of a block
   int32_t tile_rows; // of dst, of a block
@@ -559,12 +547,7 @@ bool lanes_pass(const ForwardPass& pass, const Params& p, bool flip) {
     return false;
   }
   Lanes l{};
-  l.batch = p.batch;
-  l.channels = p.channels;
-  l.multiplier = 1;
-  set_forward_sizes(l, p);
-  l.kernel_height = p.kernel_height;
-  l.kernel_width = p.kernel_width;
+  set_unit_stride_pass(l, p);
   if (flip) {
     turn_around(l, p);
   }

@@ -37,19 +37,7 @@ constexpr int64_t kWantedThreads = 132 * 1024;
 constexpr int64_t kLeastTaps = 16;
 constexpr int64_t kMostGridRows = 65535;
 
-struct Large {
-  int32_t batch;
-  int32_t channels; // of dst
-  int32_t multiplier;
-  int32_t src_height;
-  int32_t src_width;
-  int32_t dst_height;
-  int32_t dst_width;
-  int32_t kernel_height;
-  int32_t kernel_width;
-  int32_t padding_height;
-  int32_t padding_width;
-  bool flip;
+struct Large : UnitStridePass {
   int32_t taps_width; // kernel_width in whole vectors
   int32_t taps_pitch; // floats from one row of taps to the next
   int32_t tile_rows; // dst rows of a block
@@ -336,12 +324,7 @@ bool applies(const Params& p) {
 
 Large large_of(const Params& p) {
   Large l{};
-  l.batch = p.batch;
-  l.channels = p.output_channels();
-  l.multiplier = p.multiplier;
-  set_forward_sizes(l, p);
-  l.kernel_height = p.kernel_height;
-  l.kernel_width = p.kernel_width;
+  set_unit_stride_pass(l, p);
   l.taps_width = round_up(p.kernel_width, kVector);
   // Rows of taps that a warp reads together differ by pairs and fall into different banks.
   l.taps_pitch = l.taps_width + 4;

@@ -136,7 +136,8 @@ def _without_operators(program: str, directory: Path) -> str:
     except RuntimeError as error:
         told = " ".join(str(error).split())  # CMake breaks lines where it likes
         if torch.version.cuda is not None and "cannot find the CUDA libraries" in told:
-            return f"this build's package for CMake wants the toolkit of CUDA {torch.version.cuda}"
+            wanted = f"the toolkit of CUDA {torch.version.cuda}"
+            return f"this build's package for CMake wants {wanted}: set CUDA_HOME to one"
     return ""
 
 

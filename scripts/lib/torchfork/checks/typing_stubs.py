@@ -99,7 +99,7 @@ def pyright(operators: Sequence[Operator], samples: Source, scratch: Path, extra
     except (ValueError, KeyError):
         return {"unavailable": f"pyright cannot be run: {done.stderr.strip()[-200:]}"}
     if not analyzed:
-        return {"unavailable": "pyright looked at no file"}
+        return {"unavailable": f"pyright looked at no file: run it in {file.parent}"}
     found = {d["range"]["start"]["line"] + 1: d["message"] for d in diagnostics
              if d["severity"] == "error"}  # fmt: skip
     return _verdicts(operators, about, wrong, found)
