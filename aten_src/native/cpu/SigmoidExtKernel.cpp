@@ -2,10 +2,9 @@
 //
 // 1 / (1 + exp(-x)) with an exp of its own: at::vec's is a call for each vector, into another library,
 // that every constant and every register has to be saved across. exp(-x) = 2^n · exp(r) overflows for
-// large negative x, where the result still is a small number: numerator and denominator both get the
-// factor 2^-k, k = max(n - kScaled, 0), so that nothing overflows and a result below the smallest
-// normal number is rounded once. No branch: how a lane is computed depends on no other. 16-bit types
-// compute in float.
+// large negative x, where the result still is a small number: it is 2^(m - n) / (1 + 2^m · exp(r)) with
+// m = min(n, kScaled), because beside 2^kScaled the 1 is lost. No branch: how a lane is computed depends
+// on no other, and a NaN stays one, multiplied and added to. 16-bit types compute in float.
 #define TORCH_ASSERT_NO_OPERATORS
 #include <ATen/native/SigmoidExt.h>
 
@@ -63,39 +62,81 @@ struct ExpConstants<double> {
       2.5000063549257597e-08}; // 3.7e-18
 };
 
+#if defined(CPU_CAPABILITY_AVX512)
+
+// value · 2^n, n an integer.
+C10_ALWAYS_INLINE vec::Vectorized<float> times_power_of_2(
+    const vec::Vectorized<float>& value,
+    const vec::Vectorized<float>& n) {
+  return _mm512_scalef_ps(value, n);
+}
+C10_ALWAYS_INLINE vec::Vectorized<double> times_power_of_2(
+    const vec::Vectorized<double>& value,
+    const vec::Vectorized<double>& n) {
+  return _mm512_scalef_pd(value, n);
+}
+
+// 1 / value for a value that is neither tiny nor huge. A division of a whole vector takes as long as all the
+// rest of the function: instead, steps of Newton's iteration from the processor's estimate of 14 bits,
+// each of which doubles them; the last rounds nearly as a division does.
+C10_ALWAYS_INLINE vec::Vectorized<float> inverse(const vec::Vectorized<float>& value) {
+  const __m512 estimate = _mm512_rcp14_ps(value);
+  const __m512 error = _mm512_fnmadd_ps(value, estimate, _mm512_set1_ps(1));
+  return _mm512_fmadd_ps(estimate, error, estimate);
+}
+C10_ALWAYS_INLINE vec::Vectorized<double> inverse(const vec::Vectorized<double>& value) {
+  __m512d estimate = _mm512_rcp14_pd(value);
+  for (int step = 0; step < 2; ++step) {
+    const __m512d error = _mm512_fnmadd_pd(value, estimate, _mm512_set1_pd(1));
+    estimate = _mm512_fmadd_pd(estimate, error, estimate);
+  }
+  return estimate;
+}
+
+#else
+
+// value · 2^n for an integer n of which 2^n is a normal number.
+template <typename T>
+C10_ALWAYS_INLINE vec::Vectorized<T> times_power_of_2(
+    const vec::Vectorized<T>& value,
+    const vec::Vectorized<T>& n) {
+  using Vec = vec::Vectorized<T>;
+  using bits_t = typename ExpConstants<T>::bits_t;
+  // An integer in the low bits of a number's representation, shifted into the exponent's place.
+  const auto exponent = vec::cast<bits_t>(n + Vec(ExpConstants<T>::kRounder))
+      << vec::Vectorized<bits_t>(ExpConstants<T>::kMantissaBits);
+  return value * vec::cast<T>(vec::cast<bits_t>(Vec(1)) + exponent);
+}
+
+template <typename T>
+C10_ALWAYS_INLINE vec::Vectorized<T> inverse(const vec::Vectorized<T>& value) {
+  return vec::Vectorized<T>(1) / value;
+}
+
+#endif
+
 struct Sigmoid {
   template <typename T>
-  vec::Vectorized<T> operator()(const vec::Vectorized<T>& x) const {
+  C10_ALWAYS_INLINE vec::Vectorized<T> operator()(const vec::Vectorized<T>& x) const {
     using Vec = vec::Vectorized<T>;
     using Constants = ExpConstants<T>;
-    using bits_t = typename Constants::bits_t;
-    using BitsVec = vec::Vectorized<bits_t>;
     constexpr auto& kQ = Constants::kQ;
-    const Vec rounder(Constants::kRounder);
-    const BitsVec mantissa_bits(Constants::kMantissaBits);
+    const Vec one(1), rounder(Constants::kRounder);
 
     const auto z = vec::clamp(x.neg(), Vec(Constants::kLowest), Vec(Constants::kHighest));
-    const auto shifted = vec::fmadd(z, Vec(Constants::kInverseOfLn2), rounder);
-    const auto n = shifted - rounder;
+    const auto n = vec::fmadd(z, Vec(Constants::kInverseOfLn2), rounder) - rounder;
     const auto r =
         vec::fmadd(n, Vec(-Constants::kLn2Low), vec::fmadd(n, Vec(-Constants::kLn2High), z));
     auto q = Vec(kQ.back());
     for (size_t i = kQ.size() - 1; i-- > 0;) {
       q = vec::fmadd(q, r, Vec(kQ[i]));
     }
-    const auto exp_of_r = vec::fmadd(q * r, r, r) + Vec(1);
-
-    // An integer in the low bits of a number's representation, shifted into the exponent's place.
-    const auto as_exponent = [&](const Vec& integer) {
-      return vec::cast<bits_t>(integer) << mantissa_bits;
-    };
-    const auto k = vec::maximum(n - Vec(Constants::kScaled), Vec(0));
-    const auto k_exponent = as_exponent(k + rounder);
-    const auto scale = vec::cast<T>(vec::cast<bits_t>(Vec(1)) - k_exponent);
-    const auto scaled_exp =
-        vec::cast<T>(vec::cast<bits_t>(exp_of_r) + (as_exponent(shifted) - k_exponent));
-    // The bits of a NaN went through integer arithmetic.
-    return Vec::blendv(scale / (scale + scaled_exp), x, x.isnan());
+    const auto exp_of_r_minus_1 = vec::fmadd(q * r, r, r);
+    const auto m = vec::clamp_max(n, Vec(Constants::kScaled));
+    const auto power = times_power_of_2(one, m);
+    // 1 + power is exact where the fraction matters most: one rounding.
+    const auto denominator = vec::fmadd(exp_of_r_minus_1, power, one + power);
+    return times_power_of_2(inverse(denominator), m - n);
   }
 };
 

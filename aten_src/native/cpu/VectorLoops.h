@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstdint>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -104,6 +105,19 @@ inline void store_run(
   }
 }
 
+// How far ahead of the arithmetic memory is asked for, in bytes. Without, the arithmetic of a vector fills
+// what the processor looks ahead by: sigmoid_ext of 16,000,000 bfloat16 12.1 ms, with 512, 1,024 and
+// 2,048 bytes 6.9, 6.6 and 6.5; axpy_ext 4.8, 4.1 and 4.2; in the caches no difference.
+constexpr uintptr_t kBytesAhead = 1024;
+
+// Asks for the two vectors that lie kBytesAhead behind `data`, past its end too.
+template <typename scalar_t>
+C10_ALWAYS_INLINE void ask_ahead(const scalar_t* data) {
+  const auto ahead = reinterpret_cast<uintptr_t>(data) + kBytesAhead;
+  __builtin_prefetch(reinterpret_cast<const void*>(ahead));
+  __builtin_prefetch(reinterpret_cast<const void*>(ahead + sizeof(vec::Vectorized<scalar_t>)));
+}
+
 // One run of n elements: out = f(in...), f a function of as many Vectorized<scalar_t> as Indices.
 template <typename scalar_t, typename func_t, size_t... Indices>
 inline void vector_run(
@@ -124,6 +138,8 @@ inline void vector_run(
     for (; i + 2 * kLanes <= n; i += 2 * kLanes) {
       const auto low = value(i);
       const auto high = value(i + kLanes);
+      (ask_ahead(reinterpret_cast<const scalar_t*>(data[Indices + 1]) + i), ...);
+      ask_ahead(out + i);
       low.store(out + i);
       high.store(out + i + kLanes);
     }
