@@ -180,14 +180,14 @@ suite_wheel() {
 suite_zoo() {
   local wheel
   wheel=$(built_wheel --additions "$project/tests/zoo/additions" --out "$state/zoo-dist")
-  run_pytest "$(with_wheel test-zoo "$wheel")" zoo
+  run_pytest "$(with_wheel test-zoo "$wheel")" zoo -n "$(workers)"
 }
 
 suite_faults() {
   local tools
   tools=$(tools_python)
-  PYTHONPATH=$project/scripts/lib run_pytest "$tools" faults
-  PYTHONPATH=$project/scripts/lib run_pytest "$tools" invariants
+  PYTHONPATH=$project/scripts/lib run_pytest "$tools" faults -n "$(workers)"
+  PYTHONPATH=$project/scripts/lib run_pytest "$tools" invariants -n "$(workers)"
 }
 
 suite_sources() {
