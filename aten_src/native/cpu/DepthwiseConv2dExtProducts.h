@@ -76,27 +76,35 @@ struct ProductSums {
   using Vec = Vectorized<acc_t>;
   using Taps = std::make_integer_sequence<int, kTaps>;
   using Cross = std::make_integer_sequence<int, kCross>;
-  Vec sums[kTaps][kCross];
+  using Sums = std::make_integer_sequence<int, kTaps * kCross>;
+  Vec sums[kTaps * kCross];
   Vec grads[kTaps]; // of the positions j, j - 1, ...: each is loaded once and moved on
+
+  explicit C10_ALWAYS_INLINE ProductSums(const Products<scalar_t>& p)
+      : ProductSums(p, Sums(), Taps()) {}
 
   static C10_ALWAYS_INLINE Vec load(const scalar_t* source, const Products<scalar_t>& p) {
     return kLanes == Lanes::kAll ? load_lanes(source) : load_lanes(source, p.lanes);
   }
 
-  C10_ALWAYS_INLINE void load_sums(const Products<scalar_t>& p) {
-    DEPTHWISE_UNROLL for (int i = 0; i < kTaps; ++i) {
-      DEPTHWISE_UNROLL for (int b = 0; b < kCross; ++b) {
-        sums[i][b] = Vec::loadu(p.sums + i * p.tap_step + b * p.cross_step);
-      }
-    }
+  static C10_ALWAYS_INLINE acc_t* sum_at(const Products<scalar_t>& p, int n) {
+    return p.sums + n / kCross * p.tap_step + n % kCross * p.cross_step;
   }
 
-  C10_ALWAYS_INLINE void store_sums(const Products<scalar_t>& p) const {
-    DEPTHWISE_UNROLL for (int i = 0; i < kTaps; ++i) {
-      DEPTHWISE_UNROLL for (int b = 0; b < kCross; ++b) {
-        sums[i][b].store(p.sums + i * p.tap_step + b * p.cross_step);
-      }
-    }
+  // Members that begin as something: arrays of vectors without a value are zeroed by a loop, and GCC 12
+  // keeps in memory what a loop goes through.
+  template <int... n, int... i>
+  C10_ALWAYS_INLINE ProductSums(
+      const Products<scalar_t>& p,
+      std::integer_sequence<int, n...> /*sums*/,
+      std::integer_sequence<int, i...> /*taps*/)
+      : sums{Vec::loadu(sum_at(p, n))...}, grads{(void(i), Vec(acc_t(0)))...} {}
+
+  template <int... n>
+  C10_ALWAYS_INLINE void store_sums(
+      const Products<scalar_t>& p,
+      std::integer_sequence<int, n...> /*sums*/) const {
+    (sums[n].store(sum_at(p, n)), ...);
   }
 
   // The gradient at a position; no position, no gradient.
@@ -126,7 +134,7 @@ struct ProductSums {
 
   template <int b, int... i>
   C10_ALWAYS_INLINE void multiply(const Vec& values, std::integer_sequence<int, i...> /*taps*/) {
-    ((sums[i][b] = vec::fmadd(values, grads[i], sums[i][b])), ...);
+    ((sums[i * kCross + b] = vec::fmadd(values, grads[i], sums[i * kCross + b])), ...);
   }
 
   template <int... b>
@@ -151,8 +159,7 @@ C10_ALWAYS_INLINE void ask_for(const char* lines) {
 
 template <typename scalar_t, Lanes kLanes, int kTaps, int kCross>
 void add_products(const Products<scalar_t>& p) {
-  ProductSums<scalar_t, kLanes, kTaps, kCross> sums;
-  sums.load_sums(p);
+  ProductSums<scalar_t, kLanes, kTaps, kCross> sums(p);
   const int64_t positions_end = std::min(p.positions, p.last);
   for (int64_t repeat = 0; repeat < p.repeats; ++repeat) {
     const scalar_t* const input = p.input + repeat * p.input_repeat_step;
@@ -182,7 +189,7 @@ void add_products(const Products<scalar_t>& p) {
           typename decltype(sums)::Cross());
     }
   }
-  sums.store_sums(p);
+  sums.store_sums(p, typename decltype(sums)::Sums());
 }
 
 template <typename scalar_t>
