@@ -151,6 +151,28 @@ ChannelView<scalar_t> channel_view(
   return {tensor + (last ? channel : channel * pixels), channels * pixels, last ? channels : 1};
 }
 
+// The rows of one filter's sums are far apart, those of neighbouring ones next to each other: so many
+// filters are written at once.
+constexpr int64_t kFiltersAtOnce = 16;
+
+// The results of filters [begin, end). False where one of the weight's is a NaN.
+template <typename scalar_t>
+bool write_results(const GradWeightCall<scalar_t>& call, PartialSums& partial, Range filters) {
+  const int64_t taps = call.p.kernel_size();
+  bool certain = true;
+  for (const auto tap : c10::irange(call.grad_weight ? taps : 0)) {
+    const double* const sums = partial.at(0, tap, 0);
+    for (const auto filter : c10::irange(filters.begin, filters.end)) {
+      certain &= !std::isnan(sums[filter]);
+      call.grad_weight[filter * taps + tap] = static_cast<scalar_t>(sums[filter]);
+    }
+  }
+  for (int64_t filter = filters.begin; call.grad_bias && filter < filters.end; ++filter) {
+    call.grad_bias[filter] = static_cast<scalar_t>(*partial.at(0, taps, filter));
+  }
+  return certain;
+}
+
 // Adds the chunks and writes the results.
 template <typename scalar_t>
 void finish(const GradWeightCall<scalar_t>& call, PartialSums& partial) {
@@ -160,24 +182,21 @@ void finish(const GradWeightCall<scalar_t>& call, PartialSums& partial) {
       partial.at(0, 0, 0)[i] += partial.at(chunk, 0, 0)[i];
     }
   }
-  for (const auto channel : c10::irange(partial.channels)) {
-    if (call.grad_bias) {
-      call.grad_bias[channel] = static_cast<scalar_t>(*partial.at(0, p.kernel_size(), channel));
+  for (int64_t first = 0; first < partial.channels; first += kFiltersAtOnce) {
+    const Range filters{first, std::min(first + kFiltersAtOnce, partial.channels)};
+    if (write_results(call, partial, filters)) {
+      continue;
     }
-    bool certain = true;
-    for (const auto tap : c10::irange(call.grad_weight ? p.kernel_size() : 0)) {
-      const double sum = *partial.at(0, tap, channel);
-      certain = certain && !std::isnan(sum);
-      call.grad_weight[channel * p.kernel_size() + tap] = static_cast<scalar_t>(sum);
-    }
-    if (!certain) {
-      exact_grad_weight(
-          call.grad_weight + channel * p.kernel_size(),
-          channel_view(
-              p, call.grad, channel, p.output_channels(), p.output_height * p.output_width),
-          channel_view(
-              p, call.input, channel / p.multiplier, p.channels, p.input_height * p.input_width),
-          p);
+    for (const auto channel : c10::irange(filters.begin, filters.end)) {
+      if (!write_results(call, partial, {channel, channel + 1})) {
+        exact_grad_weight(
+            call.grad_weight + channel * p.kernel_size(),
+            channel_view(
+                p, call.grad, channel, p.output_channels(), p.output_height * p.output_width),
+            channel_view(
+                p, call.input, channel / p.multiplier, p.channels, p.input_height * p.input_width),
+            p);
+      }
     }
   }
 }

@@ -129,7 +129,8 @@ class PixelGradWeight {
     Products<stored_t> products; // but for what differs between vectors of channels
     int64_t sums; // where those of tap 0 of the group begin
     std::array<int64_t, kMaxProductCross> offsets;
-    int64_t group_taps;
+    ProductFunction<stored_t> add_all; // for whole vectors
+    ProductFunction<stored_t> add_some;
     int64_t cross_taps;
     bool first_of_rows; // among those of the same kernel rows
   };
@@ -364,14 +365,6 @@ class PixelGradWeight {
       int64_t lanes,
       Distances next,
       acc_t* sums) const {
-    if (call_.grad_bias) {
-      add_values(
-          plan.grad + channel,
-          plan.pitch,
-          plan.pixels,
-          sums + call_.p.kernel_size() * kLanes,
-          lanes);
-    }
     for (const auto& work : plan.works) {
       Products<stored_t> products = work.products;
       products.sums = sums + work.sums;
@@ -382,10 +375,16 @@ class PixelGradWeight {
       if (next.input != 0) {
         look_ahead(work, channel / kLanes % kVectorsAhead, next, products);
       }
-      const auto add = lanes == kLanes
-          ? product_function<stored_t, Lanes::kAll>(work.group_taps, work.cross_taps)
-          : product_function<stored_t, Lanes::kSome>(work.group_taps, work.cross_taps);
-      add(products);
+      (lanes == kLanes ? work.add_all : work.add_some)(products);
+    }
+    // Last, as the products ask for what they need and this does not: 960@7 k3 N=16 498 us and 440.
+    if (call_.grad_bias) {
+      add_values(
+          plan.grad + channel,
+          plan.pitch,
+          plan.pixels,
+          sums + call_.p.kernel_size() * kLanes,
+          lanes);
     }
   }
 
@@ -426,9 +425,12 @@ class PixelGradWeight {
       PartialSums& partial) {
     for (const auto row : c10::irange(partial.rows)) {
       double* const total = partial.at(chunk, row, channel);
-      for (const auto lane : c10::irange(lanes)) {
-        total[lane] += sums[row * kLanes + lane];
-      }
+      const auto add = [&](int64_t count) {
+        for (const auto lane : c10::irange(count)) {
+          total[lane] += sums[row * kLanes + lane];
+        }
+      };
+      lanes == kLanes ? add(kLanes) : add(lanes);
     }
     std::fill_n(sums, partial.rows * kLanes, acc_t(0));
   }
@@ -469,7 +471,8 @@ class PixelGradWeight {
       for_each_group(width_, work.cross_taps, [&](int64_t phase, const TapGroup& group) {
         products.positions = width_.results_of(phase);
         find_steps(group.source, width_, group.count, products);
-        work.group_taps = group.count;
+        work.add_all = product_function<stored_t, Lanes::kAll>(group.count, work.cross_taps);
+        work.add_some = product_function<stored_t, Lanes::kSome>(group.count, work.cross_taps);
         work.sums = (kh * p.kernel_width + group.first) * kLanes;
         products.tap_step = group.step * kLanes;
         products.input = view.input + (first_row * p.input_width + group.source) * view.pitch;
