@@ -44,6 +44,10 @@ SIZES = [
     Case(17, 6, 1, (14, 14), (7, 7), padding=(3, 3)),  # and channels
     Case(9, 4, 1, (14, 14), (27, 27), padding=(13, 13)),
     Case(17, 3, 1, (28, 28), (5, 5), padding=(2, 2)),  # a band
+    # The CPU's tiles of 14 results: a part of one, lanes done twice, a stride, a dilation
+    Case(2, 37, 1, (17, 23), (11, 11), padding=(5, 5)),
+    Case(2, 35, 1, (30, 41), (13, 15), stride=(1, 2), padding=(6, 7)),
+    Case(1, 48, 1, (40, 40), (11, 13), padding=(10, 18), dilation=(2, 3)),
 ]
 # Enough elements for CUDA's patches to be taken, which are 7 x 7 or 14 x 7; much for a CPU.
 PATCHES = [

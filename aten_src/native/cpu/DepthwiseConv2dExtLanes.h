@@ -34,7 +34,7 @@ constexpr bool kVectorsAreArrays = false;
 #if (defined(CPU_CAPABILITY_DEFAULT) && defined(__x86_64__)) || defined(__SANITIZE_ADDRESS__)
 #define DEPTHWISE_UNROLL
 #else
-#define DEPTHWISE_UNROLL _Pragma("GCC unroll 16")
+#define DEPTHWISE_UNROLL _Pragma("GCC unroll 32")
 #endif
 
 constexpr int64_t kCacheLine = 64;

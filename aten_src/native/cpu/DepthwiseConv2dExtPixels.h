@@ -1,10 +1,10 @@
 // Forward and grad_input of depthwise_conv2d_ext over pixels, [N, H, W, C], multiplier 1.
 //
-// A tile is kTileRows pixels of a row by one or two vectors of channels (DepthwiseConv2dExtTiles.h):
-// a source pixel is loaded once a kernel row for all of the results that it meets. Channels follow each
-// other innermost, so that memory is read in the order in which it lies; the weights,
-// tap by tap for each vector of channels, are then read once a tile. Pixels outside the image are passed over, never
-// multiplied. 16-bit values are converted as they are loaded and stored.
+// A tile is kTileRows pixels of a row by one or two vectors of channels, more by one where windows are
+// large (DepthwiseConv2dExtTiles.h): a source pixel is loaded once a kernel row for all of the results
+// that it meets. Channels follow each other innermost, so that memory is read in the order in which it
+// lies; the weights, tap by tap for each vector of channels, are then read once a tile. Pixels outside
+// the image are passed over, never multiplied. 16-bit values are converted as they are loaded and stored.
 #pragma once
 
 #include <ATen/Parallel.h>
@@ -171,10 +171,14 @@ class PixelRows {
       groups_.push_back(
           {0, group.source * pitch_, group.first * kLanes, group.step * kLanes, group.count});
     }
-    const auto function = channels < kLanes
-        ? &tiles_of_few_lanes<scalar_t, Weights::kOfLane>
-        : tiles_function<scalar_t, Weights::kOfLane>(groups_.data() + first, count);
-    phases_.push_back({width_.results_of(phase), first, count, function});
+    const int64_t results = width_.results_of(phase);
+    auto function = tiles_function<scalar_t, Weights::kOfLane>(groups_.data() + first, count);
+    if (channels < kLanes) {
+      function = &tiles_of_few_lanes<scalar_t, Weights::kOfLane>;
+    } else if (taps_ >= kManyTaps && results > 2 * kTileRows) {
+      function = &tiles_of_many_taps<scalar_t>;
+    }
+    phases_.push_back({results, first, count, function});
   }
 
   // The taps of a kernel column that meet the image, by source row and weight row.

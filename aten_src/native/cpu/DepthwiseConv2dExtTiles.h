@@ -1,10 +1,10 @@
 // The innermost loops of depthwise_conv2d_ext's forward and grad_input.
 //
 // Both memory orders are worked on in the same way. A tile is kTileRows neighbouring results along
-// one dimension, by one or two vectors of lanes; its sums stay in registers. Along that dimension
-// the taps of a group meet neighbouring sources (DepthwiseConv2dExtGeometry.h), so that a vector,
-// once loaded, is multiplied into every result that it has a tap for. The taps of the other
-// dimension follow one after the other.
+// one dimension, by one or two vectors of lanes, or kManyTapsRows of them by one; its sums stay in
+// registers. Along that dimension the taps of a group meet neighbouring sources
+// (DepthwiseConv2dExtGeometry.h), so that a vector, once loaded, is multiplied into every result that it
+// has a tap for. The taps of the other dimension follow one after the other.
 //
 //   planes:        results are rows,   lanes are columns,  the other taps are a kernel row's
 //   channels last: results are pixels, lanes are channels, the other taps are a kernel column's
@@ -18,12 +18,12 @@
 namespace at::native {
 namespace {
 
-template <typename scalar_t, Weights kWeights, int kVectors>
+template <typename scalar_t, Weights kWeights, int kVectors, int kRows = kTileRows>
 struct TileSums {
   using acc_t = opmath_type<scalar_t>;
   using Vec = Vectorized<acc_t>;
   static constexpr int kCount = kVectors == kPartOfVector ? 1 : std::min(kVectors, 2);
-  Vec sums[kTileRows][kCount];
+  Vec sums[kRows][kCount];
 
   // Known to the compiler where it is a whole vector: k7 on 56 columns 284 us, by a variable 315.
   static C10_ALWAYS_INLINE int64_t vector_step(TilePlace at) {
@@ -41,7 +41,7 @@ struct TileSums {
   }
 
   C10_ALWAYS_INLINE void start(const Tiles<scalar_t>& t, TilePlace at) {
-    DEPTHWISE_UNROLL for (int r = 0; r < kTileRows; ++r) {
+    DEPTHWISE_UNROLL for (int r = 0; r < kRows; ++r) {
       DEPTHWISE_UNROLL for (int v = 0; v < kCount; ++v) {
         sums[r][v] = kWeights == Weights::kOfLane
             ? Vec::loadu(t.start + at.lane + v * vector_step(at))
@@ -52,7 +52,7 @@ struct TileSums {
 
   C10_ALWAYS_INLINE void store(const Tiles<scalar_t>& t, TilePlace at) const {
     scalar_t* target = t.target + at.first * t.target_step + at.lane;
-    DEPTHWISE_UNROLL for (int r = 0; r < kTileRows; ++r) {
+    DEPTHWISE_UNROLL for (int r = 0; r < kRows; ++r) {
       if (at.first + r >= t.results) {
         break;
       }
@@ -68,7 +68,7 @@ struct TileSums {
   }
 
   C10_ALWAYS_INLINE void add(const TileSums& other) {
-    DEPTHWISE_UNROLL for (int r = 0; r < kTileRows; ++r) {
+    DEPTHWISE_UNROLL for (int r = 0; r < kRows; ++r) {
       DEPTHWISE_UNROLL for (int v = 0; v < kCount; ++v) {
         sums[r][v] = sums[r][v] + other.sums[r][v];
       }
@@ -76,7 +76,7 @@ struct TileSums {
   }
 
   C10_ALWAYS_INLINE void clear() {
-    DEPTHWISE_UNROLL for (int r = 0; r < kTileRows; ++r) {
+    DEPTHWISE_UNROLL for (int r = 0; r < kRows; ++r) {
       DEPTHWISE_UNROLL for (int v = 0; v < kCount; ++v) {
         sums[r][v] = Vec(acc_t(0));
       }
@@ -96,7 +96,7 @@ struct TileSums {
       const TileGroup& group,
       const Tiles<scalar_t>& t,
       TilePlace at) {
-    constexpr int kLines = kTileRows + kTaps - 1;
+    constexpr int kLines = kRows + kTaps - 1;
     const int64_t first_line = line_of(group, t, at);
     const scalar_t* const source = t.source + group.source + tap.source + at.lane;
     const acc_t* const weights = t.weights + at.weights + group.weight + tap.weight;
@@ -115,7 +115,7 @@ struct TileSums {
         const Vec values = load(source + line, v, t, at);
         DEPTHWISE_UNROLL for (int i = 0; i < kTaps; ++i) {
           const int r = j - i;
-          if (r >= 0 && r < kTileRows) {
+          if (r >= 0 && r < kRows) {
             sums[r][v] = vec::fmadd(values, scale[i][v], sums[r][v]);
           }
         }
@@ -158,6 +158,7 @@ C10_ALWAYS_INLINE void known_taps(const Tiles<scalar_t>& t, TilePlace at) {
 
 template <typename scalar_t, Weights kWeights, int kSide>
 struct MarchOfSide {
+  static constexpr bool kPairs = !kVectorsAreArrays;
   static constexpr bool kOverlaps = kWeights == Weights::kOfPlane;
   static constexpr int64_t kResults = kMarchResults;
   template <int kVectors>
@@ -195,14 +196,14 @@ void add_group_of(Sums& sums, const TileGroup& group, const Tiles<scalar_t>& t, 
 
 // Any number of groups of up to kMaxTaps taps. Those that only meet positions outside the image are
 // passed over, which is most of a kernel that is larger than the image.
-template <typename scalar_t, Weights kWeights, int kVectors>
+template <typename scalar_t, Weights kWeights, int kVectors, int kRows = kTileRows>
 C10_NOINLINE void any_taps(const Tiles<scalar_t>& t, TilePlace at) {
-  TileSums<scalar_t, kWeights, kVectors> sums;
+  TileSums<scalar_t, kWeights, kVectors, kRows> sums;
   sums.start(t, at);
   for (const auto index : c10::irange(t.group_count)) {
     const TileGroup& group = t.groups[index];
     const int64_t line = sums.line_of(group, t, at);
-    const int64_t last_line = line + (kTileRows + group.taps - 2) * t.line_step;
+    const int64_t last_line = line + (kRows + group.taps - 2) * t.line_step;
     if (line < t.lines_end && last_line >= 0) {
       add_group_of<1>(sums, group, t, at);
     }
@@ -229,14 +230,14 @@ C10_ALWAYS_INLINE void for_each_tile(const Tiles<scalar_t>& t) {
       }
       const int64_t left = t.last_lane - lane;
       const int64_t weights = ceil_div(lane, kLanes) * t.block_step;
-      if constexpr (!kVectorsAreArrays) {
+      if constexpr (Kind::kPairs) {
         if (left >= 2 * kLanes || (Kind::kOverlaps && left > kLanes && lanes >= 2 * kLanes)) {
           Kind::template run<2>(t, {first, std::min(lane, t.last_lane - 2 * kLanes), 0, weights});
           lane += 2 * kLanes;
           continue;
         }
       }
-      if constexpr (!kVectorsAreArrays && Kind::kOverlaps) {
+      if constexpr (Kind::kPairs && Kind::kOverlaps) {
         if (left > kLanes) {
           Kind::template run<kTwoOverlapping>(t, {first, lane, left - kLanes, weights});
           break;
@@ -250,6 +251,7 @@ C10_ALWAYS_INLINE void for_each_tile(const Tiles<scalar_t>& t) {
 
 template <typename scalar_t, Weights kWeights, int kFirst, int kSecond>
 struct TileOfKnownTaps {
+  static constexpr bool kPairs = !kVectorsAreArrays;
   static constexpr bool kOverlaps = kWeights == Weights::kOfPlane;
   static constexpr int64_t kResults = kTileRows;
   template <int kVectors>
@@ -260,11 +262,23 @@ struct TileOfKnownTaps {
 
 template <typename scalar_t, Weights kWeights>
 struct TileOfAnyTaps {
+  static constexpr bool kPairs = !kVectorsAreArrays;
   static constexpr bool kOverlaps = kWeights == Weights::kOfPlane;
   static constexpr int64_t kResults = kTileRows;
   template <int kVectors>
   static void run(const Tiles<scalar_t>& t, TilePlace at) {
     any_taps<scalar_t, kWeights, kVectors>(t, at);
+  }
+};
+
+template <typename scalar_t>
+struct TileOfManyTaps {
+  static constexpr bool kPairs = false;
+  static constexpr bool kOverlaps = false;
+  static constexpr int64_t kResults = kManyTapsRows;
+  template <int kVectors>
+  static void run(const Tiles<scalar_t>& t, TilePlace at) {
+    any_taps<scalar_t, Weights::kOfLane, kVectors, kManyTapsRows>(t, at);
   }
 };
 
@@ -282,6 +296,12 @@ void tiles_of_known_taps(const Tiles<scalar_t>& t) {
 template <typename scalar_t, Weights kWeights>
 void tiles_of_any_taps(const Tiles<scalar_t>& t) {
   for_each_tile<TileOfAnyTaps<scalar_t, kWeights>>(t);
+}
+
+// For windows of kManyTaps and more.
+template <typename scalar_t>
+void tiles_of_many_taps(const Tiles<scalar_t>& t) {
+  for_each_tile<TileOfManyTaps<scalar_t>>(t);
 }
 
 // Less than a vector of lanes.
