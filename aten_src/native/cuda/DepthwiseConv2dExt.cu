@@ -1,5 +1,5 @@
 // CUDA entries of depthwise_conv2d_ext and its generic kernels, which take what the specialised ones
-// (DepthwiseConv2dExtForward.cu, ...GradInput.cu, ...GradWeight.cu, ...Large.cu, ...Lanes.cu,
+// (DepthwiseConv2dExtForward.cu, ...GradInput.cu, ...GradWeight.cu, ...Large.cu, ...Lanes*.cu,
 // ...Bands.cu, ...Patches.cu, ...Batch.cu) do not: double, other strides and windows, sizes beyond 32
 // bits. The generic kernels:
 //
@@ -454,6 +454,8 @@ void forward_cuda(
     const Params& p) {
   if (fast::batch_forward(output, input, weight, bias, p) ||
       fast::bands_forward(output, input, weight, bias, p) ||
+      fast::lanes_planes_forward(output, input, weight, bias, p) ||
+      fast::lanes_strided_forward(output, input, weight, bias, p) ||
       fast::patches_forward(output, input, weight, bias, p) ||
       fast::march_forward(output, input, weight, bias, p) ||
       fast::lanes_forward(output, input, weight, bias, p) ||
@@ -474,15 +476,22 @@ void backward_cuda(
     const TensorBase& input,
     const TensorBase& weight,
     const Params& p) {
+  if (fast::lanes_strided_backward(
+          grad_input, grad_weight, grad_bias, grad_output, input, weight, p)) {
+    return;
+  }
   const bool asks_weight = grad_weight.defined() || grad_bias.defined();
   if (grad_input.defined() && asks_weight &&
       (fast::batch_backward(grad_input, grad_weight, grad_bias, grad_output, input, weight, p) ||
+       fast::lanes_planes_backward(
+           grad_input, grad_weight, grad_bias, grad_output, input, weight, p) ||
        fast::patches_backward(grad_input, grad_weight, grad_bias, grad_output, input, weight, p))) {
     return;
   }
   const bool wants_input = grad_input.defined() &&
       !fast::batch_grad_input(grad_input, grad_output, weight, p) &&
       !fast::bands_grad_input(grad_input, grad_output, weight, p) &&
+      !fast::lanes_planes_grad_input(grad_input, grad_output, weight, p) &&
       !fast::patches_grad_input(grad_input, grad_output, weight, p) &&
       !fast::march_grad_input(grad_input, grad_output, weight, p) &&
       !fast::lanes_grad_input(grad_input, grad_output, weight, p) &&
@@ -491,6 +500,9 @@ void backward_cuda(
       asks_weight &&
       !fast::batch_backward(TensorBase(), grad_weight, grad_bias, grad_output, input, weight, p) &&
       !fast::bands_grad_weight(grad_weight, grad_bias, grad_output, input, p) &&
+      !fast::lanes_grad_weight(grad_weight, grad_bias, grad_output, input, p) &&
+      !fast::lanes_planes_backward(
+          TensorBase(), grad_weight, grad_bias, grad_output, input, weight, p) &&
       !fast::patches_backward(
           TensorBase(), grad_weight, grad_bias, grad_output, input, weight, p) &&
       !fast::march_grad_weight(grad_weight, grad_bias, grad_output, input, p) &&

@@ -53,6 +53,49 @@ bool lanes_grad_input(
     const TensorBase& grad_output,
     const TensorBase& weight,
     const Params& params);
+bool lanes_grad_weight(
+    const TensorBase& grad_weight,
+    const TensorBase& grad_bias,
+    const TensorBase& grad_output,
+    const TensorBase& input,
+    const Params& params);
+// Planes of 7 x 7 and 14 x 14 of many images in float32, in plane order.
+bool lanes_planes_forward(
+    const TensorBase& output,
+    const TensorBase& input,
+    const TensorBase& weight,
+    const TensorBase& bias,
+    const Params& params);
+bool lanes_planes_grad_input(
+    const TensorBase& grad_input,
+    const TensorBase& grad_output,
+    const TensorBase& weight,
+    const Params& params);
+// All the gradients that are defined, grad_weight or grad_bias among them, in one pass.
+bool lanes_planes_backward(
+    const TensorBase& grad_input,
+    const TensorBase& grad_weight,
+    const TensorBase& grad_bias,
+    const TensorBase& grad_output,
+    const TensorBase& input,
+    const TensorBase& weight,
+    const Params& params);
+// At stride 2 from planes of 14 x 14 to 7 x 7 of many images, in plane order.
+bool lanes_strided_forward(
+    const TensorBase& output,
+    const TensorBase& input,
+    const TensorBase& weight,
+    const TensorBase& bias,
+    const Params& params);
+// All the gradients that are defined in one pass.
+bool lanes_strided_backward(
+    const TensorBase& grad_input,
+    const TensorBase& grad_weight,
+    const TensorBase& grad_bias,
+    const TensorBase& grad_output,
+    const TensorBase& input,
+    const TensorBase& weight,
+    const Params& params);
 // Large windows of any kind.
 bool large_forward(
     const TensorBase& output,

@@ -30,7 +30,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAStream.h>
-#include <ATen/native/cuda/DepthwiseConv2dExtBatch.cuh>
+#include <ATen/native/cuda/DepthwiseConv2dExtLanes.cuh>
 
 #ifndef AT_PER_OPERATOR_HEADERS
 #include <ATen/Functions.h>
@@ -79,7 +79,7 @@ struct LanesTraits {
   // Whether what a row of src gives is summed by itself first.
   static constexpr bool kRowSums = kSplits == 1;
   // Words that move together: rows, and so everything else, are whole such vectors.
-  static constexpr int kWords = kColumns % 4 == 0 ? 4 : kColumns % 2 == 0 ? 2 : 1;
+  static constexpr int kWords = lane_words(kColumns);
   static constexpr int kVectors = (2 * kReach + kTapVector) / kTapVector; // of a row of taps
   static constexpr int kTapPitch = kVectors * kTapVector;
   static constexpr int kWarps = 8;
@@ -94,39 +94,6 @@ struct WarpTile {
   int channel; // of the block's
   int row; // the first
 };
-
-// Asks for a copy into shared memory.
-template <int kWords>
-__device__ __forceinline__ void copy_words(float* to, const float* from) {
-#if __CUDA_ARCH__ >= 800
-  const uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(to));
-  asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(address),
-               "l"(from),
-               "n"(kWords * static_cast<int>(sizeof(float)))
-               : "memory");
-#else
-  *reinterpret_cast<Packed<float, kWords>*>(to) = load_vector<float, kWords>(from);
-#endif
-}
-
-template <int kWords>
-__device__ __forceinline__ void read_words(float* to, const float* from) {
-  const auto words = *reinterpret_cast<const Packed<float, kWords>*>(from);
-#pragma unroll
-  for (int i = 0; i < kWords; ++i) {
-    to[i] = __uint_as_float(words.words[i]);
-  }
-}
-
-template <int kWords>
-__device__ __forceinline__ void write_words(float* to, const float* from) {
-  Packed<float, kWords> words;
-#pragma unroll
-  for (int i = 0; i < kWords; ++i) {
-    words.words[i] = __float_as_uint(from[i]);
-  }
-  *reinterpret_cast<Packed<float, kWords>*>(to) = words;
-}
 
 // Rows of taps of a block's channels, each from the one kReach to the left of the middle on.
 template <typename Traits>
@@ -503,15 +470,7 @@ using LanesNarrow = LanesTraits<28, 3, 2, true, 2, 4, 1, 1>;
 
 // False where no tile is known to win.
 bool with_tile(const ForwardPass& pass, const Lanes& l, bool channels_last) {
-  // All columns within a tile's reach are multiplied, whatever the window's width; large_forward_kernel
-  // fills windows up to 8 columns. From here on this wins: 9 x 9 on 28 columns 87 -> 49 us, 17 x 17 on
-  // 56 columns 519 -> 279.
-  constexpr int kLeastReach28 = 4;
-  constexpr int kLeastReach56 = 8;
-  // Lanes without an image are idle. With all of them this is twice as fast, on small planes four times.
-  const double used = static_cast<double>(l.batch) /
-      (divide_up(l.batch, kWarpSize) * static_cast<double>(kWarpSize));
-  if (used < (l.dst_width <= 14 ? 1.0 / 2 : 2.0 / 3)) {
+  if (!lanes_are_used(l.batch, l.dst_width)) {
     return false;
   }
   const int reach = std::max(l.padding_width, l.kernel_width - 1 - l.padding_width);
@@ -534,16 +493,8 @@ bool with_tile(const ForwardPass& pass, const Lanes& l, bool channels_last) {
 }
 
 bool lanes_pass(const ForwardPass& pass, const Params& p, bool flip) {
-  constexpr int64_t kLeastTaps = 81; // the smallest window measured: 9 x 9 at 14 x 14 98 -> 29 us
-  if (pass.src.scalar_type() != kFloat || p.multiplier != 1 || p.stride_height != 1 ||
-      p.stride_width != 1 || p.dilation_height != 1 || p.dilation_width != 1 ||
-      p.input_width != p.output_width || p.kernel_size() < kLeastTaps ||
-      p.channels > kMostGridRows || pass.dst.numel() == 0 || pass.src.numel() == 0 ||
-      !march_fits_32_bits(p)) {
-    return false;
-  }
-  // Devices before these lack the asynchronous copies, and kMostShared.
-  if (!has_tensor_cores()) {
+  if (!lanes_take(p, pass.src.scalar_type(), kLeastLaneTaps) || pass.dst.numel() == 0 ||
+      pass.src.numel() == 0) {
     return false;
   }
   Lanes l{};

@@ -1,0 +1,202 @@
+// What the kernels of depthwise_conv2d_ext share whose lanes are 32 images of one channel: what travels
+// between device memory, shared memory and registers, the sums of lanes, and which calls they take.
+#pragma once
+
+#include <ATen/native/cuda/DepthwiseConv2dExtBatch.cuh>
+
+namespace at::native::depthwise_conv2d_ext_cuda {
+
+// The largest vector that rows of so many columns consist of, up to 16 bytes.
+constexpr int lane_words(int columns) {
+  return columns % 4 == 0 ? 4 : columns % 2 == 0 ? 2 : 1;
+}
+
+#ifdef __CUDACC__
+// Asks for a copy into shared memory.
+template <int kWords>
+__device__ __forceinline__ void copy_words(float* to, const float* from) {
+#if __CUDA_ARCH__ >= 800
+  const uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(to));
+  asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(address),
+               "l"(from),
+               "n"(kWords * static_cast<int>(sizeof(float)))
+               : "memory");
+#else
+  *reinterpret_cast<Packed<float, kWords>*>(to) = load_vector<float, kWords>(from);
+#endif
+}
+
+// The same, or zeros. For rows that warps share it is faster than a branch: 29 x 29 345 -> 337 us, 7 x 7 on
+// 56 x 56 121 -> 114.
+template <int kWords>
+__device__ __forceinline__ void copy_words_if(float* to, const float* from, bool exists) {
+#if __CUDA_ARCH__ >= 800
+  constexpr int kBytes = kWords * static_cast<int>(sizeof(float));
+  const uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(to));
+  asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(address),
+               "l"(from),
+               "n"(kBytes),
+               "r"(exists ? kBytes : 0)
+               : "memory");
+#else
+  *reinterpret_cast<Packed<float, kWords>*>(to) =
+      exists ? load_vector<float, kWords>(from) : packed_zero<float, kWords>();
+#endif
+}
+
+template <int kWords>
+__device__ __forceinline__ void read_words(float* to, const float* from) {
+  const auto words = *reinterpret_cast<const Packed<float, kWords>*>(from);
+#pragma unroll
+  for (int i = 0; i < kWords; ++i) {
+    to[i] = __uint_as_float(words.words[i]);
+  }
+}
+
+template <int kWords>
+__device__ __forceinline__ void write_words(float* to, const float* from) {
+  Packed<float, kWords> words;
+#pragma unroll
+  for (int i = 0; i < kWords; ++i) {
+    words.words[i] = __float_as_uint(from[i]);
+  }
+  *reinterpret_cast<Packed<float, kWords>*>(to) = words;
+}
+
+// Calls function(offset in shared memory, offset in device memory, exists) for every vector of 32 images'
+// runs of kCount vectors that falls to this of kThreads threads; in device memory the runs begin at `first`
+// and lie `step` vectors apart, in shared memory `pitch`. Offsets are moved on: to find them by a division
+// costs as much as a small plane's arithmetic.
+template <int kCount, int kThreads, typename Function>
+__device__ __forceinline__ void for_runs(
+    int first,
+    int images,
+    int pitch,
+    int step,
+    const Function& function) {
+  constexpr int kSkipped = kThreads / kCount;
+  constexpr int kRest = kThreads % kCount;
+  static_assert(kWarpSize * kCount % kThreads == 0);
+  const int thread = threadIdx.x % kThreads;
+  int at = thread % kCount;
+  int image = thread / kCount;
+  int shared = image * pitch + at;
+  int device = first + image * step + at;
+#pragma unroll 7
+  for (int i = 0; i < kWarpSize * kCount / kThreads; ++i) {
+    function(shared, device, image < images);
+    at += kRest;
+    image += kSkipped;
+    shared += kSkipped * pitch + kRest;
+    device += kSkipped * step + kRest;
+    if (at >= kCount) {
+      at -= kCount;
+      ++image;
+      shared += pitch - kCount;
+      device += step - kCount;
+    }
+  }
+}
+
+// Asks for copies of the runs; of lanes without an image zeros. copy_words_if() has fewer instructions, but
+// brought 14 x 14 planes in bursts: 3 x 3 forward 26 us became 30, all gradients of 7 x 7 36 became 38.
+template <int kCount, int kThreads, typename Vector>
+__device__ __forceinline__ void load_runs(
+    Vector* to,
+    const Vector* from,
+    int first,
+    int images,
+    int pitch,
+    int step) {
+  constexpr int kWords = sizeof(Vector) / sizeof(float);
+  for_runs<kCount, kThreads>(first, images, pitch, step, [&](int shared, int device, bool exists) {
+    if (exists) {
+      copy_words<kWords>(
+          reinterpret_cast<float*>(to + shared), reinterpret_cast<const float*>(from + device));
+    } else {
+      constexpr float kZeros[kWords] = {};
+      write_words<kWords>(reinterpret_cast<float*>(to + shared), kZeros);
+    }
+  });
+}
+
+template <int kCount, int kThreads, typename Vector>
+__device__ __forceinline__ void store_runs(
+    Vector* to,
+    const Vector* from,
+    int first,
+    int images,
+    int pitch,
+    int step) {
+  for_runs<kCount, kThreads>(first, images, pitch, step, [&](int shared, int device, bool exists) {
+    if (exists) {
+      to[device] = from[shared];
+    }
+  });
+}
+
+// Adds the lanes' sums up: lane l has those from l * kOwn on in `totals`, and all sums are zero again.
+template <int kOwn>
+__device__ __forceinline__ void add_lanes(
+    float (&totals)[kOwn],
+    float (&sums)[kOwn * kWarpSize],
+    int lane) {
+  constexpr int kSums = kOwn * kWarpSize;
+  // A lane keeps one half of what is left and is given its partner's part of it.
+#pragma unroll
+  for (int level = 1; level < kWarpSize; level *= 2) {
+    const int partner = kWarpSize / 2 / level;
+    const int kept = kSums / 2 / level;
+    const bool upper = lane & partner;
+#pragma unroll
+    for (int i = 0; i < kSums / 2; ++i) {
+      if (i < kept) {
+        const float given = upper ? sums[i] : sums[i + kept];
+        sums[i] = (upper ? sums[i + kept] : sums[i]) + __shfl_xor_sync(0xffffffffu, given, partner);
+      }
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kOwn; ++i) {
+    totals[i] += sums[i];
+  }
+#pragma unroll
+  for (int i = 0; i < kSums; ++i) {
+    sums[i] = 0.0f;
+  }
+}
+#endif
+
+// Whether a block may have so much shared memory.
+inline bool has_shared(int64_t bytes) {
+  int most = 0;
+  C10_CUDA_CHECK(cudaDeviceGetAttribute(
+      &most, cudaDevAttrMaxSharedMemoryPerBlockOptin, c10::cuda::current_device()));
+  return bytes <= most;
+}
+
+// All columns within a tile's reach are multiplied, whatever the window's width; the kernels of
+// DepthwiseConv2dExtLarge.cu fill windows up to 8 columns. From here on lanes win: 9 x 9 on 28 columns
+// 87 -> 49 us, 17 x 17 on 56 columns 519 -> 279.
+constexpr int kLeastReach28 = 4;
+constexpr int kLeastReach56 = 8;
+
+// Lanes without an image are idle. With all of them lanes are twice as fast, on small planes four times.
+inline bool lanes_are_used(int64_t batch, int64_t width) {
+  return static_cast<double>(batch) >= (width <= 14 ? 1.0 / 2 : 2.0 / 3) *
+      static_cast<double>(divide_up(batch, kWarpSize) * kWarpSize);
+}
+
+// The smallest window measured: 9 x 9 at 14 x 14 98 -> 29 us.
+constexpr int64_t kLeastLaneTaps = 81;
+
+// Whether lanes can take the call at all.
+inline bool lanes_take(const Params& p, ScalarType type, int64_t least_taps) {
+  // Devices without tensor cores lack the asynchronous copies, and kMostShared.
+  return type == kFloat && p.multiplier == 1 && p.stride_height == 1 && p.stride_width == 1 &&
+      p.dilation_height == 1 && p.dilation_width == 1 && p.input_width == p.output_width &&
+      p.kernel_size() >= least_taps && p.channels <= kMostGridRows && march_fits_32_bits(p) &&
+      has_tensor_cores();
+}
+
+} // namespace at::native::depthwise_conv2d_ext_cuda
