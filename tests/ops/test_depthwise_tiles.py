@@ -77,6 +77,27 @@ LANES = [
     Case(22, 33, 1, (20, 28), (29, 5), padding=(14, 2)),  # a tile for narrow windows
     Case(22, 5, 1, (56, 56), (9, 17), padding=(4, 8)),  # two blocks of columns
     Case(43, 5, 1, (40, 56), (25, 5), padding=(12, 2)),
+    # The weight's gradient has more blocks: of taps, or of images where channels are few.
+    Case(33, 34, 1, (14, 14), (27, 27), padding=(13, 13)),
+    Case(22, 66, 1, (28, 28), (15, 17), padding=(5, 8)),
+    Case(43, 34, 1, (10, 56), (10, 31), padding=(4, 15)),
+    Case(43, 66, 1, (10, 56), (21, 5), padding=(10, 2)),
+    Case(22, 66, 1, (20, 28), (21, 5), padding=(10, 2)),
+    Case(22, 100, 1, (28, 28), (7, 7), padding=(3, 3)),
+    Case(22, 100, 1, (10, 56), (7, 7), padding=(3, 3)),
+]
+# Enough small planes for lanes to be images, at stride 1 in float32 and at stride 2 in all types.
+LANE_PLANES = [
+    Case(33, 402, 1, (7, 7), (3, 3), padding=(1, 1)),  # images and channels left over
+    Case(129, 134, 1, (7, 7), (5, 5), padding=(2, 2)),  # four warps a channel, one with more images
+    Case(49, 302, 1, (7, 7), (7, 7), padding=(3, 3)),  # two warps a channel, two channels a block
+    Case(1030, 132, 1, (7, 7), (3, 3), padding=(1, 1)),  # sums of lanes added up on the way
+    Case(33, 135, 1, (14, 14), (3, 3), padding=(1, 1)),
+    Case(51, 133, 1, (14, 14), (5, 5), padding=(2, 2)),
+    Case(33, 133, 1, (14, 14), (7, 7), padding=(3, 3)),  # too many sums for all gradients at once
+    Case(49, 178, 1, (14, 14), (5, 5), stride=(2, 2), padding=(2, 2)),
+    Case(129, 134, 1, (14, 14), (3, 3), stride=(2, 2), padding=(1, 1)),
+    Case(65, 133, 1, (14, 14), (5, 5), stride=(2, 2), padding=(2, 2)),  # odd channels
 ]
 
 
@@ -91,7 +112,8 @@ def on_devices(sizes: list[Case], patches: list[Case]) -> list[tuple[Case, str]]
 
 SPOILT = [
     *((*pair, dtype) for dtype in HALVES for pair in on_devices(SIZES[:12:2], PATCHES[::5])),
-    *((*pair, torch.float32) for pair in on_devices([], LANES)),
+    *((*pair, torch.float32) for pair in on_devices([], LANES + LANE_PLANES)),
+    *((*pair, dtype) for dtype in HALVES for pair in on_devices([], LANE_PLANES[-3:])),
 ]
 
 
@@ -102,7 +124,9 @@ def results(case: Case, inputs: Inputs, grad: Tensor) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, *HALVES], ids=str)
-@pytest.mark.parametrize(("case", "device"), on_devices(SIZES, PATCHES + LANES), ids=str)
+@pytest.mark.parametrize(
+    ("case", "device"), on_devices(SIZES, PATCHES + LANES + LANE_PLANES), ids=str
+)
 def test_every_tile_matches_the_float64_reference(
     case: Case, dtype: torch.dtype, device: str
 ) -> None:

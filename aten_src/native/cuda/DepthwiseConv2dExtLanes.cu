@@ -470,7 +470,7 @@ using LanesNarrow = LanesTraits<28, 3, 2, true, 2, 4, 1, 1>;
 
 // False where no tile is known to win.
 bool with_tile(const ForwardPass& pass, const Lanes& l, bool channels_last) {
-  if (!lanes_are_used(l.batch, l.dst_width)) {
+  if (!lanes_are_used(l.batch, least_lanes(l.dst_width))) {
     return false;
   }
   const int reach = std::max(l.padding_width, l.kernel_width - 1 - l.padding_width);

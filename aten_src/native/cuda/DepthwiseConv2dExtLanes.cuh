@@ -181,10 +181,17 @@ inline bool has_shared(int64_t bytes) {
 constexpr int kLeastReach28 = 4;
 constexpr int kLeastReach56 = 8;
 
-// Lanes without an image are idle. With all of them lanes are twice as fast, on small planes four times.
-inline bool lanes_are_used(int64_t batch, int64_t width) {
-  return static_cast<double>(batch) >= (width <= 14 ? 1.0 / 2 : 2.0 / 3) *
-      static_cast<double>(divide_up(batch, kWarpSize) * kWarpSize);
+// Lanes without an image are idle. With all of them large windows are twice as fast as without lanes, on small
+// planes four times.
+constexpr double kHalfOfLanes = 1.0 / 2;
+constexpr double kMostLanes = 2.0 / 3;
+inline bool lanes_are_used(int64_t batch, double least) {
+  return static_cast<double>(batch) >=
+      least * static_cast<double>(divide_up(batch, kWarpSize) * kWarpSize);
+}
+inline double least_lanes(int64_t width) {
+  constexpr int64_t kSmallWidth = 14;
+  return width <= kSmallWidth ? kHalfOfLanes : kMostLanes;
 }
 
 // The smallest window measured: 9 x 9 at 14 x 14 98 -> 29 us.
