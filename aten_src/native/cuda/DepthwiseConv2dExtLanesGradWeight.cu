@@ -15,13 +15,12 @@
 // computed. Nothing that is outside an image is multiplied, so that nothing spoils what is not finite.
 //
 // After some rows the sums of the lanes are added up in a tree that leaves each lane with one or two taps.
-// That bounds the chains, to half of those in upstream's kernels, and costs 62 additions of 20,000. A
-// block takes all images where there are channels enough, so that its sums are the result; else it
-// writes a partial for add_partials().
+// That bounds the chains; it takes about 300 instructions. A block takes all images where there are
+// channels enough, so that its sums are the result; else it writes a partial for add_partials().
 //
 // Microseconds of an H200 with 64 images, by DepthwiseConv2dExtLarge.cu and by this: 31 x 31 at 56
 // x 56 1,783 and 907, 29 x 29 at 28 x 28 1,080 and 337, 27 x 27 at 14 x 14 599 and 133, 13 x 13 at
-// 7 x 7 184 and 31, 51 x 5 at 56 x 56 861 and 352. At the peak of multiply-adds 620, 200, 43, 5 and
+// 7 x 7 184 and 31, 51 x 5 at 56 x 56 848 and 362. At the peak of multiply-adds 620, 200, 43, 5 and
 // 125.
 #define TORCH_ASSERT_ONLY_METHOD_OPERATORS
 #include <ATen/core/Tensor.h>
@@ -78,11 +77,12 @@ struct LanesWeightTraits {
   static constexpr int kThreads = kWarpSize * kMostGroups * kColumnBlocks;
   static constexpr int64_t kShared =
       static_cast<int64_t>(sizeof(float)) * kRowWords * (kRing + 2 * kGradRows);
-  // Steps until sums are added up: six rows of a plane, so that errors stay about upstream's. Twice as
-  // many were 1.5 times as far off on 14 and 28 columns.
-  static constexpr int kChain = 6 * kWidth;
-  static constexpr int kSteps =
-      kChain / (kGradRows * kColumns) > 1 ? kChain / (kGradRows * kColumns) : 2;
+  // Products until a lane's sums are added to the others': of six rows of a plane, where sums are few of
+  // two to eight. So errors stay about upstream's; with twice as many of them they were 1.5 times those on
+  // 14 and 28 columns.
+  static constexpr int kChain = kOwn == 1 ? 112 : 6 * kWidth;
+  static constexpr int kStepProducts = kGradRows * kColumns;
+  static constexpr int kSteps = kChain < 2 * kStepProducts ? 2 : kChain / kStepProducts;
   static_assert(kReach <= kColumns && kShared <= 227 * 1024);
 };
 
@@ -396,7 +396,7 @@ bool lanes_grad_weight(
     const TensorBase& grad_output,
     const TensorBase& input,
     const Params& p) {
-  // Of windows 7 wide those of 7 x 7 pay too: on 28 x 28 83 -> 55 us, on 56 x 56 151 -> 121.
+  // Of windows 7 wide those of 7 x 7 pay too: on 28 x 28 83 -> 54 us, on 56 x 56 150 -> 116.
   constexpr int kSevensReach = 3;
   constexpr int64_t kLeastSevens = 49;
   const int64_t reach = std::max(p.padding_width, p.kernel_width - 1 - p.padding_width);
