@@ -14,9 +14,11 @@
 namespace at::native {
 namespace {
 
-// 1 / (1 + exp(-x)) of what is stored as a scalar_t.
-template <typename scalar_t, typename opmath_t = opmath_type<scalar_t>>
-C10_DEVICE opmath_t sigmoid(opmath_t x) {
+// 1 / (1 + exp(-x)), to the places that a scalar_t has.
+template <typename scalar_t>
+C10_HOST_DEVICE opmath_type<scalar_t> sigmoid(opmath_type<scalar_t> x) {
+  using opmath_t = opmath_type<scalar_t>;
+#if defined(__CUDA_ARCH__)
   if constexpr (sizeof(scalar_t) < sizeof(opmath_t)) {
     // 16 bits keep nothing of float's last places, but as many elements a second as twice the memory
     // brings ask for fewer instructions: with std::exp and a rounded division 64,000,000 of them take
@@ -24,10 +26,10 @@ C10_DEVICE opmath_t sigmoid(opmath_t x) {
     constexpr float kLog2E = 1.44269504F;
     const float e = exp2f(-kLog2E * fabsf(x));
     return __fdividef(x >= 0 ? 1.0F : e, 1.0F + e);
-  } else {
-    const auto e = std::exp(-std::abs(x));
-    return (x >= opmath_t(0) ? opmath_t(1) : e) / (opmath_t(1) + e);
   }
+#endif
+  const auto e = std::exp(-std::abs(x));
+  return (x >= opmath_t(0) ? opmath_t(1) : e) / (opmath_t(1) + e);
 }
 
 void sigmoid_ext_kernel_cuda(TensorIteratorBase& iter) {
