@@ -34,6 +34,7 @@ namespace {
 namespace fast = depthwise_conv2d_ext_cuda;
 using Params = DepthwiseConv2dExtParams;
 using fast::divide_up;
+using fast::mutable_pointer_or_null;
 using fast::pointer_or_null;
 
 constexpr int kThreads = 256;
@@ -327,11 +328,6 @@ __global__ void grad_weight_total_kernel(
 
 unsigned int blocks_for(int64_t items, int64_t items_per_block) {
   return static_cast<unsigned int>(std::min(kMaxBlocks, divide_up(items, items_per_block)));
-}
-
-template <typename scalar_t>
-scalar_t* mutable_pointer_or_null(const TensorBase& tensor) {
-  return tensor.defined() ? tensor.mutable_data_ptr<scalar_t>() : nullptr;
 }
 
 // Calls launch with the index type and the memory order as compile-time values.

@@ -828,6 +828,11 @@ const scalar_t* pointer_or_null(const TensorBase& tensor) {
   return tensor.defined() ? tensor.const_data_ptr<scalar_t>() : nullptr;
 }
 
+template <typename scalar_t>
+scalar_t* mutable_pointer_or_null(const TensorBase& tensor) {
+  return tensor.defined() ? tensor.mutable_data_ptr<scalar_t>() : nullptr;
+}
+
 // A forward, or the pass of grad_input that is one: dst is computed from src.
 struct ForwardPass {
   const TensorBase& dst;

@@ -33,11 +33,6 @@ struct Backward {
   const TensorBase& weight;
 };
 
-template <typename scalar_t>
-scalar_t* mutable_pointer_or_null(const TensorBase& tensor) {
-  return tensor.defined() ? tensor.mutable_data_ptr<scalar_t>() : nullptr;
-}
-
 template <typename Traits>
 void launch(const Backward& pass, const Params& p) {
   using scalar_t = typename Traits::scalar_t;

@@ -757,11 +757,6 @@ __global__ void add_partials_kernel(
   }
 }
 
-template <typename scalar_t>
-scalar_t* mutable_pointer_or_null(const TensorBase& tensor) {
-  return tensor.defined() ? tensor.mutable_data_ptr<scalar_t>() : nullptr;
-}
-
 // How many blocks share the items of one group of channels.
 int64_t chunks_for(int64_t items, int64_t items_per_block, int64_t groups) {
   const int64_t wanted = divide_up(kWantedThreads, groups * kThreads);

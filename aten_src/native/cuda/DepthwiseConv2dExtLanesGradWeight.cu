@@ -313,10 +313,6 @@ struct WeightPass {
   const TensorBase& input;
 };
 
-float* mutable_pointer_or_null(const TensorBase& tensor) {
-  return tensor.defined() ? tensor.mutable_data_ptr<float>() : nullptr;
-}
-
 template <typename Traits>
 bool launch(const WeightPass& pass, LanesWeight l, const Params& p) {
   constexpr int64_t kWantedBlocks = 132 * Traits::kBlocks;
@@ -364,9 +360,9 @@ bool launch(const WeightPass& pass, LanesWeight l, const Params& p) {
   const int threads = kWarpSize * l.groups * Traits::kColumnBlocks;
   lanes_grad_weight_kernel<Traits>
       <<<grid, threads, Traits::kShared, c10::cuda::getCurrentCUDAStream()>>>(
-          mutable_pointer_or_null(partial),
-          mutable_pointer_or_null(pass.grad_weight),
-          mutable_pointer_or_null(pass.grad_bias),
+          mutable_pointer_or_null<float>(partial),
+          mutable_pointer_or_null<float>(pass.grad_weight),
+          mutable_pointer_or_null<float>(pass.grad_bias),
           grads.const_data_ptr<float>(),
           inputs.const_data_ptr<float>(),
           l);

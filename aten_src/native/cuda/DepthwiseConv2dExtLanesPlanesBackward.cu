@@ -166,9 +166,6 @@ __global__ void lanes_planes_backward_kernel(
     grad_bias[first_channel + threadIdx.x] = static_cast<float>(sum);
   }
 }
-float* mutable_pointer_or_null(const TensorBase& tensor) {
-  return tensor.defined() ? tensor.mutable_data_ptr<float>() : nullptr;
-}
 
 } // namespace
 
@@ -214,9 +211,9 @@ bool lanes_planes_backward(
       allow_shared(lanes_planes_backward_kernel<Traits>, shared);
       lanes_planes_backward_kernel<Traits>
           <<<grid, units * Traits::kWarps * kWarpSize, shared, c10::cuda::getCurrentCUDAStream()>>>(
-              mutable_pointer_or_null(grad_input),
-              mutable_pointer_or_null(grad_weight),
-              mutable_pointer_or_null(grad_bias),
+              mutable_pointer_or_null<float>(grad_input),
+              mutable_pointer_or_null<float>(grad_weight),
+              mutable_pointer_or_null<float>(grad_bias),
               grad_output.const_data_ptr<float>(),
               input.const_data_ptr<float>(),
               weight.const_data_ptr<float>(),

@@ -370,11 +370,6 @@ __global__ void lanes_strided_backward_kernel(
   }
 }
 
-template <typename scalar_t>
-scalar_t* mutable_pointer_or_null(const TensorBase& tensor) {
-  return tensor.defined() ? tensor.mutable_data_ptr<scalar_t>() : nullptr;
-}
-
 // Whether the planes are as these kernels have them, and many enough.
 bool applies(const Params& p, std::initializer_list<const TensorBase*> tensors) {
   constexpr int64_t kSomePlanes = 132 * 64; // of fewer shorter chains count
