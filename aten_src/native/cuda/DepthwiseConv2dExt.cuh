@@ -277,7 +277,19 @@ struct alignas(sizeof(scalar_t) * kSize < 4 ? 4 : sizeof(scalar_t) * kSize) Pack
   uint32_t words[kWords];
 };
 
+constexpr int kWarpSize = 32;
+
 #ifdef __CUDACC__
+// The sum over the lanes, in all of them.
+template <typename T>
+__device__ __forceinline__ T sum_of_warp(T value) {
+#pragma unroll
+  for (int partner = kWarpSize / 2; partner > 0; partner /= 2) {
+    value += __shfl_xor_sync(0xffffffffu, value, partner);
+  }
+  return value;
+}
+
 template <typename scalar_t, int kSize>
 __device__ __forceinline__ Packed<scalar_t, kSize> packed_zero() {
   Packed<scalar_t, kSize> zero;

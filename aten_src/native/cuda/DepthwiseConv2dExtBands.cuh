@@ -24,7 +24,6 @@ constexpr int kBlockBytes = 16;
 constexpr int kMatrixRows = 16; // of one matrix instruction
 constexpr int kBandThreads = 256;
 constexpr int64_t kMostGridRows = 65535;
-constexpr int kWarpSize = 32;
 
 // Divides by a number that the host knows, while value * by < 2^32.
 struct Divider {

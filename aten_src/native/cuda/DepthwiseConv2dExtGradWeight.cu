@@ -30,7 +30,6 @@ namespace at::native::depthwise_conv2d_ext_cuda {
 namespace {
 
 constexpr int kThreads = 128;
-constexpr int kWarp = 32;
 constexpr int64_t kWantedThreads = 132 * 1024;
 constexpr int kTotalChannels = 32;
 constexpr int kTotalWays = 8;
@@ -545,13 +544,13 @@ __global__ void grad_weight_planes_kernel(
     const March m) {
   using scalar_t = typename Traits::scalar_t;
   constexpr int kTaps = Traits::kTaps;
-  constexpr int kWarps = kThreads / kWarp;
+  constexpr int kWarps = kThreads / kWarpSize;
   constexpr bool kExact = kExactBias<scalar_t>;
   constexpr int kAlike = kExact ? kTaps : kTaps + 1; // sums that are added as taps are
   __shared__ float shared[kWarps][kTaps + 1];
   __shared__ double shared_bias[kExact ? kThreads : 1];
-  const int lane = threadIdx.x % kWarp;
-  const int warp = threadIdx.x / kWarp;
+  const int lane = threadIdx.x % kWarpSize;
+  const int warp = threadIdx.x / kWarpSize;
   const int chunk = blockIdx.x;
   const int channel = blockIdx.y;
   const int channels = m.channels / m.multiplier;
@@ -657,10 +656,7 @@ __global__ void grad_weight_planes_kernel(
       if (kExact && k == kTaps) {
         shared_bias[threadIdx.x] = sum;
       }
-#pragma unroll
-      for (int offset = kWarp / 2; offset > 0; offset /= 2) {
-        sum += __shfl_xor_sync(0xffffffffu, sum, offset);
-      }
+      sum = sum_of_warp(sum);
       if (lane == 0) {
         shared[warp][k] = sum;
       }
@@ -669,7 +665,7 @@ __global__ void grad_weight_planes_kernel(
     if constexpr (kExact) {
       shared_bias[threadIdx.x] = bias;
     }
-    using Fold = WarpFold<kAlike, kWarp / 2>;
+    using Fold = WarpFold<kAlike, kWarpSize / 2>;
     Fold::fold(values, lane);
 #pragma unroll
     for (int i = 0; i < Fold::kKept; ++i) {
@@ -692,12 +688,9 @@ __global__ void grad_weight_planes_kernel(
     bias = shared_bias[lane];
 #pragma unroll
     for (int other = 1; other < kWarps; ++other) {
-      bias += shared_bias[kExact ? other * kWarp + lane : 0];
+      bias += shared_bias[kExact ? other * kWarpSize + lane : 0];
     }
-#pragma unroll
-    for (int offset = kWarp / 2; offset > 0; offset /= 2) {
-      bias += __shfl_xor_sync(0xffffffffu, bias, offset);
-    }
+    bias = sum_of_warp(bias);
     if (lane == 0) {
       write_bias(to + kTaps * m.channels, m.channels, bias);
     }

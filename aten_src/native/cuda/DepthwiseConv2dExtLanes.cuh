@@ -63,76 +63,81 @@ __device__ __forceinline__ void write_words(float* to, const float* from) {
   *reinterpret_cast<Packed<float, kWords>*>(to) = words;
 }
 
-// Calls function(offset in shared memory, offset in device memory, exists) for every vector of 32 images'
-// runs of kCount vectors that falls to this of kThreads threads; in device memory the runs begin at `first`
-// and lie `step` vectors apart, in shared memory `pitch`. Offsets are moved on: to find them by a division
-// costs as much as a small plane's arithmetic.
+// 32 images' runs of vectors: in device memory they begin at `first` and lie `step` vectors apart, in shared
+// memory at 0 and `pitch`. Only `images` of them exist.
+struct Runs {
+  int first;
+  int images;
+  int pitch;
+  int step;
+};
+
+// Calls function(offset in shared memory, offset in device memory, exists) for every vector of runs of kCount
+// that falls to this of kThreads threads. Offsets are moved on: to find them by a division costs as much as
+// a small plane's arithmetic.
 template <int kCount, int kThreads, typename Function>
-__device__ __forceinline__ void for_runs(
-    int first,
-    int images,
-    int pitch,
-    int step,
-    const Function& function) {
+__device__ __forceinline__ void for_runs(const Runs& runs, const Function& function) {
   constexpr int kSkipped = kThreads / kCount;
   constexpr int kRest = kThreads % kCount;
   static_assert(kWarpSize * kCount % kThreads == 0);
   const int thread = threadIdx.x % kThreads;
   int at = thread % kCount;
   int image = thread / kCount;
-  int shared = image * pitch + at;
-  int device = first + image * step + at;
+  int shared = image * runs.pitch + at;
+  int device = runs.first + image * runs.step + at;
 #pragma unroll 7
   for (int i = 0; i < kWarpSize * kCount / kThreads; ++i) {
-    function(shared, device, image < images);
+    function(shared, device, image < runs.images);
     at += kRest;
     image += kSkipped;
-    shared += kSkipped * pitch + kRest;
-    device += kSkipped * step + kRest;
+    shared += kSkipped * runs.pitch + kRest;
+    device += kSkipped * runs.step + kRest;
     if (at >= kCount) {
       at -= kCount;
       ++image;
-      shared += pitch - kCount;
-      device += step - kCount;
+      shared += runs.pitch - kCount;
+      device += runs.step - kCount;
     }
   }
 }
 
 // Asks for copies of the runs; of lanes without an image zeros. copy_words_if() has fewer instructions, but
 // brought 14 x 14 planes in bursts: 3 x 3 forward 26 us became 30, all gradients of 7 x 7 36 became 38.
-template <int kCount, int kThreads, typename Vector>
-__device__ __forceinline__ void load_runs(
-    Vector* to,
-    const Vector* from,
-    int first,
-    int images,
-    int pitch,
-    int step) {
+template <typename Vector, int kCount, int kThreads>
+__device__ __forceinline__ void load_runs(void* to, const void* from, const Runs& runs) {
   constexpr int kWords = sizeof(Vector) / sizeof(float);
-  for_runs<kCount, kThreads>(first, images, pitch, step, [&](int shared, int device, bool exists) {
+  auto* const vectors = static_cast<Vector*>(to);
+  const auto* const sources = static_cast<const Vector*>(from);
+  for_runs<kCount, kThreads>(runs, [&](int shared, int device, bool exists) {
     if (exists) {
       copy_words<kWords>(
-          reinterpret_cast<float*>(to + shared), reinterpret_cast<const float*>(from + device));
+          reinterpret_cast<float*>(vectors + shared),
+          reinterpret_cast<const float*>(sources + device));
     } else {
       constexpr float kZeros[kWords] = {};
-      write_words<kWords>(reinterpret_cast<float*>(to + shared), kZeros);
+      write_words<kWords>(reinterpret_cast<float*>(vectors + shared), kZeros);
     }
   });
 }
 
-template <int kCount, int kThreads, typename Vector>
-__device__ __forceinline__ void store_runs(
-    Vector* to,
-    const Vector* from,
-    int first,
-    int images,
-    int pitch,
-    int step) {
-  for_runs<kCount, kThreads>(first, images, pitch, step, [&](int shared, int device, bool exists) {
+template <typename Vector, int kCount, int kThreads>
+__device__ __forceinline__ void store_runs(void* to, const void* from, const Runs& runs) {
+  auto* const targets = static_cast<Vector*>(to);
+  const auto* const vectors = static_cast<const Vector*>(from);
+  for_runs<kCount, kThreads>(runs, [&](int shared, int device, bool exists) {
     if (exists) {
-      to[device] = from[shared];
+      targets[device] = vectors[shared];
     }
   });
+}
+
+// A row of taps, which begins with a whole vector.
+template <int kPitch>
+__device__ __forceinline__ void read_taps(float (&taps)[kPitch], const float* from) {
+#pragma unroll
+  for (int i = 0; i < kPitch; i += 4) {
+    read_words<4>(taps + i, from + i);
+  }
 }
 
 // Adds the lanes' sums up: lane l has those from l * kOwn on in `totals`, and all sums are zero again.
@@ -192,6 +197,23 @@ inline bool lanes_are_used(int64_t batch, double least) {
 inline double least_lanes(int64_t width) {
   constexpr int64_t kSmallWidth = 14;
   return width <= kSmallWidth ? kHalfOfLanes : kMostLanes;
+}
+
+// Whether the call is one on square planes, in their order, with square windows and the usual padding that
+// lanes may take.
+inline bool lanes_take_planes(
+    const Params& p,
+    int64_t stride,
+    std::initializer_list<const TensorBase*> tensors) {
+  constexpr size_t kAlignment = 2 * sizeof(float); // of planes of 14 x 14
+  return !p.channels_last && p.multiplier == 1 && p.stride_height == stride &&
+      p.stride_width == stride && p.dilation_height == 1 && p.dilation_width == 1 &&
+      p.kernel_height == p.kernel_width && p.padding_height == p.kernel_height / 2 &&
+      p.padding_width == p.padding_height && p.input_height == p.input_width &&
+      march_fits_32_bits(p) && lanes_are_used(p.batch, kHalfOfLanes) && has_tensor_cores() &&
+      std::all_of(tensors.begin(), tensors.end(), [](const TensorBase* tensor) {
+        return is_aligned(tensor->const_data_ptr(), kAlignment);
+      });
 }
 
 // The smallest window measured: 9 x 9 at 14 x 14 98 -> 29 us.

@@ -262,10 +262,7 @@ __global__ void lanes_grad_weight_kernel(
     ring[warp * Traits::kAllSums + lane * Traits::kOwn + i] = totals[i];
   }
   if (tap_row == 0) {
-#pragma unroll
-    for (int partner = kWarpSize / 2; partner > 0; partner /= 2) {
-      bias += __shfl_xor_sync(0xffffffffu, bias, partner);
-    }
+    bias = sum_of_warp(bias);
     if (lane == 0) {
       biases[column_block] = bias;
     }

@@ -36,9 +36,10 @@ __global__ void lanes_planes_kernel(
   const int first_image = blockIdx.y * kWarpSize;
   const int images = min(kWarpSize, p.batch - first_image);
   const int step = p.channels * Traits::kPixels;
-  const int first = first_image * step + channel * Traits::kPixels;
+  const Runs runs =
+      plane_runs<Traits>(first_image * step + channel * Traits::kPixels, images, step);
 
-  load_planes<Traits>(plane, src, first, images, step);
+  load_planes<Traits>(plane, src, runs);
   commit_copies();
   stage_plane_taps<Traits>(taps, weight + channel * Traits::kTaps, p.flip);
   const float begin = bias ? bias[channel] : 0.0f;
@@ -83,7 +84,7 @@ __global__ void lanes_planes_kernel(
     }
   }
   meet<Traits>(unit);
-  store_planes<Traits>(dst, plane, first, images, step);
+  store_planes<Traits>(dst, plane, runs);
 }
 
 bool lanes_planes_pass(const ForwardPass& pass, const Params& p, bool flip) {

@@ -87,38 +87,22 @@ __device__ __forceinline__ void meet(int unit) {
   }
 }
 
+// Planes of a channel in vectors, from element `first` on, `step` elements apart.
 template <typename Traits>
-__device__ __forceinline__ void load_planes(
-    float* to,
-    const float* from,
-    int first,
-    int images,
-    int step) {
-  using Vector = Packed<float, Traits::kWords>;
-  load_runs<Traits::kVectors, Traits::kWarps * kWarpSize>(
-      reinterpret_cast<Vector*>(to),
-      reinterpret_cast<const Vector*>(from),
-      first / Traits::kWords,
-      images,
-      Traits::kPitch / Traits::kWords,
-      step / Traits::kWords);
+__device__ __forceinline__ Runs plane_runs(int first, int images, int step) {
+  return {first / Traits::kWords, images, Traits::kPitch / Traits::kWords, step / Traits::kWords};
 }
 
 template <typename Traits>
-__device__ __forceinline__ void store_planes(
-    float* to,
-    const float* from,
-    int first,
-    int images,
-    int step) {
-  using Vector = Packed<float, Traits::kWords>;
-  store_runs<Traits::kVectors, Traits::kWarps * kWarpSize>(
-      reinterpret_cast<Vector*>(to),
-      reinterpret_cast<const Vector*>(from),
-      first / Traits::kWords,
-      images,
-      Traits::kPitch / Traits::kWords,
-      step / Traits::kWords);
+__device__ __forceinline__ void load_planes(float* to, const float* from, const Runs& runs) {
+  load_runs<Packed<float, Traits::kWords>, Traits::kVectors, Traits::kWarps * kWarpSize>(
+      to, from, runs);
+}
+
+template <typename Traits>
+__device__ __forceinline__ void store_planes(float* to, const float* from, const Runs& runs) {
+  store_runs<Packed<float, Traits::kWords>, Traits::kVectors, Traits::kWarps * kWarpSize>(
+      to, from, runs);
 }
 
 // The taps of a channel, for each warp of a plane in the order of its march.
@@ -163,14 +147,6 @@ __device__ __forceinline__ void read_row(float (&row)[Traits::kSide], const floa
   }
 }
 
-template <typename Traits>
-__device__ __forceinline__ void read_taps(float (&taps)[Traits::kTapPitch], const float* from) {
-#pragma unroll
-  for (int i = 0; i < Traits::kTapPitch; i += 4) {
-    read_words<4>(taps + i, from + i);
-  }
-}
-
 // Adds to a row of dst what a row of src gives it by a row of taps, if `own` summed by itself first.
 template <typename Traits>
 __device__ __forceinline__ void add_row(
@@ -180,7 +156,7 @@ __device__ __forceinline__ void add_row(
     bool own) {
   constexpr int kSide = Traits::kSide;
   float factors[Traits::kTapPitch];
-  read_taps<Traits>(factors, taps);
+  read_taps(factors, taps);
   float row[kSide] = {};
 #pragma unroll
   for (int kw = 0; kw < Traits::kWindow; ++kw) {
@@ -231,16 +207,11 @@ bool with_lanes_planes(const Params& p, const Launch& launch) {
 // Whether the planes are as these kernels have them, and many enough.
 inline bool lanes_planes_take(const Params& p, std::initializer_list<const TensorBase*> tensors) {
   constexpr int64_t kSomeElements = 132 * 4096; // of fewer shorter chains count
-  constexpr size_t kAlignment = 2 * sizeof(float); // of planes of 14 x 14
-  return !p.channels_last && p.multiplier == 1 && p.stride_height == 1 && p.stride_width == 1 &&
-      p.dilation_height == 1 && p.dilation_width == 1 && p.kernel_height == p.kernel_width &&
-      p.padding_height == p.kernel_height / 2 && p.padding_width == p.padding_height &&
-      p.input_height == p.input_width && march_fits_32_bits(p) &&
+  return lanes_take_planes(p, 1, tensors) &&
       p.batch * p.channels * p.input_height * p.input_width > kSomeElements &&
-      lanes_are_used(p.batch, kHalfOfLanes) && has_tensor_cores() &&
       std::all_of(tensors.begin(), tensors.end(), [](const TensorBase* tensor) {
-        return tensor->scalar_type() == kFloat && is_aligned(tensor->const_data_ptr(), kAlignment);
-      });
+           return tensor->scalar_type() == kFloat;
+         });
 }
 
 } // namespace at::native::depthwise_conv2d_ext_cuda

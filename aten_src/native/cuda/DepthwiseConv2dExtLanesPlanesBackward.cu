@@ -51,10 +51,11 @@ __global__ void lanes_planes_backward_kernel(
     for (int first_image = way * kWarpSize; first_image < p.batch;
          first_image += p.ways * kWarpSize) {
       const int images = min(kWarpSize, p.batch - first_image);
-      const int first = first_image * step + channel * Traits::kPixels;
+      const Runs runs =
+          plane_runs<Traits>(first_image * step + channel * Traits::kPixels, images, step);
       meet<Traits>(unit); // nobody stores from here any more
-      load_planes<Traits>(grads, grad_output, first, images, step);
-      load_planes<Traits>(inputs, input, first, images, step);
+      load_planes<Traits>(grads, grad_output, runs);
+      load_planes<Traits>(inputs, input, runs);
       commit_copies();
       wait_for_groups<0>();
       meet<Traits>(unit);
@@ -115,7 +116,7 @@ __global__ void lanes_planes_backward_kernel(
       }
       if constexpr (Traits::kData) {
         meet<Traits>(unit);
-        store_planes<Traits>(grad_input, inputs, first, images, step);
+        store_planes<Traits>(grad_input, inputs, runs);
       }
       if (++pending == Traits::kChain) {
         add_lanes(totals, sums, lane);
@@ -124,10 +125,7 @@ __global__ void lanes_planes_backward_kernel(
     }
   }
   add_lanes(totals, sums, lane);
-#pragma unroll
-  for (int partner = kWarpSize / 2; partner > 0; partner /= 2) {
-    bias += __shfl_xor_sync(0xffffffffu, bias, partner);
-  }
+  bias = sum_of_warp(bias);
 
   // The ways and the warps of a plane in order.
   __syncthreads();

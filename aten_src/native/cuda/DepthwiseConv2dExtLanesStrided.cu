@@ -77,12 +77,15 @@ __device__ __forceinline__ void stage_taps(float* to, const typename Traits::sca
   }
 }
 
+// Planes of the input in pairs of columns, from one on, in all images of a channel.
 template <typename Traits>
-__device__ __forceinline__ void read_taps(float (&taps)[Traits::kTapPitch], const float* from) {
-#pragma unroll
-  for (int i = 0; i < Traits::kTapPitch; i += 4) {
-    read_words<4>(taps + i, from + i);
-  }
+__device__ __forceinline__ Runs plane_runs(int first_plane, int images, int channels) {
+  return {first_plane * Traits::kPairs, images, Traits::kPitch / 2, channels * Traits::kPairs};
+}
+
+template <typename Traits>
+__device__ __forceinline__ void load_planes(void* to, const void* from, const Runs& runs) {
+  load_runs<typename Traits::Pair, Traits::kPairs, kWarpSize>(to, from, runs);
 }
 
 template <typename Traits>
@@ -108,7 +111,6 @@ __global__ void lanes_strided_kernel(
     const typename Traits::scalar_t* __restrict__ bias,
     const __grid_constant__ LanesStrided p) {
   using scalar_t = typename Traits::scalar_t;
-  using Pair = typename Traits::Pair;
   constexpr int kWindow = Traits::kWindow;
   extern __shared__ uint4 shared_blocks[];
   const int lane = threadIdx.x % kWarpSize;
@@ -123,13 +125,7 @@ __global__ void lanes_strided_kernel(
   const int first_image = blockIdx.y * kWarpSize;
   const int images = min(kWarpSize, p.batch - first_image);
   const int first_plane = first_image * p.channels + channel;
-  load_runs<Traits::kPairs, kWarpSize>(
-      reinterpret_cast<Pair*>(plane),
-      reinterpret_cast<const Pair*>(src),
-      first_plane * Traits::kPairs,
-      images,
-      Traits::kPitch / 2,
-      p.channels * Traits::kPairs);
+  load_planes<Traits>(plane, src, plane_runs<Traits>(first_plane, images, p.channels));
   commit_copies();
   stage_taps<Traits>(taps, weight + channel * Traits::kTaps);
   const float begin = bias ? static_cast<float>(bias[channel]) : 0.0f;
@@ -158,7 +154,7 @@ __global__ void lanes_strided_kernel(
         }
       }
       float factors[Traits::kTapPitch];
-      read_taps<Traits>(factors, taps + kh * Traits::kTapPitch);
+      read_taps(factors, taps + kh * Traits::kTapPitch);
       float own[kSmallSide] = {};
 #pragma unroll
       for (int kw = 0; kw < kWindow; ++kw) {
@@ -184,8 +180,8 @@ __global__ void lanes_strided_kernel(
     }
   }
   __syncwarp();
-  store_runs<kSmallPixels, kWarpSize>(
-      dst, plane, first_plane * kSmallPixels, images, Traits::kPitch, p.channels * kSmallPixels);
+  store_runs<scalar_t, kSmallPixels, kWarpSize>(
+      dst, plane, {first_plane * kSmallPixels, images, Traits::kPitch, p.channels * kSmallPixels});
 }
 
 // grid: groups of channels. Of the gradients any may be null, but grad_input where it is taken.
@@ -200,7 +196,6 @@ __global__ void lanes_strided_backward_kernel(
     const typename Traits::scalar_t* __restrict__ weight,
     const __grid_constant__ LanesStrided p) {
   using scalar_t = typename Traits::scalar_t;
-  using Pair = typename Traits::Pair;
   constexpr int kWindow = Traits::kWindow;
   extern __shared__ uint4 shared_blocks[];
   const int lane = threadIdx.x % kWarpSize;
@@ -225,25 +220,20 @@ __global__ void lanes_strided_backward_kernel(
          first_image += p.ways * kWarpSize) {
       const int images = min(kWarpSize, p.batch - first_image);
       const int first_plane = first_image * p.channels + channel;
+      const Runs runs = plane_runs<Traits>(first_plane, images, p.channels);
       // Of 16-bit types every other channel begins in the middle of a word; channels are even in number.
       const int first = first_plane * kSmallPixels;
       const int lead = first % Traits::kElementsOfWord;
       __syncwarp(); // nobody stores from here any more
-      load_runs<Traits::kSmallWords, kWarpSize>(
+      load_runs<uint32_t, Traits::kSmallWords, kWarpSize>(
           grads,
-          reinterpret_cast<const uint32_t*>(grad_output),
-          (first - lead) / Traits::kElementsOfWord,
-          images,
-          Traits::kSmallWords,
-          p.channels * kSmallPixels / Traits::kElementsOfWord);
+          grad_output,
+          {(first - lead) / Traits::kElementsOfWord,
+           images,
+           Traits::kSmallWords,
+           p.channels * kSmallPixels / Traits::kElementsOfWord});
       if constexpr (Traits::kWeight) {
-        load_runs<Traits::kPairs, kWarpSize>(
-            reinterpret_cast<Pair*>(plane),
-            reinterpret_cast<const Pair*>(input),
-            first_plane * Traits::kPairs,
-            images,
-            Traits::kPitch / 2,
-            p.channels * Traits::kPairs);
+        load_planes<Traits>(plane, input, runs);
       }
       commit_copies();
       wait_for_groups<0>();
@@ -283,7 +273,7 @@ __global__ void lanes_strided_backward_kernel(
           const float (&row)[kSmallSide] = rows[o % kSlots];
           float factors[Traits::kTapPitch];
           if constexpr (Traits::kData) {
-            read_taps<Traits>(factors, taps + kh * Traits::kTapPitch);
+            read_taps(factors, taps + kh * Traits::kTapPitch);
           }
 #pragma unroll
           for (int kw = 0; kw < kWindow; ++kw) {
@@ -317,13 +307,7 @@ __global__ void lanes_strided_backward_kernel(
       }
       if constexpr (Traits::kData) {
         __syncwarp();
-        store_runs<Traits::kPairs, kWarpSize>(
-            reinterpret_cast<Pair*>(grad_input),
-            reinterpret_cast<const Pair*>(plane),
-            first_plane * Traits::kPairs,
-            images,
-            Traits::kPitch / 2,
-            p.channels * Traits::kPairs);
+        store_runs<typename Traits::Pair, Traits::kPairs, kWarpSize>(grad_input, plane, runs);
       }
       if (Traits::kWeight && ++pending == Traits::kChain) {
         add_lanes(totals, sums, lane);
@@ -333,10 +317,7 @@ __global__ void lanes_strided_backward_kernel(
   }
   if constexpr (Traits::kWeight) {
     add_lanes(totals, sums, lane);
-#pragma unroll
-    for (int partner = kWarpSize / 2; partner > 0; partner /= 2) {
-      bias += __shfl_xor_sync(0xffffffffu, bias, partner);
-    }
+    bias = sum_of_warp(bias);
     // The ways in order.
     __syncthreads();
     double* const biases = reinterpret_cast<double*>(shared_blocks); // [warp]
@@ -373,16 +354,8 @@ __global__ void lanes_strided_backward_kernel(
 // Whether the planes are as these kernels have them, and many enough.
 bool applies(const Params& p, std::initializer_list<const TensorBase*> tensors) {
   constexpr int64_t kSomePlanes = 132 * 64; // of fewer shorter chains count
-  constexpr size_t kAlignment = 2 * sizeof(float);
-  return !p.channels_last && p.multiplier == 1 && p.stride_height == 2 && p.stride_width == 2 &&
-      p.dilation_height == 1 && p.dilation_width == 1 && p.kernel_height == p.kernel_width &&
-      p.padding_height == p.kernel_height / 2 && p.padding_width == p.padding_height &&
-      p.input_height == kSide && p.input_width == kSide && p.channels % 2 == 0 &&
-      p.batch * p.channels > kSomePlanes && march_fits_32_bits(p) &&
-      lanes_are_used(p.batch, kHalfOfLanes) && has_tensor_cores() &&
-      std::all_of(tensors.begin(), tensors.end(), [](const TensorBase* tensor) {
-        return is_aligned(tensor->const_data_ptr(), kAlignment);
-      });
+  return lanes_take_planes(p, 2, tensors) && p.input_width == kSide && p.channels % 2 == 0 &&
+      p.batch * p.channels > kSomePlanes;
 }
 
 // Calls launch with the type and the window; false where there is no kernel.

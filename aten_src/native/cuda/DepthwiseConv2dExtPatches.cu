@@ -192,7 +192,6 @@ template <typename Traits>
 bool launch(const ForwardPass& pass, Patches p) {
   using scalar_t = typename Traits::scalar_t;
   using Block = ForwardBlock<Traits>;
-  constexpr int kWarp = 32;
   if (!plan_patches<Traits, Block>(p, p.planes)) {
     return false;
   }
@@ -202,7 +201,7 @@ bool launch(const ForwardPass& pass, Patches p) {
   }
   allow_shared(patches_forward_kernel<Traits>, shared);
   const unsigned int grid = divide_up(p.planes, p.planes_per_block) * p.bands;
-  const unsigned int threads = divide_up(p.tasks(), kWarp) * kWarp;
+  const unsigned int threads = divide_up(p.tasks(), kWarpSize) * kWarpSize;
   patches_forward_kernel<Traits><<<grid, threads, shared, c10::cuda::getCurrentCUDAStream()>>>(
       pass.dst.mutable_data_ptr<scalar_t>(),
       pass.src.const_data_ptr<scalar_t>(),

@@ -323,7 +323,6 @@ int64_t launch(TensorBase& partial, const Pass& pass, const Params& params) {
   if (pass.grad_input.defined() && !Block::kFused) {
     return 0;
   }
-  constexpr int kWarp = 32;
   constexpr int64_t kWantedBlocks = 132 * 4 * 3;
   // Sums of many images in one thread round more.
   constexpr int64_t kMostImages = 8;
@@ -340,7 +339,7 @@ int64_t launch(TensorBase& partial, const Pass& pass, const Params& params) {
   const int64_t wanted = std::clamp<int64_t>(params.batch * an_image / kWantedBlocks, 1, most);
   const int64_t image_chunks = divide_up(params.batch, wanted);
   images.per_chunk = divide_up(params.batch, image_chunks);
-  const unsigned int threads = divide_up(p.tasks(), kWarp) * kWarp;
+  const unsigned int threads = divide_up(p.tasks(), kWarpSize) * kWarpSize;
   // A double of the bias, the sums, and room to take them again.
   const size_t sums = threads * (sizeof(double) + 2 * Traits::kTaps * sizeof(float));
   const size_t tensors = sizeof(scalar_t) * (kMargin + 2 * p.src_elements);
