@@ -1,9 +1,9 @@
 // CPU kernels of axpy_ext; compiled once for each CPU capability.
 //
-// Integers, floats and complex numbers are plain loops that the compiler makes vectors of: one
+// Integers, complex numbers and strided floats are plain loops that the compiler makes vectors of: one
 // function says what an element's arithmetic is, with a fused multiply-add where the capability has
-// one, so that the vector body and the loop's rest round alike. The 16-bit types, whose conversions
-// compilers do not vectorise, go through at::vec and compute in float.
+// one, so that the vector body and the loop's rest round alike. Contiguous floats, and the 16-bit types,
+// whose conversions compilers do not vectorise and which compute in float, go through at::vec.
 #define TORCH_ASSERT_NO_OPERATORS
 #include <ATen/native/AxpyExt.h>
 
