@@ -26,6 +26,7 @@ LAYERS = (
     ("pytext", "cxxnames"),
     ("releases", "additions", "pip"),
     ("bases",),
+    ("capabilities",),
     ("traits", "toolchain", "upstream", "merged", "units", "ninjafile", "complaints", "cleanenv"),
     ("stubs", "hooks", "codegen", "patches", "settings"),
     ("stages",),

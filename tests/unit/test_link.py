@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from torchfork.capabilities import DEFAULT_ONLY
 from torchfork.stages import link
 from torchfork.toolchain import Toolchain
 
@@ -22,5 +23,7 @@ from torchfork.toolchain import Toolchain
 )
 def test_symbols_stay_where_debug_information_was_asked_for(cxx: str, kept: bool) -> None:
     """Else they go: a wheel is no larger than it must be."""
-    tools = Toolchain(cxx=cxx, launcher="", jobs=1, x86=True, cuda=None, cuda_note="")
+    tools = Toolchain(
+        cxx=cxx, launcher="", jobs=1, capabilities=DEFAULT_ONLY, cuda=None, cuda_note=""
+    )
     assert link.strip_flags(tools) == ([] if kept else ["-Wl,-s"])

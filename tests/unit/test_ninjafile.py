@@ -10,6 +10,7 @@ import ninja
 import pytest
 import sample_additions as sample
 
+from torchfork.capabilities import AVX, DEFAULT_ONLY
 from torchfork.ninjafile import STAND_INS, common_flags, include_flags, ninja_text
 from torchfork.toolchain import Cuda, Toolchain
 from torchfork.traits import Elf, Traits
@@ -17,7 +18,7 @@ from torchfork.units import SUPPORT, Generated, Unit, additions_units, all_units
 
 ELF = Elf((), "", "", "")
 TRAITS = Traits("c++20", True, "libgomp.so.1", "", True, False, ELF, ELF)
-PLAIN = Toolchain("g++", "", 2, True, None, "")
+PLAIN = Toolchain("g++", "", 2, AVX, None, "")
 CUDA = Cuda(Path("/cu da/bin/nvcc"), "13.0", (Path("/cu da/include"),), ("-gencode=x",))
 SOURCES = {
     "native__Swing_cpp": "", "native__cpu__SwingKernel_cpp": "", "native__cuda__Swing_cu": "",
@@ -42,8 +43,8 @@ def test_vector_kernels_are_compiled_once_a_capability_and_the_rest_once(tmp_pat
     assert not [flag for flag in made[f"{kernel}.DEFAULT.o"].flags if flag.startswith("-m")]
 
 
-def test_another_processor_has_the_default_capability_only(tmp_path: Path) -> None:
-    made = units(tmp_path, replace(PLAIN, x86=False))
+def test_a_base_without_others_has_the_default_capability_only(tmp_path: Path) -> None:
+    made = units(tmp_path, replace(PLAIN, capabilities=DEFAULT_ONLY))
     assert [name for name in made if "/cpu/" in name] == [
         "additions/native/cpu/SwingKernel.cpp.DEFAULT.o"
     ]

@@ -39,8 +39,7 @@ def include_flags(base: Base) -> list[str]:
 def common_flags(base: Base, traits: Traits, toolchain: Toolchain) -> list[str]:
     """Flags that every object shares: the base's ABI and upstream's own code generation flags."""
     defined = {"AT_PER_OPERATOR_HEADERS": "", "NDEBUG": "", "FMT_HEADER_ONLY": "1"}
-    if toolchain.x86:
-        defined |= {"HAVE_AVX2_CPU_DEFINITION": "", "HAVE_AVX512_CPU_DEFINITION": ""}
+    defined |= dict.fromkeys(toolchain.capabilities.definitions, "")
     if toolchain.cuda:
         defined["USE_CUDA"] = ""
     defined |= traits.definitions

@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import process
+from . import capabilities, process
 from .bases.base import Base
+from .capabilities import Capabilities
 from .errors import ToolkitMismatchError, ToolMissingError, UsageError
 
 # What ATen/cuda/CUDAContext.h, which every generated CUDA registration includes, needs.
@@ -44,7 +45,7 @@ class Toolchain:
     cxx: str
     launcher: str  # ccache, sccache or ''
     jobs: int
-    x86: bool
+    capabilities: Capabilities
     cuda: Cuda | None
     cuda_note: str  # why CUDA is left out, for the user
 
@@ -238,7 +239,7 @@ def find(base: Base, env: Mapping[str, str]) -> Toolchain:
         cxx=find_cxx(env),
         launcher=find_launcher(env),
         jobs=job_count(env),
-        x86=platform.machine().lower() in {"x86_64", "amd64"},
+        capabilities=capabilities.find(base, platform.machine()),
         cuda=cuda,
         cuda_note=note,
     )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .additions import Additions
+from .capabilities import FLAGS
 from .toolchain import Toolchain
 
 SUPPORT = Path(__file__).resolve().parent / "support"
@@ -15,14 +16,6 @@ SUPPORT = Path(__file__).resolve().parent / "support"
 ADDITIONS_LINK = "../include/ATen"
 CORE_SUPPORT = ("core.cpp", "portability.cpp")
 PYTHON_SUPPORT = ("portability.cpp", "python.cpp")
-
-# What upstream's cmake/Codegen.cmake compiles native/cpu with, one object a capability.
-CAPABILITIES = {
-    "DEFAULT": (),
-    "AVX2": ("-mavx2", "-mfma", "-mf16c", "-mno-avx256-split-unaligned-load",
-             "-mno-avx256-split-unaligned-store"),
-    "AVX512": ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mfma", "-mf16c"),
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -115,13 +108,12 @@ def additions_units(additions: Additions, toolchain: Toolchain) -> list[Unit]:
                 rule = "nvcc" if path.suffix == ".cu" else "cxx"
                 units.append(Unit(source, f"{name}.o", rule, ("-O3",), False, True))
         elif relative.parts[:2] == ("native", "cpu"):
-            for capability, flags in CAPABILITIES.items():
-                if toolchain.x86 or capability == "DEFAULT":
-                    chosen = (
-                        "-O3", f"-DCPU_CAPABILITY={capability}",
-                        f"-DCPU_CAPABILITY_{capability}", *flags,
-                    )  # fmt: skip
-                    units.append(Unit(source, f"{name}.{capability}.o", "cxx", chosen, False, True))
+            for capability in toolchain.capabilities.names:
+                chosen = (
+                    "-O3", f"-DCPU_CAPABILITY={capability}",
+                    f"-DCPU_CAPABILITY_{capability}", *FLAGS[capability],
+                )  # fmt: skip
+                units.append(Unit(source, f"{name}.{capability}.o", "cxx", chosen, False, True))
         else:
             units.append(Unit(source, f"{name}.o", "cxx", ("-O3",), False, True))
     return units
