@@ -1,7 +1,7 @@
 // CUDA entries of depthwise_conv2d_ext and its generic kernels, which take what the specialised ones
 // (DepthwiseConv2dExtForward.cu, ...GradInput.cu, ...GradWeight.cu, ...Large.cu, ...Lanes*.cu,
-// ...Bands.cu, ...Patches.cu, ...Batch.cu) do not: double, other strides and windows, sizes beyond 32
-// bits. The generic kernels:
+// ...Bands.cu, ...Sweep.cu, ...Patches.cu, ...Batch.cu) do not: double, other strides and windows, sizes
+// beyond 32 bits. The generic kernels:
 //
 // Forward and grad_input: one thread an element of the result, which gathers its taps. Weight and
 // bias gradients: one block a (chunk of pixels, channels, tap), reduced in shared memory; a second

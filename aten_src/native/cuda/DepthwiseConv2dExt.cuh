@@ -853,6 +853,10 @@ struct ForwardPass {
   const TensorBase& bias;
 };
 
+// For 16-bit types and large windows, on the tensor cores with the batch as rows; dst and src are in
+// plane order.
+bool sweep_pass(const ForwardPass& pass, const Params& params, bool grad);
+
 // What the forward's geometry has in every family of kernels: src is the input, dst the output.
 template <typename Geometry>
 void set_forward_sizes(Geometry& g, const Params& p) {

@@ -844,8 +844,9 @@ bool run_bands(
       : dst;
   const Pass pass{to, from, weight, bias, p};
   const Bands b = bands_of(p, grad);
-  const bool launched = src.scalar_type() == kHalf ? choose_bands<c10::Half>(pass, b)
-                                                   : choose_bands<c10::BFloat16>(pass, b);
+  const bool launched = sweep_pass({to, from, weight, bias}, p, grad) ||
+      (src.scalar_type() == kHalf ? choose_bands<c10::Half>(pass, b)
+                                  : choose_bands<c10::BFloat16>(pass, b));
   if (launched && p.channels_last) {
     Tensor(dst).copy_(Tensor(to));
   }

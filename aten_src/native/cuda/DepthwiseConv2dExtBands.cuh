@@ -92,6 +92,14 @@ inline bool has_tensor_cores() {
   return major >= kAmpere;
 }
 
+// Whether a block may have so much shared memory.
+inline bool has_shared(int64_t bytes) {
+  int most = 0;
+  C10_CUDA_CHECK(cudaDeviceGetAttribute(
+      &most, cudaDevAttrMaxSharedMemoryPerBlockOptin, c10::cuda::current_device()));
+  return bytes <= most;
+}
+
 // Whether the tensor-core kernels may take a call on these two tensors.
 inline bool bands_apply(const Params& p, const TensorBase& one, const TensorBase& other) {
   constexpr int64_t kMostStride = 2;

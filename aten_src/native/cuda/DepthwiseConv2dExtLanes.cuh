@@ -172,14 +172,6 @@ __device__ __forceinline__ void add_lanes(
 }
 #endif
 
-// Whether a block may have so much shared memory.
-inline bool has_shared(int64_t bytes) {
-  int most = 0;
-  C10_CUDA_CHECK(cudaDeviceGetAttribute(
-      &most, cudaDevAttrMaxSharedMemoryPerBlockOptin, c10::cuda::current_device()));
-  return bytes <= most;
-}
-
 // All columns within a tile's reach are multiplied, whatever the window's width; the kernels of
 // DepthwiseConv2dExtLarge.cu fill windows up to 8 columns. From here on lanes win: 9 x 9 on 28 columns
 // 87 -> 49 us, 17 x 17 on 56 columns 519 -> 279.
