@@ -856,6 +856,12 @@ struct ForwardPass {
 // For 16-bit types and large windows, on the tensor cores with the batch as rows; dst and src are in
 // plane order.
 bool sweep_pass(const ForwardPass& pass, const Params& params, bool grad);
+bool sweep_grad_weight(
+    const TensorBase& grad_weight,
+    const TensorBase& grad_bias,
+    const TensorBase& grad_output,
+    const TensorBase& input,
+    const Params& params);
 
 // What the forward's geometry has in every family of kernels: src is the input, dst the output.
 template <typename Geometry>

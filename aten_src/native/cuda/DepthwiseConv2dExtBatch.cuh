@@ -593,6 +593,30 @@ struct DoubleSums {
 
 struct NoSums {};
 
+// A tap's gradient, or the bias's (tap kernel size), to where it is wanted.
+template <typename scalar_t>
+__device__ __forceinline__ void write_tap(
+    const BatchOperands<scalar_t>& t,
+    float sum,
+    int tap,
+    int channel,
+    const UnitStridePass& p) {
+  const int kernel_size = p.kernel_height * p.kernel_width;
+  const bool is_bias = tap == kernel_size;
+  float* const partial = t.partial
+      ? t.partial + blockIdx.y * (kernel_size + kBiasRows) * p.channels + channel
+      : nullptr;
+  if (partial && is_bias) {
+    write_bias(partial + kernel_size * p.channels, p.channels, sum);
+  } else if (partial) {
+    partial[tap * p.channels] = sum;
+  } else if (is_bias && t.grad_bias) {
+    t.grad_bias[channel] = static_cast<scalar_t>(sum);
+  } else if (!is_bias && t.grad_weight) {
+    t.grad_weight[channel * kernel_size + tap] = static_cast<scalar_t>(sum);
+  }
+}
+
 // The taps of a channel from its matrices, by the lanes of its warps.
 template <typename Traits>
 __device__ __forceinline__ void write_taps(
@@ -602,12 +626,8 @@ __device__ __forceinline__ void write_taps(
     int channel,
     int part,
     const Batch& p) {
-  using scalar_t = typename Traits::scalar_t;
   constexpr int kMatrix = Traits::kMatrixSide;
   const int kernel_size = p.kernel_height * p.kernel_width;
-  float* const partial = t.partial
-      ? t.partial + blockIdx.y * (kernel_size + kBiasRows) * p.channels + channel
-      : nullptr;
   for (int tap = part * kWarpSize + threadIdx.x % kWarpSize; tap <= kernel_size;
        tap += Traits::kParts * kWarpSize) {
     const bool is_bias = tap == kernel_size;
@@ -635,15 +655,7 @@ __device__ __forceinline__ void write_taps(
           kTileImages,
           static_cast<int>(gridDim.y) * kTileImages);
     }
-    if (partial && is_bias) {
-      write_bias(partial + kernel_size * p.channels, p.channels, sum);
-    } else if (partial) {
-      partial[tap * p.channels] = sum;
-    } else if (is_bias && t.grad_bias) {
-      t.grad_bias[channel] = static_cast<scalar_t>(sum);
-    } else if (!is_bias && t.grad_weight) {
-      t.grad_weight[channel * kernel_size + tap] = static_cast<scalar_t>(sum);
-    }
+    write_tap(t, sum, tap, channel, p);
   }
 }
 
