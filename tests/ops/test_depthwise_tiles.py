@@ -100,6 +100,20 @@ LANE_PLANES = [
     Case(65, 133, 1, (14, 14), (5, 5), stride=(2, 2), padding=(2, 2)),  # odd channels
 ]
 
+# Large windows in 16 bit with the batch as rows of matrices; much for a CPU.
+SWEEPS = [
+    Case(19, 3, 1, (28, 28), (29, 29), padding=(14, 14)),  # all diagonals; images left over
+    Case(9, 3, 1, (56, 56), (31, 31), padding=(15, 15)),  # two parts of columns, rows in pairs
+    Case(19, 3, 1, (56, 56), (51, 5), padding=(25, 2)),  # octets that begin 4 columns to the left
+    Case(33, 4, 1, (20, 28), (29, 5), padding=(14, 2)),
+    Case(9, 5, 1, (42, 52), (25, 5), padding=(12, 2)),  # half a strip, half vectors
+    Case(24, 3, 1, (13, 32), (13, 17), padding=(5, 8)),  # several warps to a group of taps
+    Case(17, 3, 1, (6, 28), (29, 9), padding=(20, 4)),  # strips that meet few rows
+    Case(9, 3, 1, (24, 26), (11, 9), padding=(5, 4)),  # no half vectors: the weight's by bands
+    Case(33, 4, 1, (56, 56), (7, 7), padding=(3, 3)),
+    Case(17, 5, 1, (28, 28), (5, 5), padding=(2, 2)),
+]
+
 
 CUDA = ["cuda"] if torch.cuda.is_available() else []
 
@@ -113,7 +127,7 @@ def on_devices(sizes: list[Case], patches: list[Case]) -> list[tuple[Case, str]]
 SPOILT = [
     *((*pair, dtype) for dtype in HALVES for pair in on_devices(SIZES[:12:2], PATCHES[::5])),
     *((*pair, torch.float32) for pair in on_devices([], LANES + LANE_PLANES)),
-    *((*pair, dtype) for dtype in HALVES for pair in on_devices([], LANE_PLANES[-3:])),
+    *((*pair, dtype) for dtype in HALVES for pair in on_devices([], LANE_PLANES[-3:] + SWEEPS)),
 ]
 
 
@@ -125,7 +139,7 @@ def results(case: Case, inputs: Inputs, grad: Tensor) -> list[Tensor]:
 
 @pytest.mark.parametrize("dtype", [torch.float32, *HALVES], ids=str)
 @pytest.mark.parametrize(
-    ("case", "device"), on_devices(SIZES, PATCHES + LANES + LANE_PLANES), ids=str
+    ("case", "device"), on_devices(SIZES, PATCHES + LANES + LANE_PLANES + SWEEPS), ids=str
 )
 def test_every_tile_matches_the_float64_reference(
     case: Case, dtype: torch.dtype, device: str
