@@ -14,6 +14,17 @@ namespace {
 // Vectors of channels that a task of channels last works on, so that it reads memory by half
 // kilobytes and its pixels stay in the first-level cache.
 constexpr int64_t kVectorsPerTask = 8;
+// Where both tensors are larger than a second-level cache, and windows or planes are small, a task does a
+// row, or some of together kRowPixels, by all of its vectors, which are then more, before the next rows: with
+// many channels each pixel is on a page of memory of its own, in a vector of 7 x 7 planes 98. fp32, one
+// thread, N=16: 960@7 k3 477 -> 383 us, 1152@7 k5 974 -> 793, 672@14 k5s2 885 -> 767, 384@14 k3 624 -> 557,
+// 96@112 k3s2 8,827 -> 7,153. Sums are then loaded and stored for each row: slower in cache (960@7 N=1 30
+// and 34) and where a window has much to do (240@28 k5 N=16 1,790 and 1,940, 192@28 k7 2,780 and 3,430).
+constexpr int64_t kRowPixels = 14;
+constexpr int64_t kVectorsPerRow = 10;
+constexpr int64_t kRowBytes = 2 << 20; // of both tensors
+constexpr int64_t kRowTaps = 9;
+constexpr int64_t kRowPlane = 49;
 // From so many taps on, the pixels of a vector of channels are copied next to each other first. fp32,
 // one thread of AVX2: 128@56 k31 29.1 -> 19.3 ms, 512@14 k27 5.2 -> 4.3, 1024@7 k13 1.62 -> 1.46; windows
 // of 7 within a tenth of what they were, of 5 up to a fifth slower.
@@ -24,10 +35,7 @@ class PixelGradWeight {
   using acc_t = opmath_type<scalar_t>;
   using Vec = Vectorized<acc_t>;
   static constexpr int64_t kLanes = Vec::size();
-  // Vectors of channels in the two neighbouring cache lines that are asked for at once: memory delivers
-  // pairs twice as fast as every other line (25 GB/s instead of 12).
-  static constexpr int64_t kVectorsAhead =
-      2 * kCacheLine / (kLanes * static_cast<int64_t>(sizeof(scalar_t)));
+  static constexpr int64_t kVectorsAhead = Products<scalar_t>::kPairVectors;
 
  public:
   explicit PixelGradWeight(const GradWeightCall<scalar_t>& call)
@@ -40,15 +48,15 @@ class PixelGradWeight {
         std::min(p.output_height, std::max<int64_t>(1, kTermsPerLane / p.output_width));
     const int64_t image_segments = ceil_div(p.output_height, segment_rows);
     const int64_t segments = p.batch * image_segments;
-    const int64_t part = kVectorsPerTask * kLanes;
+    const int64_t vectors = is_by_rows() ? kVectorsPerRow : kVectorsPerTask;
+    const int64_t part = vectors * kLanes;
     const int64_t parts = ceil_div(p.channels, part);
     const int64_t chunks = chunk_count(segments, parts);
     PartialSums partial(chunks, p);
     const auto grain = grain_of(
-        ceil_div(segments, chunks) * segment_rows * p.output_width * p.kernel_size() *
-        kVectorsPerTask * kLanes);
+        ceil_div(segments, chunks) * segment_rows * p.output_width * p.kernel_size() * part);
     at::parallel_for(0, parts * chunks, grain, [&](int64_t begin, int64_t end) {
-      PixelScratch scratch(*this, segment_rows);
+      PixelScratch scratch(*this, segment_rows, is_by_rows() ? vectors : 1);
       for (const auto task : c10::irange(begin, end)) {
         const int64_t chunk = task / parts;
         const int64_t first = task % parts * part;
@@ -98,7 +106,7 @@ class PixelGradWeight {
           if (plane + p.channels + lanes <= p.batch * p.channels) { // the next image's
             ask_for_planes(plane + p.channels, lanes, rows);
           }
-          run_rows(rows, 0, kLanes, {0, 0}, sums.data());
+          run_rows(rows, {0, 0, 0, 1, kLanes}, {0, 0}, sums.data());
           terms += output_size;
           if (terms >= kTermsPerLane) {
             flush_lanes(channel, lanes, sums.data(), chunk, partial);
@@ -147,11 +155,11 @@ class PixelGradWeight {
   // One thread's sums, and with large windows the pixels of a vector of channels without what lies
   // between them.
   struct PixelScratch {
-    PixelScratch(const PixelGradWeight& pass, int64_t rows)
+    PixelScratch(const PixelGradWeight& pass, int64_t rows, int64_t vectors)
         : packed(pass.call_.p.kernel_size() >= kPackedTaps),
           input(packed ? pass.input_reach(rows) * pass.call_.p.input_width * kLanes : 0),
           grad(packed ? rows * pass.call_.p.output_width * kLanes : 0),
-          sums((pass.call_.p.kernel_size() + 1) * kLanes) {}
+          sums(pass.sums_of_vector() * vectors) {}
     bool packed;
     AlignedBuffer<acc_t> input;
     AlignedBuffer<acc_t> grad;
@@ -168,6 +176,27 @@ class PixelGradWeight {
     Range channels;
   };
 
+  // What of some rows is worked on.
+  struct Place {
+    int64_t input; // values from where the rows were planned to the first vector's
+    int64_t grad;
+    int64_t vector; // the first one's number in a pair of cache lines; of several it is 0
+    int64_t vectors;
+    int64_t lanes; // of each
+  };
+
+  bool is_by_rows() const {
+    const Params& p = call_.p;
+    const int64_t pixels = p.input_height * p.input_width + p.output_height * p.output_width;
+    const int64_t bytes = p.batch * pixels * p.channels * static_cast<int64_t>(sizeof(scalar_t));
+    return bytes > kRowBytes && p.kernel_size() < kPackedTaps &&
+        (p.kernel_size() <= kRowTaps || p.output_height * p.output_width <= kRowPlane);
+  }
+
+  int64_t sums_of_vector() const {
+    return (call_.p.kernel_size() + 1) * kLanes;
+  }
+
   // Has the products of most rows ask for planes that will be transposed.
   void ask_for_planes(int64_t plane, int64_t count, RowPlan<acc_t>& plan) const {
     const Params& p = call_.p;
@@ -181,7 +210,7 @@ class PixelGradWeight {
           return one.products.repeats < other.products.repeats;
         });
     if (most != plan.works.end()) {
-      most->products.ahead =
+      most->products.ahead[0] =
           spread(slice(call_.input, p.input_height * p.input_width), 0, 1, most->products);
       most->products.also_ahead =
           spread(slice(call_.grad, p.output_height * p.output_width), 0, 1, most->products);
@@ -218,16 +247,21 @@ class PixelGradWeight {
     }
   }
 
-  // A segment's pixels from `channel` on.
-  PixelView<scalar_t> image_view(int64_t image, int64_t channel) const {
+  // The first image's pixels.
+  PixelView<scalar_t> image_view() const {
+    return {call_.input, call_.grad, call_.p.channels, 0, 0, Lines::kFar};
+  }
+
+  // From the first image's pixels to those of `image` from a vector of channels on.
+  Place place_of(int64_t image, int64_t channel, int64_t vector, int64_t vectors, int64_t lanes)
+      const {
     const Params& p = call_.p;
     return {
-        call_.input + image * p.input_height * p.input_width * p.channels + channel,
-        call_.grad + image * p.output_height * p.output_width * p.channels + channel,
-        p.channels,
-        0,
-        0,
-        Lines::kFar};
+        image * p.input_height * p.input_width * p.channels + channel,
+        image * p.output_height * p.output_width * p.channels + channel,
+        vector,
+        vectors,
+        lanes};
   }
 
   // The pixels of a vector of channels that some rows need, next to each other.
@@ -242,24 +276,20 @@ class PixelGradWeight {
         Lines::kNear};
   }
 
-  void pack_rows(
-      const PixelView<scalar_t>& image,
-      Range rows,
-      int64_t lanes,
-      const PixelScratch& scratch) const {
+  void pack_rows(const Place& place, Range rows, const PixelScratch& scratch) const {
     const Params& p = call_.p;
     const Range met = input_rows(rows);
     pack_pixels(
-        image.input + met.begin * p.input_width * p.channels,
+        call_.input + place.input + met.begin * p.input_width * p.channels,
         met.size() * p.input_width,
         p.channels,
-        lanes,
+        place.lanes,
         scratch.input.data());
     pack_pixels(
-        image.grad + rows.begin * p.output_width * p.channels,
+        call_.grad + place.grad + rows.begin * p.output_width * p.channels,
         rows.size() * p.output_width,
         p.channels,
-        lanes,
+        place.lanes,
         scratch.grad.data());
   }
 
@@ -300,34 +330,86 @@ class PixelGradWeight {
       PartialSums& partial) {
     constexpr bool kPacked = kPixels == Pixels::kPacked;
     const int64_t image_segments = ceil_div(call_.p.output_height, work.segment_rows);
-    const auto image_of = [&](int64_t segment, int64_t channel) {
-      return image_view(segment / image_segments, channel);
-    };
     const auto rows_of = [&](int64_t segment) -> Range {
       const int64_t row = segment % image_segments * work.segment_rows;
       return {row, std::min(row + work.segment_rows, call_.p.output_height)};
     };
+    const bool by_rows = !kPacked && is_by_rows();
+    const int64_t rows_at_once =
+        by_rows ? std::max<int64_t>(1, kRowPixels / call_.p.output_width) : work.segment_rows;
+    // Whole images have one plan.
+    const int64_t planned = image_segments == 1 ? 1 : work.segments.size();
     c10::SmallVector<RowPlan<std::conditional_t<kPacked, acc_t, scalar_t>>, 8> plans;
-    for (const auto segment : c10::irange(work.segments.begin, work.segments.end)) {
-      if constexpr (kPacked) {
-        plans.push_back(plan_rows(packed_view(rows_of(segment), scratch), rows_of(segment)));
-      } else {
-        plans.push_back(plan_rows(image_of(segment, work.channels.begin), rows_of(segment)));
+    for (const auto i : c10::irange(planned)) {
+      const Range rows = rows_of(work.segments.begin + i);
+      for (int64_t row = rows.begin; row < rows.end; row += rows_at_once) {
+        const Range some{row, std::min(row + rows_at_once, rows.end)};
+        if constexpr (kPacked) {
+          plans.push_back(plan_rows(packed_view(rows, scratch), some));
+        } else {
+          plans.push_back(plan_rows(image_view(), some));
+        }
       }
+    }
+    if (by_rows) {
+      if constexpr (!kPacked) {
+        sum_rows(work, plans, image_segments, rows_at_once, scratch.sums.data());
+      }
+      for (int64_t c = work.channels.begin; c < work.channels.end; c += kLanes) {
+        acc_t* const sums =
+            scratch.sums.data() + (c - work.channels.begin) / kLanes * sums_of_vector();
+        flush_lanes(c, std::min(kLanes, work.channels.end - c), sums, chunk, partial);
+      }
+      return;
     }
     for (int64_t c = work.channels.begin; c < work.channels.end; c += kLanes) {
       const int64_t lanes = std::min(kLanes, work.channels.end - c);
+      const int64_t vector = (c - work.channels.begin) / kLanes % kVectorsAhead;
       const Distances next = distances(work, c - work.channels.begin, image_segments);
-      for (const auto i : c10::irange(plans.size())) {
+      for (const auto segment : c10::irange(work.segments.begin, work.segments.end)) {
+        const auto& plan = plans[(segment - work.segments.begin) % planned];
+        const Place place = place_of(segment / image_segments, c, vector, 1, lanes);
         if constexpr (kPacked) {
-          const int64_t segment = work.segments.begin + static_cast<int64_t>(i);
-          pack_rows(image_of(segment, c), rows_of(segment), lanes, scratch);
-          run_rows(plans[i], 0, kLanes, {0, 0}, scratch.sums.data());
+          pack_rows(place, rows_of(segment), scratch);
+          run_rows(plan, {0, 0, 0, 1, lanes}, {0, 0}, scratch.sums.data());
         } else {
-          run_rows(plans[i], c - work.channels.begin, lanes, next, scratch.sums.data());
+          run_rows(plan, place, next, scratch.sums.data());
         }
       }
       flush_lanes(c, lanes, scratch.sums.data(), chunk, partial);
+    }
+  }
+
+  // Some rows of all vectors after the other; what is asked for are those that come next.
+  void sum_rows(
+      const SegmentWork& work,
+      ArrayRef<RowPlan<scalar_t>> plans,
+      int64_t image_segments,
+      int64_t rows_at_once,
+      acc_t* sums) {
+    const Params& p = call_.p;
+    const Distances next{
+        rows_at_once * p.stride_height * p.input_width * p.channels,
+        rows_at_once * p.output_width * p.channels};
+    const int64_t whole = work.channels.size() / kLanes;
+    const int64_t lanes = work.channels.size() - whole * kLanes; // of a last vector
+    // Segments that are not whole images are one at a time.
+    const Range images{
+        work.segments.begin / image_segments, (work.segments.end - 1) / image_segments + 1};
+    for (const auto image : c10::irange(images.begin, images.end)) {
+      for (const auto& plan : plans) {
+        const int64_t channel = work.channels.begin;
+        if (whole > 0) {
+          run_rows(plan, place_of(image, channel, 0, whole, kLanes), next, sums);
+        }
+        if (lanes > 0) {
+          run_rows(
+              plan,
+              place_of(image, channel + whole * kLanes, 0, 1, lanes),
+              {0, 0},
+              sums + whole * sums_of_vector());
+        }
+      }
     }
   }
 
@@ -356,64 +438,66 @@ class PixelGradWeight {
     return plan;
   }
 
-  // Adds the products of some rows to one vector for each tap and one for the bias: of the channels
-  // from `channel` of the view on.
+  // Adds the products of some rows to one vector for each tap and one for the bias, for each of some
+  // vectors of channels.
   template <typename stored_t>
-  void run_rows(
-      const RowPlan<stored_t>& plan,
-      int64_t channel,
-      int64_t lanes,
-      Distances next,
-      acc_t* sums) const {
+  void run_rows(const RowPlan<stored_t>& plan, const Place& place, Distances next, acc_t* sums)
+      const {
     for (const auto& work : plan.works) {
       Products<stored_t> products = work.products;
       products.sums = sums + work.sums;
-      products.input += channel;
-      products.grad += channel;
+      products.input += place.input;
+      products.grad += place.grad;
       products.offsets = work.offsets.data();
-      products.lanes = lanes;
+      products.lanes = place.lanes;
+      products.vectors = place.vectors;
+      products.vector_sums = sums_of_vector();
       if (next.input != 0) {
-        look_ahead(work, channel / kLanes % kVectorsAhead, next, products);
+        for (const auto v : c10::irange(std::min(place.vectors, kVectorsAhead))) {
+          look_ahead(work, place.vector, v, next, products);
+        }
       }
-      (lanes == kLanes ? work.add_all : work.add_some)(products);
+      (place.lanes == kLanes ? work.add_all : work.add_some)(products);
     }
     // Last, as the products ask for what they need and this does not: 960@7 k3 N=16 498 us and 440.
-    if (call_.grad_bias) {
+    for (int64_t v = 0; call_.grad_bias && v < place.vectors; ++v) {
       add_values(
-          plan.grad + channel,
+          plan.grad + place.grad + v * kLanes,
           plan.pitch,
           plan.pixels,
-          sums + call_.p.kernel_size() * kLanes,
-          lanes);
+          sums + (v + 1) * sums_of_vector() - kLanes,
+          place.lanes);
     }
   }
 
   // Shares what a block's vectors ask for among the first two of them: one input row or, with a stride,
-  // two that no row before has met, and the row of grad_output.
+  // two that no row before has met, and the row of grad_output. The products begin with vector `first` of
+  // a block; `v` is counted from there.
   template <typename stored_t>
   void look_ahead(
       const RowWork<stored_t>& work,
-      int64_t vector,
+      int64_t first,
+      int64_t v,
       Distances next,
       Products<stored_t>& products) const {
+    const int64_t vector = first + v;
     const bool two_rows = call_.p.stride_height > 1 && work.cross_taps > 1;
-    const auto steps = [](const stored_t* first, int64_t step, int64_t repeat_step) -> Ahead {
+    const auto steps = [](const stored_t* from, int64_t step, int64_t repeat_step) -> Ahead {
       constexpr int64_t kBytes = sizeof(stored_t);
-      return {first, step * kBytes, repeat_step * kBytes};
+      return {from, step * kBytes, repeat_step * kBytes};
     };
     const auto grads = steps(
-        products.grad + next.grad - vector * kLanes, products.grad_step, products.grad_repeat_step);
+        products.grad + next.grad - first * kLanes, products.grad_step, products.grad_repeat_step);
     if (vector == 0 || (vector == 1 && two_rows)) {
-      products.ahead = steps(
-          products.input + next.input + work.offsets[work.cross_taps - 1 - vector] -
-              vector * kLanes,
+      products.ahead[v] = steps(
+          products.input + next.input + work.offsets[work.cross_taps - 1 - vector] - first * kLanes,
           products.input_step,
           products.input_repeat_step);
       if (vector == 0 && two_rows && work.first_of_rows) {
         products.also_ahead = grads;
       }
     } else if (vector == 1) {
-      products.ahead = grads;
+      products.ahead[v] = grads;
     }
   }
 

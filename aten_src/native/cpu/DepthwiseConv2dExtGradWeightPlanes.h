@@ -193,7 +193,7 @@ class PlaneGradWeight {
         work.input = scratch.input.data() + (source - lowest) * columns_.pitch() + begin * kLanes;
         work.grad = scratch.grad.data() + phase * grad_pitch_ + begin * kLanes;
         // The first groups of rows share the slices, the others ask for nothing.
-        work.ahead = spread(next.input, part, height_.groups(), work);
+        work.ahead[0] = spread(next.input, part, height_.groups(), work);
         work.also_ahead = spread(next.grad, part, height_.groups(), work);
         ++part;
         product_function<acc_t, Lanes::kAll>(group.count, cross)(work);

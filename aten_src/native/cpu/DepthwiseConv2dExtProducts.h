@@ -46,6 +46,10 @@ struct Ahead {
 template <typename scalar_t>
 struct Products {
   using acc_t = opmath_type<scalar_t>;
+  // Vectors in two neighbouring cache lines, which memory delivers twice as fast together as every other
+  // line alone (25 GB/s instead of 12).
+  static constexpr int64_t kPairVectors =
+      2 * kCacheLine / (Vectorized<acc_t>::size() * static_cast<int64_t>(sizeof(scalar_t)));
   acc_t* sums; // one vector for each pair of taps
   int64_t tap_step; // of sums, between taps of the group
   int64_t cross_step; // of sums, between taps of the other dimension
@@ -61,9 +65,12 @@ struct Products {
   int64_t repeats; // lines of the same form, one after the other
   int64_t input_repeat_step;
   int64_t grad_repeat_step;
-  Ahead ahead; // of null, nothing
-  Ahead also_ahead;
   int64_t lanes; // in use
+  // Neighbouring vectors of lanes, one after the other, and from one's sums to the next one's.
+  int64_t vectors = 1;
+  int64_t vector_sums = 0;
+  std::array<Ahead, kPairVectors> ahead; // by each of a pair of cache lines; of null, nothing
+  Ahead also_ahead; // by the first of them
 };
 
 // Whole vectors, or a part of one.
@@ -80,15 +87,15 @@ struct ProductSums {
   Vec sums[kTaps * kCross];
   Vec grads[kTaps]; // of the positions j, j - 1, ...: each is loaded once and moved on
 
-  explicit C10_ALWAYS_INLINE ProductSums(const Products<scalar_t>& p)
-      : ProductSums(p, Sums(), Taps()) {}
+  explicit C10_ALWAYS_INLINE ProductSums(const Products<scalar_t>& p, const acc_t* values)
+      : ProductSums(p, values, Sums(), Taps()) {}
 
   static C10_ALWAYS_INLINE Vec load(const scalar_t* source, const Products<scalar_t>& p) {
     return kLanes == Lanes::kAll ? load_lanes(source) : load_lanes(source, p.lanes);
   }
 
-  static C10_ALWAYS_INLINE acc_t* sum_at(const Products<scalar_t>& p, int n) {
-    return p.sums + n / kCross * p.tap_step + n % kCross * p.cross_step;
+  static C10_ALWAYS_INLINE int64_t sum_at(const Products<scalar_t>& p, int n) {
+    return n / kCross * p.tap_step + n % kCross * p.cross_step;
   }
 
   // Members that begin as something: arrays of vectors without a value are zeroed by a loop, and GCC 12
@@ -96,15 +103,17 @@ struct ProductSums {
   template <int... n, int... i>
   C10_ALWAYS_INLINE ProductSums(
       const Products<scalar_t>& p,
+      const acc_t* values,
       std::integer_sequence<int, n...> /*sums*/,
       std::integer_sequence<int, i...> /*taps*/)
-      : sums{Vec::loadu(sum_at(p, n))...}, grads{(void(i), Vec(acc_t(0)))...} {}
+      : sums{Vec::loadu(values + sum_at(p, n))...}, grads{(void(i), Vec(acc_t(0)))...} {}
 
   template <int... n>
   C10_ALWAYS_INLINE void store_sums(
       const Products<scalar_t>& p,
+      acc_t* values,
       std::integer_sequence<int, n...> /*sums*/) const {
-    (sums[n].store(sum_at(p, n)), ...);
+    (sums[n].store(values + sum_at(p, n)), ...);
   }
 
   // The gradient at a position; no position, no gradient.
@@ -159,37 +168,46 @@ C10_ALWAYS_INLINE void ask_for(const char* lines) {
 
 template <typename scalar_t, Lanes kLanes, int kTaps, int kCross>
 void add_products(const Products<scalar_t>& p) {
-  ProductSums<scalar_t, kLanes, kTaps, kCross> sums(p);
+  using Vec = Vectorized<opmath_type<scalar_t>>;
+  constexpr int64_t kPair = Products<scalar_t>::kPairVectors;
   const int64_t positions_end = std::min(p.positions, p.last);
-  for (int64_t repeat = 0; repeat < p.repeats; ++repeat) {
-    const scalar_t* const input = p.input + repeat * p.input_repeat_step;
-    const scalar_t* const grad = p.grad + repeat * p.grad_repeat_step;
-    const char* const ahead = first_ahead(p.ahead, repeat);
-    const char* const also_ahead = first_ahead(p.also_ahead, repeat);
-    sums.load_grads(grad, p, typename decltype(sums)::Taps());
-    int64_t j = p.first;
-    for (; j < positions_end; ++j) {
-      if (p.ahead.first) {
-        ask_for(ahead + j * p.ahead.step);
+  for (int64_t v = 0; v < p.vectors; ++v) {
+    const int64_t lane = v * Vec::size();
+    const Ahead of_vector = p.ahead[v % kPair];
+    const bool also = v % kPair == 0 && p.also_ahead.first;
+    const int64_t pair = v / kPair * 2 * kCacheLine;
+    auto* const values = p.sums + v * p.vector_sums;
+    ProductSums<scalar_t, kLanes, kTaps, kCross> sums(p, values);
+    for (int64_t repeat = 0; repeat < p.repeats; ++repeat) {
+      const scalar_t* const input = p.input + lane + repeat * p.input_repeat_step;
+      const scalar_t* const grad = p.grad + lane + repeat * p.grad_repeat_step;
+      const char* const ahead = first_ahead(of_vector, repeat) + pair;
+      const char* const also_ahead = first_ahead(p.also_ahead, repeat) + pair;
+      sums.load_grads(grad, p, typename decltype(sums)::Taps());
+      int64_t j = p.first;
+      for (; j < positions_end; ++j) {
+        if (of_vector.first) {
+          ask_for(ahead + j * of_vector.step);
+        }
+        if (also) {
+          ask_for(also_ahead + j * p.also_ahead.step);
+        }
+        sums.step(
+            input + j * p.input_step,
+            sums.load(grad + j * p.grad_step, p),
+            p,
+            typename decltype(sums)::Cross());
       }
-      if (p.also_ahead.first) {
-        ask_for(also_ahead + j * p.also_ahead.step);
+      for (; j < p.last; ++j) {
+        sums.step(
+            input + j * p.input_step,
+            Vectorized<opmath_type<scalar_t>>(0),
+            p,
+            typename decltype(sums)::Cross());
       }
-      sums.step(
-          input + j * p.input_step,
-          sums.load(grad + j * p.grad_step, p),
-          p,
-          typename decltype(sums)::Cross());
     }
-    for (; j < p.last; ++j) {
-      sums.step(
-          input + j * p.input_step,
-          Vectorized<opmath_type<scalar_t>>(0),
-          p,
-          typename decltype(sums)::Cross());
-    }
+    sums.store_sums(p, values, typename decltype(sums)::Sums());
   }
-  sums.store_sums(p, typename decltype(sums)::Sums());
 }
 
 template <typename scalar_t>
