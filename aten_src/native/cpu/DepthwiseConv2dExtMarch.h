@@ -105,8 +105,9 @@ class March {
 
   template <int... v>
   C10_ALWAYS_INLINE void load_start(std::integer_sequence<int, v...> /*scales*/) {
-    ((start_[v] = kWeights == Weights::kOfLane ? Vec::loadu(t_.start + at_.lane + v * Vec::size())
-                                               : Vec(*t_.start)),
+    ((start_[v] = kWeights == Weights::kOfLane
+          ? Vec::loadu(t_.start + start_of<acc_t>(at_) + v * Vec::size())
+          : Vec(*t_.start)),
      ...);
   }
 
@@ -149,8 +150,8 @@ class March {
   C10_ALWAYS_INLINE void add_cross(
       const scalar_t* source,
       std::integer_sequence<int, kTap...> /*taps*/) {
-    const Vec first = load_lanes(source);
-    const Vec second = kVectors > 1 ? load_lanes(source + vector_step()) : first;
+    const Vec first = kVectors > 1 ? load_of_two(source, 0, 0) : load_lanes(source);
+    const Vec second = kVectors > 1 ? load_of_two(source, 1, vector_step()) : first;
     (multiply<kCross, kTap>(first, second), ...);
   }
 

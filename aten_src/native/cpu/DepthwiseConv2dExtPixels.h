@@ -53,13 +53,18 @@ class ArithmeticValues {
   AlignedBuffer<acc_t> converted_;
 };
 
+// Whether results are taken by tiles of many, of one vector.
+inline bool are_tiles_of_many(const Params& p, const Dimension& width) {
+  return p.kernel_size() >= kManyTaps && width.results_of(0) > 2 * kTileRows;
+}
+
 // Weight and bias of all channels. The weights of a vector of channels follow each other tap by tap: as
 // [kH][kW][C] they would lie a multiple of some hundred bytes apart, which for 384, 768 or 1,024 channels
 // are a few places of a first-level cache alone.
 template <typename acc_t>
 struct LaneWeights {
   AlignedBuffer<acc_t> taps; // [vectors of channels][kH][kW][lanes]
-  AlignedBuffer<acc_t> start; // [channels]
+  AlignedBuffer<acc_t> start; // [vectors of channels][lanes]
 };
 
 template <typename scalar_t>
@@ -67,6 +72,7 @@ LaneWeights<opmath_type<scalar_t>> lane_weights(
     const TensorBase& weight,
     const TensorBase& bias,
     const Params& p,
+    const Dimension& width,
     LastVector last) {
   using acc_t = opmath_type<scalar_t>;
   constexpr int64_t kLanes = Vectorized<acc_t>::size();
@@ -74,10 +80,18 @@ LaneWeights<opmath_type<scalar_t>> lane_weights(
   const int64_t vectors = ceil_div(p.channels, kLanes);
   LaneWeights<acc_t> result{
       AlignedBuffer<acc_t>(vectors * size * kLanes), AlignedBuffer<acc_t>(vectors * kLanes)};
+  const bool even_and_odd =
+      kEvenAndOdd<scalar_t> && last == LastVector::kOfLast && !are_tiles_of_many(p, width);
   const ArithmeticValues<scalar_t> values(weight.const_data_ptr<scalar_t>(), p.channels * size);
+  const scalar_t* const biases = bias.defined() ? bias.const_data_ptr<scalar_t>() : nullptr;
   for (const auto i : c10::irange(vectors)) {
     int64_t first = i * kLanes;
-    if (last == LastVector::kOfLast) {
+    int64_t step = 1; // from lane to lane
+    const int64_t pair = i / 2 * 2;
+    if (even_and_odd && (pair + 2) * kLanes <= p.channels) {
+      first = pair * kLanes + i - pair;
+      step = 2;
+    } else if (last == LastVector::kOfLast) {
       first = std::clamp<int64_t>(p.channels - kLanes, 0, first);
     }
     const int64_t count = std::min(kLanes, p.channels - first);
@@ -85,12 +99,12 @@ LaneWeights<opmath_type<scalar_t>> lane_weights(
         values.data() + first * size,
         count,
         size,
-        size,
+        step * size,
         result.taps.data() + i * size * kLanes,
         kLanes);
-  }
-  if (bias.defined()) {
-    std::copy_n(bias.const_data_ptr<scalar_t>(), p.channels, result.start.data());
+    for (int64_t lane = 0; biases && lane < count; ++lane) {
+      result.start.data()[i * kLanes + lane] = biases[first + lane * step];
+    }
   }
   return result;
 }
@@ -109,7 +123,8 @@ class PixelRows {
         taps_(p.kernel_size()),
         row_weights_(p.kernel_width * kLanes),
         pitch_(pitch),
-        kernel_rows_(height_, p.kernel_height) {
+        kernel_rows_(height_, p.kernel_height),
+        many_(are_tiles_of_many(p, width_)) {
     const TapGroups taps(width_, kMaxTaps);
     for (const auto phase : c10::irange(width_.phases())) {
       add_phase(phase, taps.of_phase(phase), pitch);
@@ -175,7 +190,7 @@ class PixelRows {
     auto function = tiles_function<scalar_t, Weights::kOfLane>(groups_.data() + first, count);
     if (channels < kLanes) {
       function = &tiles_of_few_lanes<scalar_t, Weights::kOfLane>;
-    } else if (taps_ >= kManyTaps && results > 2 * kTileRows) {
+    } else if (many_) {
       function = &tiles_of_many_taps<scalar_t>;
     }
     phases_.push_back({results, first, count, function});
@@ -204,6 +219,7 @@ class PixelRows {
   int64_t row_weights_; // from one kernel row's to the next
   int64_t pitch_;
   TapGroups kernel_rows_;
+  bool many_; // results a tile
   c10::SmallVector<Phase, 4> phases_; // of a row's results
   c10::SmallVector<TileGroup, 4> groups_;
   c10::SmallVector<CrossTap, 32> cross_; // of the row at work
@@ -223,15 +239,15 @@ struct PixelOperands {
       LastVector last)
       : results(result.mutable_data_ptr<scalar_t>()),
         sources(source.const_data_ptr<scalar_t>()),
-        weights(lane_weights<scalar_t>(weight, bias, p, last)),
         height(height_of(p, direction)),
-        width(width_of(p, direction)) {}
+        width(width_of(p, direction)),
+        weights(lane_weights<scalar_t>(weight, bias, p, width, last)) {}
 
   scalar_t* results;
   const scalar_t* sources;
-  LaneWeights<opmath_type<scalar_t>> weights;
   Dimension height;
   Dimension width;
+  LaneWeights<opmath_type<scalar_t>> weights;
 };
 
 // Rows of a source that is larger than this, two second-level caches, are asked for one row of results

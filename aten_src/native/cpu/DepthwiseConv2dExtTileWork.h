@@ -69,7 +69,7 @@ struct Tiles {
   int64_t group_count;
   const acc_t* weights;
   int64_t block_step; // from a vector of lanes' weights to the next one's
-  const acc_t* start; // what sums begin with, by lane where each has its own weights
+  const acc_t* start; // what sums begin with; of lanes with their own weights as start_of says
   // Addresses of what later lines will read: asked for while these are computed, a part with each tile.
   Range ahead;
   bool stream; // results past the caches; whole cache lines of them, but for parts of a vector
@@ -82,6 +82,12 @@ struct TilePlace {
   int64_t vector_step; // of two that overlap
   int64_t weights; // where those of its lanes begin
 };
+
+// What sums begin with lies by whole vectors, as the weights do; the last may overlap the one before.
+template <typename acc_t>
+C10_ALWAYS_INLINE int64_t start_of(TilePlace at) {
+  return round_up(at.lane, Vectorized<acc_t>::size());
+}
 
 // Beside one vector or two: what kVectors may be.
 constexpr int kPartOfVector = 0;

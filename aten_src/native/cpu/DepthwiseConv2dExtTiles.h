@@ -32,8 +32,11 @@ struct TileSums {
 
   static C10_ALWAYS_INLINE Vec
   load(const scalar_t* source, int v, const Tiles<scalar_t>& t, TilePlace at) {
+    if constexpr (kCount == 2) {
+      return load_of_two(source, v, vector_step(at));
+    }
     return kVectors == kPartOfVector ? load_lanes(source, t.last_lane - t.first_lane)
-                                     : load_lanes(source + v * vector_step(at));
+                                     : load_lanes(source);
   }
 
   static C10_ALWAYS_INLINE Vec weight(const acc_t* weights, int v, const Tiles<scalar_t>& t) {
@@ -44,7 +47,7 @@ struct TileSums {
     DEPTHWISE_UNROLL for (int r = 0; r < kRows; ++r) {
       DEPTHWISE_UNROLL for (int v = 0; v < kCount; ++v) {
         sums[r][v] = kWeights == Weights::kOfLane
-            ? Vec::loadu(t.start + at.lane + v * vector_step(at))
+            ? Vec::loadu(t.start + start_of<acc_t>(at) + v * Vec::size())
             : Vec(*t.start);
       }
     }
