@@ -48,6 +48,17 @@ SIZES = [
     Case(2, 37, 1, (17, 23), (11, 11), padding=(5, 5)),
     Case(2, 35, 1, (30, 41), (13, 15), stride=(1, 2), padding=(6, 7)),
     Case(1, 48, 1, (40, 40), (11, 13), padding=(10, 18), dilation=(2, 3)),
+    # The CPU's rows that a vector holds, or two of: all lanes, a plane left over
+    Case(3, 5, 1, (9, 16), (5, 5), padding=(4, 1)),
+    Case(3, 5, 1, (13, 11), (7, 7), padding=(0, 5)),
+    Case(3, 5, 1, (6, 8), (3, 3), padding=(1, 1)),
+    Case(3, 7, 1, (2, 5), (3, 3), padding=(3, 2)),
+]
+# Results that the CPU's kernels of planes store past the caches, not those of one image.
+STREAMED = [
+    Case(3, 41, 1, (299, 301), (3, 3), padding=(1, 1)),  # rows, planes, strips: no whole lines
+    Case(3, 41, 1, (301, 299), (5, 5), stride=(2, 2), padding=(2, 2)),  # grad_input of all phases
+    Case(3, 20, 2, (301, 297), (3, 3), padding=(2, 2), dilation=(2, 2)),
 ]
 # Enough elements for CUDA's patches to be taken, which are 7 x 7 or 14 x 7; much for a CPU.
 PATCHES = [
@@ -164,6 +175,26 @@ def test_every_tile_matches_the_float64_reference(
             assert_within(mine, reference, magnitude, count)
         for mine, again in zip(first, results(case, inputs, grad), strict=True):
             assert torch.equal(mine, again)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, *HALVES, torch.float64], ids=str)
+@pytest.mark.parametrize("case", STREAMED, ids=str)
+def test_results_past_the_caches_are_those_of_single_images(case: Case, dtype: torch.dtype) -> None:
+    """The same bits, with an infinity in a filter, whose planes are stored otherwise, too."""
+    inputs = make_inputs(case, device="cpu", dtype=dtype)
+    x, w, bias = inputs
+    grad = torch.randn_like(op(*inputs, *case.window))
+    for value in (w[0, 0, 0, 0].item(), math.inf):
+        w.view(-1)[w.numel() // 2] = value
+        expected = torch.cat([op(image, w, bias, *case.window) for image in x.split(1)])
+        assert torch.equal(op(x, w, bias, *case.window).nan_to_num(), expected.nan_to_num())
+        only_input = (True, False, False)
+        parts = [
+            backward(g, image, w, *case.window, only_input)[0]
+            for g, image in zip(grad.split(1), x.split(1), strict=True)
+        ]
+        mine = backward(grad, x, w, *case.window, only_input)[0]
+        assert torch.equal(mine.nan_to_num(), torch.cat(parts).nan_to_num())
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])

@@ -13,6 +13,7 @@
 #include <ATen/core/TensorBase.h>
 #include <ATen/native/DepthwiseConv2dExt.h>
 #include <ATen/native/cpu/DepthwiseConv2dExtGradWeightKernel.h>
+#include <ATen/native/cpu/DepthwiseConv2dExtNarrowPlanes.h>
 #include <ATen/native/cpu/DepthwiseConv2dExtPixels.h>
 #include <ATen/native/cpu/DepthwiseConv2dExtPlanes.h>
 #include <ATen/native/cpu/DepthwiseConv2dExtSmallPlanes.h>
@@ -34,7 +35,15 @@ void run_pass(
   }
   if (p.channels_last) {
     pixel_pass<scalar_t>(result, source, weight, bias, p, direction);
-  } else if (are_small_planes<opmath_type<scalar_t>>(p)) {
+    return;
+  }
+#if defined(CPU_CAPABILITY_AVX512)
+  if (are_narrow_planes<opmath_type<scalar_t>>(p)) {
+    NarrowPlanePass<scalar_t>(result, source, weight, bias, p, direction).run();
+    return;
+  }
+#endif
+  if (are_small_planes<opmath_type<scalar_t>>(p)) {
     small_plane_pass<scalar_t>(result, source, weight, bias, p, direction);
   } else {
     PlanePass<scalar_t>(result, source, weight, bias, p, direction).run();

@@ -74,16 +74,6 @@ class AlignedBuffer {
   std::unique_ptr<T, Free> memory_;
 };
 
-template <typename scalar_t>
-bool all_finite(const scalar_t* values, int64_t count) {
-  // A sum of magnitudes would overflow; 0 * x is NaN for what is not finite, and sums stay NaN.
-  opmath_type<scalar_t> sum = 0;
-  for (const auto i : c10::irange(count)) {
-    sum += opmath_type<scalar_t>(values[i]) * 0;
-  }
-  return sum == 0;
-}
-
 // One vector of the arithmetic type.
 template <typename scalar_t>
 C10_ALWAYS_INLINE Vectorized<opmath_type<scalar_t>> load_lanes(const scalar_t* source) {
@@ -122,6 +112,25 @@ C10_ALWAYS_INLINE Vectorized<opmath_type<scalar_t>> load_lanes(
   } else {
     return std::get<0>(vec::convert_to_float<scalar_t>(stored));
   }
+}
+
+template <typename scalar_t>
+bool all_finite(const scalar_t* values, int64_t count) {
+  using Vec = Vectorized<opmath_type<scalar_t>>;
+  // A sum of magnitudes would overflow; 0 * x is NaN for what is not finite, and sums stay NaN.
+  Vec sum(0);
+  Vec other(0);
+  int64_t i = 0;
+  for (; i + 2 * Vec::size() <= count; i += 2 * Vec::size()) {
+    sum = vec::fmadd(load_lanes(values + i), Vec(0), sum);
+    other = vec::fmadd(load_lanes(values + i + Vec::size()), Vec(0), other);
+  }
+  for (; i < count; i += Vec::size()) {
+    sum =
+        vec::fmadd(load_lanes(values + i, std::min<int64_t>(count - i, Vec::size())), Vec(0), sum);
+  }
+  sum = sum + other;
+  return sum.zero_mask() == (1 << Vec::size()) - 1;
 }
 
 template <typename scalar_t>
@@ -210,6 +219,50 @@ C10_ALWAYS_INLINE void store_vectors(
   }
 }
 
+// Some lanes of a vector of the arithmetic type, a bit each.
+using LaneBits = uint32_t;
+
+#if defined(CPU_CAPABILITY_AVX512)
+// Only these lanes are read or written; the others are zeros, or those of `others`.
+C10_ALWAYS_INLINE Vectorized<float> load_chosen(const float* source, LaneBits lanes) {
+  return _mm512_maskz_loadu_ps(static_cast<__mmask16>(lanes), source);
+}
+C10_ALWAYS_INLINE Vectorized<double> load_chosen(const double* source, LaneBits lanes) {
+  return _mm512_maskz_loadu_pd(static_cast<__mmask8>(lanes), source);
+}
+C10_ALWAYS_INLINE Vectorized<float> load_chosen(
+    const float* source,
+    LaneBits lanes,
+    const Vectorized<float>& others) {
+  return _mm512_mask_loadu_ps(others, static_cast<__mmask16>(lanes), source);
+}
+C10_ALWAYS_INLINE Vectorized<double> load_chosen(
+    const double* source,
+    LaneBits lanes,
+    const Vectorized<double>& others) {
+  return _mm512_mask_loadu_pd(others, static_cast<__mmask8>(lanes), source);
+}
+C10_ALWAYS_INLINE void store_chosen(
+    const Vectorized<float>& values,
+    float* target,
+    LaneBits lanes) {
+  _mm512_mask_storeu_ps(target, static_cast<__mmask16>(lanes), values);
+}
+C10_ALWAYS_INLINE void store_chosen(
+    const Vectorized<double>& values,
+    double* target,
+    LaneBits lanes) {
+  _mm512_mask_storeu_pd(target, static_cast<__mmask8>(lanes), values);
+}
+// The first value in the lower half of the lanes, the second in the upper one.
+C10_ALWAYS_INLINE Vectorized<float> halves_of(float low, float high) {
+  return _mm512_mask_blend_ps(0xff00, _mm512_set1_ps(low), _mm512_set1_ps(high));
+}
+C10_ALWAYS_INLINE Vectorized<double> halves_of(double low, double high) {
+  return _mm512_mask_blend_pd(0xf0, _mm512_set1_pd(low), _mm512_set1_pd(high));
+}
+#endif
+
 // One vector past the caches where the capability has such stores; `target` is a multiple of its bytes.
 template <typename stored_t>
 C10_ALWAYS_INLINE void stream_vector(const Vectorized<stored_t>& values, stored_t* target) {
@@ -261,6 +314,60 @@ inline void finish_stream() {
   _mm_sfence();
 #endif
 }
+
+// Values that follow each other in memory, written past the caches some at a time: whole vectors where
+// vectors are aligned, what is before the first and after the last of them by ordinary stores.
+template <typename T>
+class StreamedRun {
+  using Vec = Vectorized<T>;
+
+ public:
+  // Of up to `most` values at a time.
+  explicit StreamedRun(int64_t most) : buffer_(most + 2 * Vec::size()) {}
+
+  // The next values belong here.
+  void go_to(T* target) {
+    if (target != target_ + end_) {
+      finish();
+      begin_ = end_ = reinterpret_cast<uintptr_t>(target) % sizeof(Vec) / sizeof(T);
+      target_ = target - begin_;
+    }
+  }
+  // Where they are to be put for now.
+  T* place() const {
+    return buffer_.data() + end_;
+  }
+  void add(int64_t count) {
+    end_ += count;
+    if (end_ < Vec::size()) {
+      return;
+    }
+    int64_t i = 0;
+    if (begin_ > 0) {
+      std::copy(buffer_.data() + begin_, buffer_.data() + Vec::size(), target_ + begin_);
+      i = Vec::size();
+      begin_ = 0;
+    }
+    for (; i + Vec::size() <= end_; i += Vec::size()) {
+      stream_vector(Vec::loadu(buffer_.data() + i), target_ + i);
+    }
+    Vec::loadu(buffer_.data() + i).store(buffer_.data());
+    target_ += i;
+    end_ -= i;
+  }
+  void finish() {
+    std::copy(buffer_.data() + begin_, buffer_.data() + end_, target_ + begin_);
+    target_ += end_;
+    begin_ = end_ = 0;
+    finish_stream();
+  }
+
+ private:
+  AlignedBuffer<T> buffer_; // what belongs at target_, aligned, and behind it
+  T* target_ = nullptr;
+  int64_t begin_ = 0; // of the values that are held
+  int64_t end_ = 0;
+};
 
 // By halves, so that the error does not grow with the number of lanes.
 template <typename acc_t>

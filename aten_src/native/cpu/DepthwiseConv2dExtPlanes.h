@@ -5,7 +5,8 @@
 // columns of each residue by themselves. After that every pass with any stride and dilation is the
 // same loop without borders or steps (DepthwiseConv2dExtTiles.h), and the packed rows are in the
 // first- or second-level cache while each is read once for every column tap. Large planes are
-// packed in bands of rows.
+// packed in bands of rows. Results larger than the caches are put together strip by strip and stored past
+// them as one run of memory, whose cache lines rows are no whole numbers of.
 //
 // Zeros beside a row meet finite taps only: a filter with an infinity or a NaN goes through
 // exact_plane, which visits nothing but positions inside the image.
@@ -17,6 +18,7 @@
 #include <ATen/native/cpu/DepthwiseConv2dExtColumns.h>
 #include <ATen/native/cpu/DepthwiseConv2dExtExact.h>
 #include <ATen/native/cpu/DepthwiseConv2dExtGeometry.h>
+#include <ATen/native/cpu/DepthwiseConv2dExtPixels.h>
 #include <ATen/native/cpu/DepthwiseConv2dExtTiles.h>
 
 namespace at::native {
@@ -54,12 +56,17 @@ class PlanePass {
             height_,
             source_planes_ * columns_.pitch() * static_cast<int64_t>(sizeof(acc_t)),
             height_.result_step() * kTileRows)),
+        band_steps_(band_ / height_.result_step()),
         source_rows_(std::min(height_.sources, height_.source_reach(band_))),
         lowest_(height_.first_source(0)),
+        first_band_(reached_rows(lowest_)),
+        finite_(all_finite(weight_, p.output_channels() * p.kernel_size())),
         strip_rows_(strip_rows()),
         direct_(
             std::is_same_v<scalar_t, acc_t> && columns_.result_step == 1 &&
-            columns_.results >= kLanes) {
+            columns_.results >= kLanes),
+        stream_(
+            result.nbytes() > kStreamBytes && (result_planes_ == 1 || band_ >= height_.results)) {
     add_groups();
   }
 
@@ -71,6 +78,7 @@ class PlanePass {
       for (const auto task : c10::irange(begin, end)) {
         run_task(task, scratch);
       }
+      scratch.run.finish();
     });
   }
 
@@ -81,12 +89,14 @@ class PlanePass {
         : packed(pass.source_planes_ * pass.source_rows_ * pass.columns_.pitch()),
           filter(static_cast<int64_t>(pass.filter_order_.size())),
           stage(pass.strip_rows_ * pass.stage_pitch() + 2 * kLanes),
-          row(pass.columns_.sources + 2 * kLanes) {}
+          row(pass.columns_.sources + 2 * kLanes),
+          run(pass.stream_ ? pass.strip_size() : 0) {}
 
     AlignedBuffer<acc_t> packed;
     AlignedBuffer<acc_t> filter;
     AlignedBuffer<acc_t> stage; // [strip_rows_][phases][results of a phase]
     AlignedBuffer<acc_t> row;
+    StreamedRun<scalar_t> run;
   };
 
   // Neighbouring columns that the same taps meet.
@@ -101,6 +111,7 @@ class PlanePass {
     int64_t last_run;
     int64_t first_group;
     int64_t group_count;
+    int64_t results; // rows
     TilesFunction<acc_t> function;
   };
 
@@ -109,6 +120,11 @@ class PlanePass {
   }
   int64_t stage_pitch() const {
     return columns_.phases() * phase_pitch();
+  }
+
+  // Values of the results that all phases of a strip have.
+  int64_t strip_size() const {
+    return strip_rows_ * height_.result_step() * columns_.results;
   }
 
   // No more than there are, and whose stage is as large as a band's rows at most.
@@ -125,7 +141,7 @@ class PlanePass {
     const int64_t source_size = height_.sources * columns_.sources;
     scalar_t* const results = result_ + task * result_planes_ * result_size;
     const scalar_t* const sources = source_ + task * source_planes_ * source_size;
-    if (!all_finite(filters, params_.multiplier * params_.kernel_size())) {
+    if (!finite_ && !all_finite(filters, params_.multiplier * params_.kernel_size())) {
       for (const auto r : c10::irange(result_planes_)) {
         exact_plane(
             results + r * result_size,
@@ -146,21 +162,19 @@ class PlanePass {
           pack_filter(filters + r * params_.kernel_size(), scratch);
         }
         const acc_t start = bias_ ? acc_t(bias_[channel + r]) : acc_t(0);
-        for (const auto phase : c10::irange(height_.phases())) {
-          const bool asks = r == 0 && phase == 0;
-          run_phase(
-              results + r * result_size, start, first, phase, asks ? next : Range{0, 0}, scratch);
-        }
+        run_band(results + r * result_size, start, first, r == 0 ? next : Range{0, 0}, scratch);
       }
     }
   }
 
-  // Rows inside the image that the results from `first` on meet.
-  Range band_sources(int64_t first) const {
-    const int64_t lowest = height_.first_source(first);
+  // Rows inside the image that a band's results meet, of which `lowest` is the first.
+  Range reached_rows(int64_t lowest) const {
     return {
         std::max<int64_t>(lowest, 0),
         std::min(lowest + height_.source_reach(band_), height_.sources)};
+  }
+  Range band_sources(int64_t first) const {
+    return first == 0 ? first_band_ : reached_rows(height_.first_source(first));
   }
 
   // The addresses of what is packed next, the next band or the next task's first one. They are asked for
@@ -221,7 +235,7 @@ class PlanePass {
         const auto function =
             tiles_function<acc_t, Weights::kOfPlane>(groups_.data() + first, count);
         const auto [first_run, last_run] = runs[column_phase];
-        phases_.push_back({first_run, last_run, first, count, function});
+        phases_.push_back({first_run, last_run, first, count, height_.results_of(phase), function});
       }
     }
   }
@@ -265,32 +279,43 @@ class PlanePass {
     }
   }
 
-  // Results first + phase, first + phase + result_step, ... of the band.
-  void run_phase(
-      scalar_t* result,
-      acc_t start,
-      int64_t first,
-      int64_t phase,
-      Range next,
-      Scratch& scratch) const {
+  // The band's results from `first` on, strip by strip.
+  void run_band(scalar_t* result, acc_t start, int64_t first, Range next, Scratch& scratch) const {
     const int64_t step = height_.result_step();
-    const int64_t begin = first / step;
-    const int64_t end = std::min(height_.results_of(phase), begin + band_ / step);
-    const Range sources = band_sources(first);
+    const int64_t begin = first == 0 ? 0 : first / step;
+    const int64_t end = std::min(phases_[0].results, begin + band_steps_);
+    const int64_t ahead_step =
+        next.size() > 0 ? ceil_div(next.size(), ceil_div(end - begin, strip_rows_)) : 0;
     Tiles<acc_t> tiles{};
     tiles.source = scratch.packed.data();
     tiles.line_step = height_.source_step() * columns_.pitch();
-    tiles.first_line = std::min<int64_t>(height_.first_source(first), 0) * columns_.pitch();
-    tiles.lines_end = sources.size() * columns_.pitch();
+    const int64_t lowest = first == 0 ? lowest_ : height_.first_source(first);
+    tiles.first_line = std::min<int64_t>(lowest, 0) * columns_.pitch();
+    tiles.lines_end = band_sources(first).size() * columns_.pitch();
     tiles.weights = scratch.filter.data();
     tiles.start = &start;
-    const Phase* const phases = phases_.data() + phase * columns_.phases();
+    const auto phase_count = static_cast<int64_t>(phases_.size());
     for (int64_t q = begin; q < end; q += strip_rows_) {
-      tiles.results = std::min(strip_rows_, end - q);
-      tiles.ahead = {
-          next.begin + next.size() * (q - begin) / (end - begin),
-          next.begin + next.size() * (q - begin + tiles.results) / (end - begin)};
-      run_strip(result + (q * step + phase) * columns_.results, phases, tiles, scratch);
+      const int64_t last = std::min(q + strip_rows_, end);
+      const int64_t count =
+          std::min(last * step, height_.results) * columns_.results - q * step * columns_.results;
+      scalar_t* rows = result + q * step * columns_.results;
+      if (stream_) {
+        scratch.run.go_to(rows);
+        rows = scratch.run.place();
+      }
+      tiles.ahead = {next.begin, std::min(next.begin + ahead_step, next.end)};
+      next.begin = tiles.ahead.end;
+      for (int64_t phase = 0; phase * columns_.phases() < phase_count; ++phase) {
+        const Phase* const phases = phases_.data() + phase * columns_.phases();
+        tiles.results = std::min(last, phases->results) - q;
+        if (tiles.results > 0) {
+          run_strip(rows + phase * columns_.results, phases, tiles, scratch);
+        }
+      }
+      if (stream_) {
+        scratch.run.add(count);
+      }
       tiles.first_line += strip_rows_ * tiles.line_step;
     }
   }
@@ -338,11 +363,15 @@ class PlanePass {
   int64_t result_planes_; // of a task
   int64_t source_planes_;
   int64_t band_; // result rows
+  int64_t band_steps_; // of a phase
   int64_t source_rows_; // packed rows of a band and plane
   int64_t lowest_; // source row that the first result meets
+  Range first_band_; // source rows of
+  bool finite_; // all filters
   int64_t strip_rows_; // of results
   // Whether whole vectors of rows of floats or doubles are stored where they belong.
   bool direct_;
+  bool stream_; // results past the caches
   c10::SmallVector<Run, 4> runs_;
   c10::SmallVector<TileGroup, 4> groups_;
   c10::SmallVector<Phase, 4> phases_; // [phases of rows][phases of columns]

@@ -32,10 +32,12 @@ constexpr int kManyTapsRows = kTileRows;
 constexpr int64_t kManyTaps = std::numeric_limits<int64_t>::max(); // never
 #endif
 
-// A tap of the other dimension: what it adds to the position in the source and in the weights.
+// A tap of the other dimension: what it adds to the position in the source and in the weights. Where a
+// vector is a row of a plane, or of two, the lanes that it meets inside the image.
 struct CrossTap {
   int64_t source;
   int64_t weight;
+  LaneBits lanes = 0;
 };
 
 // Neighbouring taps: tap i of result r meets the line that begins at first_line + line + (r + i) * line_step
@@ -73,6 +75,10 @@ struct Tiles {
   // Addresses of what later lines will read: asked for while these are computed, a part with each tile.
   Range ahead;
   bool stream; // results past the caches; whole cache lines of them, but for parts of a vector
+  // Where a vector is a row of a plane, or of one in each half: the lanes that are stored of the first and of
+  // the second plane, and how far from the former's the latter's lane 0 would be.
+  LaneBits row[2];
+  int64_t second_row;
 };
 
 // One of the tiles: the results from `first` on, the lanes from `lane` on.
@@ -92,6 +98,11 @@ C10_ALWAYS_INLINE int64_t start_of(TilePlace at) {
 // Beside one vector or two: what kVectors may be.
 constexpr int kPartOfVector = 0;
 constexpr int kTwoOverlapping = 3;
+constexpr int kRowOfPlanes = 4;
+
+constexpr int vectors_of(int kind) {
+  return kind == 2 || kind == kTwoOverlapping ? 2 : 1;
+}
 
 } // namespace
 } // namespace at::native

@@ -1,0 +1,292 @@
+// Forward and grad_input of depthwise_conv2d_ext with small square windows over planes whose rows are no
+// longer than a vector of AVX-512, with strides and dilations of 1.
+//
+// A row of a plane, or in each half of a vector one of two planes, is loaded for every tap of a kernel
+// row with the lanes masked that this tap meets outside the image, so that nothing is transposed, and one
+// plane's rows not even packed. A march (DepthwiseConv2dExtMarch.h) goes through a plane at a time. 16-bit
+// planes are converted some at a time.
+#pragma once
+
+#include <ATen/Parallel.h>
+#include <ATen/native/cpu/DepthwiseConv2dExtExact.h>
+#include <ATen/native/cpu/DepthwiseConv2dExtPixels.h>
+
+namespace at::native {
+namespace {
+
+#if defined(CPU_CAPABILITY_AVX512)
+
+// Bytes of packed or converted planes that are worked on at once: beside as many of results, in
+// first-level cache.
+constexpr int64_t kNarrowBytes = 12 << 10;
+// The largest of the windows, which are 3, 5 and 7 wide; with AddressSanitizer, which takes long to compile
+// marches, 3 x 3 alone.
+#if defined(__SANITIZE_ADDRESS__)
+constexpr int64_t kMostNarrowTaps = 3;
+#else
+constexpr int64_t kMostNarrowTaps = 7;
+#endif
+
+// Against planes transposed, fp32, one thread: 384@14 k3 52 us became 28, N=16 973 and 474, k7 107 and 89;
+// two planes a vector, 960@7 k3 40 and 31, but 1152@7 k5 59 and 70, 768@7 k7 53 and 75, whose weights are
+// two for each tap.
+template <typename acc_t>
+bool are_narrow_planes(const Params& p) {
+  constexpr int64_t kLanes = Vectorized<acc_t>::size();
+  const int64_t side = p.kernel_height;
+  const int64_t columns = std::max(p.input_width, p.output_width);
+  return p.multiplier == 1 && p.stride_height == 1 && p.stride_width == 1 &&
+      p.dilation_height == 1 && p.dilation_width == 1 && p.kernel_width == side &&
+      (side == 3 || side == 5 || side == 7) && side <= kMostNarrowTaps && columns <= kLanes &&
+      (side == 3 || columns > kLanes / 2);
+}
+
+// The march through a plane, or two, with windows of kSide.
+template <typename acc_t, Weights kWeights, int kSide>
+void march_plane(const Tiles<acc_t>& t) {
+  March<acc_t, kWeights, kRowOfPlanes, kSide>(t, {0, 0, 0, 0}, {0, t.results}).run();
+}
+
+template <typename acc_t>
+TilesFunction<acc_t> march_function(int64_t side) {
+  if constexpr (kMostNarrowTaps > 3) {
+    if (side > 3) {
+      return side == 5 ? &march_plane<acc_t, Weights::kOfPlane, 5>
+                       : &march_plane<acc_t, Weights::kOfPlane, 7>;
+    }
+  }
+  return &march_plane<acc_t, Weights::kOfPlane, 3>;
+}
+
+template <typename scalar_t>
+class NarrowPlanePass {
+  using acc_t = opmath_type<scalar_t>;
+  static constexpr int64_t kLanes = Vectorized<acc_t>::size();
+  static constexpr bool kConverts = !std::is_same_v<scalar_t, acc_t>;
+
+ public:
+  NarrowPlanePass(
+      const TensorBase& result,
+      const TensorBase& source,
+      const TensorBase& weight,
+      const TensorBase& bias,
+      const Params& p,
+      Direction direction)
+      : params_(p),
+        direction_(direction),
+        result_(result.mutable_data_ptr<scalar_t>()),
+        source_(source.const_data_ptr<scalar_t>()),
+        weight_(weight.const_data_ptr<scalar_t>()),
+        bias_(bias.defined() ? bias.const_data_ptr<scalar_t>() : nullptr),
+        filters_(weight_, p.channels * p.kernel_size()),
+        finite_(all_finite(weight_, p.channels * p.kernel_size())),
+        height_(height_of(p, direction)),
+        width_(width_of(p, direction)),
+        pairs_(std::max(width_.results, width_.sources) <= kLanes / 2),
+        march_(
+            pairs_ ? &march_plane<acc_t, Weights::kOfLane, 3>
+                   : march_function<acc_t>(p.kernel_width)) {
+    const int64_t weight_step = pairs_ ? kLanes : 1;
+    const TapGroup rows = height_.group(0, 0);
+    group_ = {
+        0,
+        rows.source * source_pitch(),
+        rows.first * p.kernel_width * weight_step,
+        rows.step * p.kernel_width * weight_step,
+        rows.count};
+    const TapGroup columns = width_.group(0, 0);
+    for (const auto i : c10::irange(columns.count)) {
+      const int64_t position = columns.source + i;
+      columns_.push_back(
+          {position, (columns.first + i * columns.step) * weight_step, met_lanes(position)});
+    }
+  }
+
+  void run() const {
+    const int64_t source_size = height_.sources * width_.sources;
+    const int64_t result_size = height_.results * width_.results;
+    const int64_t plane_bytes =
+        height_.sources * kLanes * int64_t(sizeof(acc_t)) / (pairs_ ? 2 : 1);
+    const int64_t most = std::max<int64_t>(kNarrowBytes / plane_bytes / 2, 1) * 2;
+    const auto grain =
+        grain_of(params_.output_height * params_.output_width * params_.kernel_size());
+    const int64_t planes = params_.batch * params_.channels;
+    at::parallel_for(0, planes, grain, [&](int64_t begin, int64_t end) {
+      const Scratch scratch(*this, most);
+      for (int64_t first = begin; first < end; first += most) {
+        const int64_t count = std::min(most, end - first);
+        const scalar_t* const sources = source_ + first * source_size;
+        scalar_t* const results = result_ + first * result_size;
+        if constexpr (kConverts) {
+          convert_row(sources, count * source_size, scratch.sources.data());
+          run_planes(scratch.sources.data(), scratch.results.data(), first, count, scratch);
+          unpack_row(scratch.results.data(), 0, 1, results, count * result_size);
+        } else {
+          run_planes(sources, results, first, count, scratch);
+        }
+        for (int64_t i = 0; !finite_ && i < count; ++i) {
+          mend(results + i * result_size, sources + i * source_size, first + i);
+        }
+      }
+    });
+  }
+
+ private:
+  // One thread's memory for some planes: as values of the arithmetic type, and pairs of them as rows of
+  // vectors with their weights.
+  struct Scratch {
+    Scratch(const NarrowPlanePass& pass, int64_t planes)
+        : sources(kConverts ? planes * pass.height_.sources * pass.width_.sources + 2 * kLanes : 0),
+          results(kConverts ? planes * pass.height_.results * pass.width_.results + 2 * kLanes : 0),
+          pairs(pass.pairs_ ? planes / 2 * pass.height_.sources * kLanes + kLanes : 0),
+          weights(pass.pairs_ ? pass.params_.kernel_size() * kLanes : 0) {}
+
+    AlignedBuffer<acc_t> sources;
+    AlignedBuffer<acc_t> results;
+    AlignedBuffer<acc_t> pairs; // [pairs of planes][rows][two rows in a vector]
+    AlignedBuffer<acc_t> weights;
+  };
+
+  int64_t source_pitch() const {
+    return pairs_ ? kLanes : width_.sources;
+  }
+  static LaneBits first_lanes(int64_t count) {
+    return (LaneBits(1) << count) - 1;
+  }
+  LaneBits in_all_planes(LaneBits lanes) const {
+    return pairs_ ? lanes | lanes << kLanes / 2 : lanes;
+  }
+
+  // The results for which a tap that meets source column `position` at the first is inside the image.
+  LaneBits met_lanes(int64_t position) const {
+    LaneBits lanes = 0;
+    for (const auto lane : c10::irange(width_.results)) {
+      const int64_t column = position + lane;
+      lanes |= column >= 0 && column < width_.sources ? LaneBits(1) << lane : 0;
+    }
+    return in_all_planes(lanes);
+  }
+
+  void run_planes(
+      const acc_t* sources,
+      acc_t* results,
+      int64_t first,
+      int64_t count,
+      const Scratch& scratch) const {
+    const int64_t source_size = height_.sources * width_.sources;
+    const int64_t result_size = height_.results * width_.results;
+    Tiles<acc_t> tiles{};
+    tiles.results = height_.results;
+    tiles.line_step = source_pitch();
+    tiles.lines_end = height_.sources * source_pitch();
+    tiles.cross = columns_.data();
+    tiles.cross_count = static_cast<int64_t>(columns_.size());
+    tiles.groups = &group_;
+    tiles.group_count = 1;
+    tiles.target_step = width_.results;
+    tiles.row[0] = first_lanes(width_.results);
+    tiles.row[1] = tiles.row[0] << kLanes / 2;
+    if (pairs_) {
+      run_pairs(sources, results, first, count, tiles, scratch);
+      return;
+    }
+    int64_t channel = first % params_.channels;
+    for (const auto i : c10::irange(count)) {
+      const acc_t start = bias_of(channel);
+      tiles.start = &start;
+      tiles.weights = filters_.data() + channel * params_.kernel_size();
+      tiles.source = sources + i * source_size;
+      tiles.target = results + i * result_size;
+      march_(tiles);
+      channel = next(channel);
+    }
+  }
+
+  void run_pairs(
+      const acc_t* sources,
+      acc_t* results,
+      int64_t first,
+      int64_t count,
+      Tiles<acc_t>& tiles,
+      const Scratch& scratch) const {
+    const int64_t source_size = height_.sources * width_.sources;
+    const int64_t result_size = height_.results * width_.results;
+    const int64_t pair_size = height_.sources * kLanes;
+    // All before the first is read: a load that spans two stores waits for both.
+    for (int64_t i = 0; i < count; i += 2) {
+      const acc_t* const pair = sources + i * source_size;
+      // A plane that is left over is done twice.
+      pack_pair(pair, i + 1 < count ? source_size : 0, scratch.pairs.data() + i / 2 * pair_size);
+    }
+    alignas(kCacheLine) acc_t start[kLanes];
+    tiles.start = start;
+    tiles.weights = scratch.weights.data();
+    int64_t channel = first % params_.channels;
+    for (int64_t i = 0; i < count; i += 2) {
+      const bool whole = i + 1 < count;
+      const int64_t second = whole ? next(channel) : channel;
+      pack_weights(channel, second, scratch.weights.data());
+      halves_of(bias_of(channel), bias_of(second)).store(start);
+      tiles.source = scratch.pairs.data() + i / 2 * pair_size;
+      tiles.target = results + i * result_size;
+      tiles.second_row = (whole ? result_size : 0) - kLanes / 2;
+      march_(tiles);
+      channel = next(second);
+    }
+  }
+
+  int64_t next(int64_t channel) const {
+    return channel + 1 < params_.channels ? channel + 1 : 0;
+  }
+  acc_t bias_of(int64_t channel) const {
+    return bias_ ? acc_t(bias_[channel]) : acc_t(0);
+  }
+
+  void pack_pair(const acc_t* first, int64_t to_second, acc_t* target) const {
+    const int64_t columns = width_.sources;
+    const acc_t* const second = first + to_second - kLanes / 2;
+    const LaneBits lanes = first_lanes(columns);
+    const LaneBits others = lanes << kLanes / 2;
+    for (const auto row : c10::irange(height_.sources)) {
+      load_chosen(second + row * columns, others, load_chosen(first + row * columns, lanes))
+          .store(target + row * kLanes);
+    }
+  }
+  void pack_weights(int64_t first, int64_t second, acc_t* target) const {
+    const int64_t taps = params_.kernel_size();
+    const acc_t* const low = filters_.data() + first * taps;
+    const acc_t* const high = filters_.data() + second * taps;
+    for (const auto tap : c10::irange(taps)) {
+      halves_of(low[tap], high[tap]).store(target + tap * kLanes);
+    }
+  }
+
+  // A filter that is not finite has met the zeros beside the plane.
+  void mend(scalar_t* result, const scalar_t* source, int64_t plane) const {
+    const int64_t channel = plane % params_.channels;
+    const scalar_t* const filter = weight_ + channel * params_.kernel_size();
+    if (!all_finite(filter, params_.kernel_size())) {
+      exact_plane(result, source, filter, bias_ ? bias_ + channel : nullptr, params_, direction_);
+    }
+  }
+
+  Params params_;
+  Direction direction_;
+  scalar_t* result_;
+  const scalar_t* source_;
+  const scalar_t* weight_;
+  const scalar_t* bias_;
+  ArithmeticValues<scalar_t> filters_;
+  bool finite_; // all filters
+  Dimension height_;
+  Dimension width_;
+  bool pairs_; // two planes a vector
+  TilesFunction<acc_t> march_;
+  TileGroup group_;
+  c10::SmallVector<CrossTap, 8> columns_;
+};
+
+#endif
+
+} // namespace
+} // namespace at::native
