@@ -110,13 +110,14 @@ class March {
         target_(t.target + results.begin * t.target_step + at.lane),
         scales_(t.weights + t.groups[0].weight + (kWeights == Weights::kOfLane ? at.weights : 0)),
         start_{
-            (kWeights == Weights::kOfLane ? Vec::loadu(t.start + start_of<acc_t>(at) + v * Vec::size())
-                                          : Vec(*t.start))...},
+            (kWeights == Weights::kOfLane
+                 ? Vec::loadu(t.start + start_of<acc_t>(at) + v * Vec::size())
+                 : Vec(*t.start))...},
         held_{
             (kHold ? scale_at(h / kScales / kSide, h / kScales % kSide, h % kScales)
                    : Vec(acc_t(0)))...},
         sums_{(void(s), Vec(acc_t(0)))...},
-        lanes_{(kKind == kRowOfPlanes ? t.cross[c].lanes : 0)...} {}
+        lanes_{(kKind == kRowOfPlanes ? t.cross_lanes[c] : 0)...} {}
 
   // Known to the compiler where it is a whole vector.
   C10_ALWAYS_INLINE int64_t vector_step() const {

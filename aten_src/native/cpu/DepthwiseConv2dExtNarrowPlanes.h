@@ -97,8 +97,8 @@ class NarrowPlanePass {
     const TapGroup columns = width_.group(0, 0);
     for (const auto i : c10::irange(columns.count)) {
       const int64_t position = columns.source + i;
-      columns_.push_back(
-          {position, (columns.first + i * columns.step) * weight_step, met_lanes(position)});
+      columns_.push_back({position, (columns.first + i * columns.step) * weight_step});
+      lanes_.push_back(met_lanes(position));
     }
   }
 
@@ -181,6 +181,7 @@ class NarrowPlanePass {
     tiles.lines_end = height_.sources * source_pitch();
     tiles.cross = columns_.data();
     tiles.cross_count = static_cast<int64_t>(columns_.size());
+    tiles.cross_lanes = lanes_.data();
     tiles.groups = &group_;
     tiles.group_count = 1;
     tiles.target_step = width_.results;
@@ -284,6 +285,7 @@ class NarrowPlanePass {
   TilesFunction<acc_t> march_;
   TileGroup group_;
   c10::SmallVector<CrossTap, 8> columns_;
+  c10::SmallVector<LaneBits, 8> lanes_; // that each of them meets inside the image
 };
 
 #endif

@@ -32,12 +32,10 @@ constexpr int kManyTapsRows = kTileRows;
 constexpr int64_t kManyTaps = std::numeric_limits<int64_t>::max(); // never
 #endif
 
-// A tap of the other dimension: what it adds to the position in the source and in the weights. Where a
-// vector is a row of a plane, or of two, the lanes that it meets inside the image.
+// A tap of the other dimension: what it adds to the position in the source and in the weights.
 struct CrossTap {
   int64_t source;
   int64_t weight;
-  LaneBits lanes = 0;
 };
 
 // Neighbouring taps: tap i of result r meets the line that begins at first_line + line + (r + i) * line_step
@@ -75,8 +73,10 @@ struct Tiles {
   // Addresses of what later lines will read: asked for while these are computed, a part with each tile.
   Range ahead;
   bool stream; // results past the caches; whole cache lines of them, but for parts of a vector
-  // Where a vector is a row of a plane, or of one in each half: the lanes that are stored of the first and of
-  // the second plane, and how far from the former's the latter's lane 0 would be.
+  // Where a vector is a row of a plane, or of one in each half: the lanes that each tap of the other
+  // dimension meets inside the image, those that are stored of the first and of the second plane, and how
+  // far from the former's the latter's lane 0 would be.
+  const LaneBits* cross_lanes;
   LaneBits row[2];
   int64_t second_row;
 };
