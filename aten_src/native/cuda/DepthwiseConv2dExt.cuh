@@ -290,6 +290,46 @@ __device__ __forceinline__ T sum_of_warp(T value) {
   return value;
 }
 
+// Adds values[i] over the warp; afterwards values[0 .. kept) of a lane are sums, and index_of()
+// says of which i. Each round folds the array in half between two halves of the warp, so that n
+// values take about n shuffles and not 5 n.
+template <int kCount, int kOffset>
+struct WarpFold {
+  static constexpr int kHalf = (kCount + 1) / 2;
+  static constexpr int kKept = WarpFold<kHalf, kOffset / 2>::kKept;
+
+  template <int kSize>
+  __device__ __forceinline__ static void fold(float (&values)[kSize], int lane) {
+    const bool upper = lane & kOffset;
+#pragma unroll
+    for (int i = 0; i < kHalf; ++i) {
+      const float low = values[i];
+      const float high = i + kHalf < kCount ? values[i + kHalf < kSize ? i + kHalf : 0] : 0.0f;
+      const float keep = upper ? high : low;
+      const float give = upper ? low : high;
+      values[i] = keep + __shfl_xor_sync(0xffffffffu, give, kOffset);
+    }
+    WarpFold<kHalf, kOffset / 2>::fold(values, lane);
+  }
+
+  // The index of kept value i, or -1 where a round had nothing to give.
+  __device__ __forceinline__ static int index_of(int i, int lane) {
+    const int below = WarpFold<kHalf, kOffset / 2>::index_of(i, lane);
+    const int at = lane & kOffset ? below + kHalf : below;
+    return below < 0 || at >= kCount ? -1 : at;
+  }
+};
+
+template <int kCount>
+struct WarpFold<kCount, 0> {
+  static constexpr int kKept = kCount;
+  template <int kSize>
+  __device__ __forceinline__ static void fold(float (&)[kSize], int) {}
+  __device__ __forceinline__ static int index_of(int i, int) {
+    return i;
+  }
+};
+
 template <typename scalar_t, int kSize>
 __device__ __forceinline__ Packed<scalar_t, kSize> packed_zero() {
   Packed<scalar_t, kSize> zero;
@@ -412,6 +452,24 @@ __device__ __forceinline__ void store_elements(
       to[i] = static_cast<scalar_t>(values[i]);
     }
   }
+}
+
+// Asks for a copy of kBytes (4, 8 or 16) into shared memory, or of zeros.
+template <int kBytes>
+__device__ __forceinline__ void copy_async(void* to, const void* from, bool exists) {
+#if __CUDA_ARCH__ >= 800
+  const uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(to));
+  asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(address),
+               "l"(from),
+               "n"(kBytes),
+               "r"(exists ? kBytes : 0)
+               : "memory");
+#else
+  constexpr int kWords = kBytes / static_cast<int>(sizeof(float));
+  *static_cast<Packed<float, kWords>*>(to) = exists
+      ? load_vector<float, kWords>(static_cast<const float*>(from))
+      : packed_zero<float, kWords>();
+#endif
 }
 
 __device__ __forceinline__ bool is_finite(float value) {
@@ -554,14 +612,14 @@ struct RowRing {
     if (exists && aligned) {
 #pragma unroll
       for (int c = 0; c < kColumns; ++c) {
-        copy(to + c * kThreads, from + c * step, inside >> c & 1);
+        copy_async<Element::kBytes>(to + c * kThreads, from + c * step, inside >> c & 1);
       }
     } else if (exists && sizeof(scalar_t) == 4) {
 #pragma unroll
       for (int c = 0; c < kColumns; ++c) {
 #pragma unroll
         for (int v = 0; v < kVector; ++v) {
-          copy_bytes<4>(
+          copy_async<sizeof(uint32_t)>(
               reinterpret_cast<uint32_t*>(to + c * kThreads) + v,
               from + c * step + v,
               (inside >> c & 1) && v < valid);
@@ -597,27 +655,6 @@ struct RowRing {
     for (int c = 0; c < kColumns; ++c) {
       row[c] = from[c * kThreads];
     }
-  }
-
- private:
-  static __device__ __forceinline__ void copy(Element* to, const scalar_t* from, bool inside) {
-    copy_bytes<Element::kBytes>(to, from, inside);
-  }
-
-  template <int kSize>
-  static __device__ __forceinline__ void copy_bytes(void* to, const scalar_t* from, bool inside) {
-#if __CUDA_ARCH__ >= 800
-    const uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(to));
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(address),
-                 "l"(from),
-                 "n"(kSize),
-                 "r"(inside ? kSize : 0)
-                 : "memory");
-#else
-    constexpr int kElements = kSize / sizeof(scalar_t);
-    *static_cast<Packed<scalar_t, kElements>*>(to) =
-        inside ? load_vector<scalar_t, kElements>(from) : packed_zero<scalar_t, kElements>();
-#endif
   }
 };
 

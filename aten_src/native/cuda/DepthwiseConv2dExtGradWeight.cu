@@ -494,46 +494,6 @@ __global__ void grad_weight_channels_last_kernel(
   }
 }
 
-// Adds values[i] over the warp; afterwards values[0 .. kept) of a lane are sums, and first_index()
-// says of which i. Each round folds the array in half between two halves of the warp, so that n
-// values take about n shuffles and not 5 n.
-template <int kCount, int kOffset>
-struct WarpFold {
-  static constexpr int kHalf = (kCount + 1) / 2;
-  static constexpr int kKept = WarpFold<kHalf, kOffset / 2>::kKept;
-
-  template <int kSize>
-  __device__ __forceinline__ static void fold(float (&values)[kSize], int lane) {
-    const bool upper = lane & kOffset;
-#pragma unroll
-    for (int i = 0; i < kHalf; ++i) {
-      const float low = values[i];
-      const float high = i + kHalf < kCount ? values[i + kHalf < kSize ? i + kHalf : 0] : 0.0f;
-      const float keep = upper ? high : low;
-      const float give = upper ? low : high;
-      values[i] = keep + __shfl_xor_sync(0xffffffffu, give, kOffset);
-    }
-    WarpFold<kHalf, kOffset / 2>::fold(values, lane);
-  }
-
-  // The index of kept value i, or -1 where a round had nothing to give.
-  __device__ __forceinline__ static int index_of(int i, int lane) {
-    const int below = WarpFold<kHalf, kOffset / 2>::index_of(i, lane);
-    const int at = lane & kOffset ? below + kHalf : below;
-    return below < 0 || at >= kCount ? -1 : at;
-  }
-};
-
-template <int kCount>
-struct WarpFold<kCount, 0> {
-  static constexpr int kKept = kCount;
-  template <int kSize>
-  __device__ __forceinline__ static void fold(float (&)[kSize], int) {}
-  __device__ __forceinline__ static int index_of(int i, int) {
-    return i;
-  }
-};
-
 // grid: chunks x output channels.
 template <typename Traits>
 C10_LAUNCH_BOUNDS_2(kThreads, Traits::kBlocks)

@@ -170,7 +170,8 @@ __global__ void lanes_grad_weight_kernel(
       for (int i = threadIdx.x; i < kWarpSize * Traits::kVectors; i += blockDim.x) {
         const int image = i / Traits::kVectors;
         const int word = i % Traits::kVectors * kWords;
-        copy_words_if<kWords>(
+        // Faster than a branch: 29 x 29 345 -> 337 us, 7 x 7 on 56 x 56 121 -> 114.
+        copy_async<kWords* static_cast<int>(sizeof(float))>(
             to + image * Traits::kPitch + word,
             from + image * p.channels * plane + word,
             image < images);
