@@ -110,6 +110,17 @@ LANE_PLANES = [
     Case(129, 134, 1, (14, 14), (3, 3), stride=(2, 2), padding=(1, 1)),
     Case(65, 133, 1, (14, 14), (5, 5), stride=(2, 2), padding=(2, 2)),  # odd channels
 ]
+# Enough blocks for the 16-bit kernels that march down planes, with the batch as rows of matrices.
+MARCHES = [
+    Case(17, 49, 1, (31, 28), (5, 5), padding=(2, 2)),  # a tail of streams
+    Case(33, 41, 1, (56, 56), (3, 3), padding=(1, 1)),
+    Case(17, 49, 1, (3, 56), (7, 7), padding=(3, 3)),  # fewer rows than taps
+    Case(20, 64, 1, (20, 52), (7, 7), padding=(3, 3)),  # a tile that is not full
+    Case(2, 64, 1, (131, 228), (7, 7), padding=(3, 3)),  # several tiles, strips of rows
+    Case(9, 50, 1, (44, 100), (5, 9), padding=(2, 4)),  # as wide as a matrix takes
+    Case(17, 25, 2, (56, 56), (7, 7), padding=(3, 3)),
+    Case(33, 66, 1, (20, 56), (7, 7), padding=(9, 9), dilation=(3, 3)),  # every third row a stream
+]
 
 # Large windows in 16 bit with the batch as rows of matrices; much for a CPU.
 SWEEPS = [
@@ -121,8 +132,7 @@ SWEEPS = [
     Case(24, 3, 1, (13, 32), (13, 17), padding=(5, 8)),  # several warps to a group of taps
     Case(17, 3, 1, (6, 28), (29, 9), padding=(20, 4)),  # strips that meet few rows
     Case(9, 3, 1, (24, 26), (11, 9), padding=(5, 4)),  # no half vectors: the weight's by bands
-    Case(33, 4, 1, (56, 56), (7, 7), padding=(3, 3)),
-    Case(17, 5, 1, (28, 28), (5, 5), padding=(2, 2)),
+    Case(33, 4, 1, (56, 56), (7, 7), padding=(3, 3)),  # too few blocks for a march
 ]
 
 
@@ -138,7 +148,11 @@ def on_devices(sizes: list[Case], patches: list[Case]) -> list[tuple[Case, str]]
 SPOILT = [
     *((*pair, dtype) for dtype in HALVES for pair in on_devices(SIZES[:12:2], PATCHES[::5])),
     *((*pair, torch.float32) for pair in on_devices([], LANES + LANE_PLANES)),
-    *((*pair, dtype) for dtype in HALVES for pair in on_devices([], LANE_PLANES[-3:] + SWEEPS)),
+    *(
+        (*pair, dtype)
+        for dtype in HALVES
+        for pair in on_devices([], LANE_PLANES[-3:] + MARCHES + SWEEPS)
+    ),
 ]
 
 
@@ -150,7 +164,7 @@ def results(case: Case, inputs: Inputs, grad: Tensor) -> list[Tensor]:
 
 @pytest.mark.parametrize("dtype", [torch.float32, *HALVES], ids=str)
 @pytest.mark.parametrize(
-    ("case", "device"), on_devices(SIZES, PATCHES + LANES + LANE_PLANES + SWEEPS), ids=str
+    ("case", "device"), on_devices(SIZES, PATCHES + LANES + LANE_PLANES + MARCHES + SWEEPS), ids=str
 )
 def test_every_tile_matches_the_float64_reference(
     case: Case, dtype: torch.dtype, device: str

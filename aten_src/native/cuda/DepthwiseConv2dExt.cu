@@ -1,6 +1,6 @@
 // CUDA entries of depthwise_conv2d_ext and its generic kernels, which take what the specialised ones
 // (DepthwiseConv2dExtForward.cu, ...GradInput.cu, ...GradWeight.cu, ...Large.cu, ...Lanes*.cu,
-// ...Bands.cu, ...Sweep.cu, ...Patches.cu, ...Batch.cu) do not: double, other strides and windows, sizes
+// ...Bands.cu, ...Sweep*.cu, ...Patches.cu, ...Batch*.cu) do not: double, other strides and windows, sizes
 // beyond 32 bits. The generic kernels:
 //
 // Forward and grad_input: one thread an element of the result, which gathers its taps. Weight and
@@ -448,7 +448,8 @@ void forward_cuda(
     const TensorBase& weight,
     const TensorBase& bias,
     const Params& p) {
-  if (fast::batch_forward(output, input, weight, bias, p) ||
+  if (fast::batch_march_forward(output, input, weight, bias, p) ||
+      fast::batch_forward(output, input, weight, bias, p) ||
       fast::bands_forward(output, input, weight, bias, p) ||
       fast::lanes_planes_forward(output, input, weight, bias, p) ||
       fast::lanes_strided_forward(output, input, weight, bias, p) ||
@@ -478,13 +479,16 @@ void backward_cuda(
   }
   const bool asks_weight = grad_weight.defined() || grad_bias.defined();
   if (grad_input.defined() && asks_weight &&
-      (fast::batch_backward(grad_input, grad_weight, grad_bias, grad_output, input, weight, p) ||
+      (fast::batch_march_backward(
+           grad_input, grad_weight, grad_bias, grad_output, input, weight, p) ||
+       fast::batch_backward(grad_input, grad_weight, grad_bias, grad_output, input, weight, p) ||
        fast::lanes_planes_backward(
            grad_input, grad_weight, grad_bias, grad_output, input, weight, p) ||
        fast::patches_backward(grad_input, grad_weight, grad_bias, grad_output, input, weight, p))) {
     return;
   }
   const bool wants_input = grad_input.defined() &&
+      !fast::batch_march_grad_input(grad_input, grad_output, weight, p) &&
       !fast::batch_grad_input(grad_input, grad_output, weight, p) &&
       !fast::bands_grad_input(grad_input, grad_output, weight, p) &&
       !fast::lanes_planes_grad_input(grad_input, grad_output, weight, p) &&
@@ -494,6 +498,8 @@ void backward_cuda(
       !fast::large_grad_input(grad_input, grad_output, weight, p);
   const bool wants_weight =
       asks_weight &&
+      !fast::batch_march_backward(
+          TensorBase(), grad_weight, grad_bias, grad_output, input, weight, p) &&
       !fast::batch_backward(TensorBase(), grad_weight, grad_bias, grad_output, input, weight, p) &&
       !fast::bands_grad_weight(grad_weight, grad_bias, grad_output, input, p) &&
       !fast::lanes_grad_weight(grad_weight, grad_bias, grad_output, input, p) &&

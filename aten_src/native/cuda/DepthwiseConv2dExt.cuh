@@ -156,6 +156,28 @@ bool bands_grad_weight(
     const TensorBase& input,
     const Params& params);
 
+// For 16-bit types on larger planes in plane order, as those of small planes below.
+bool batch_march_forward(
+    const TensorBase& output,
+    const TensorBase& input,
+    const TensorBase& weight,
+    const TensorBase& bias,
+    const Params& params);
+bool batch_march_grad_input(
+    const TensorBase& grad_input,
+    const TensorBase& grad_output,
+    const TensorBase& weight,
+    const Params& params);
+// All the gradients that are defined, grad_weight or grad_bias among them, in one pass.
+bool batch_march_backward(
+    const TensorBase& grad_input,
+    const TensorBase& grad_weight,
+    const TensorBase& grad_bias,
+    const TensorBase& grad_output,
+    const TensorBase& input,
+    const TensorBase& weight,
+    const Params& params);
+
 // For 16-bit types on small planes in plane order, on the tensor cores with the batch as rows.
 bool batch_forward(
     const TensorBase& output,
@@ -238,9 +260,9 @@ struct March {
   int32_t groups;
 };
 
-// A pass at stride 1 without dilation, as the kernels of small planes and large windows see it:
-// dst[h][w] = sum of src[h + kh - padding_height][w + kw - padding_width] * tap[kh][kw], with `flip` the
-// taps of grad_input.
+// A pass at stride 1, as the kernels of small planes and large windows see it: dst[h][w] = sum of
+// src[h + kh * dilation_height - padding_height][w + kw * dilation_width - padding_width] * tap[kh][kw],
+// with `flip` the taps of grad_input. Most of these kernels take no dilation but 1.
 struct UnitStridePass {
   int32_t batch;
   int32_t channels; // of the output
@@ -253,6 +275,8 @@ struct UnitStridePass {
   int32_t kernel_width;
   int32_t padding_height;
   int32_t padding_width;
+  int32_t dilation_height;
+  int32_t dilation_width;
   bool flip;
 };
 
@@ -492,7 +516,7 @@ __device__ __forceinline__ void write_bias(float* to, int next, double sum) {
   to[next] = is_finite(rounded) ? static_cast<float>(sum - rounded) : 0.0f;
 }
 
-// One result of a window at stride 1 without dilation, tap by tap, of taps inside the image only: `sum`
+// One result of a window at stride 1, tap by tap, of taps inside the image only: `sum`
 // is what it begins with. Of a geometry as Large.cu has it.
 template <typename scalar_t, typename Geometry>
 __device__ __noinline__ float careful_output(
@@ -503,12 +527,12 @@ __device__ __noinline__ float careful_output(
     int row,
     int column) {
   for (int kh = 0; kh < p.kernel_height; ++kh) {
-    const int h = row - p.padding_height + kh;
+    const int h = row - p.padding_height + kh * p.dilation_height;
     if (h < 0 || h >= p.src_height) {
       continue;
     }
     for (int kw = 0; kw < p.kernel_width; ++kw) {
-      const int w = column - p.padding_width + kw;
+      const int w = column - p.padding_width + kw * p.dilation_width;
       if (w >= 0 && w < p.src_width) {
         const int tap = kh * p.kernel_width + kw;
         sum += static_cast<float>(plane[h * p.src_width + w]) *
@@ -542,8 +566,8 @@ __device__ __noinline__ float careful_tap(
       for (int row = 0; row < p.dst_height; ++row) {
         for (int column = 0; column < p.dst_width; ++column) {
           const float grad = static_cast<float>(grads[row * p.dst_width + column]);
-          const int h = row - p.padding_height + tap / p.kernel_width;
-          const int w = column - p.padding_width + tap % p.kernel_width;
+          const int h = row - p.padding_height + tap / p.kernel_width * p.dilation_height;
+          const int w = column - p.padding_width + tap % p.kernel_width * p.dilation_width;
           if (tap == p.kernel_height * p.kernel_width) {
             sum += grad;
           } else if (h >= 0 && h < p.src_height && w >= 0 && w < p.src_width) {
@@ -922,7 +946,7 @@ void turn_around(Geometry& g, const Params& p) {
   g.padding_width = p.dilation_width * (p.kernel_width - 1) - p.padding_width;
 }
 
-// The forward as a pass at stride 1 without dilation.
+// The forward as a pass at stride 1.
 inline void set_unit_stride_pass(UnitStridePass& pass, const Params& p) {
   pass.batch = p.batch;
   pass.channels = p.output_channels();
@@ -930,6 +954,8 @@ inline void set_unit_stride_pass(UnitStridePass& pass, const Params& p) {
   set_forward_sizes(pass, p);
   pass.kernel_height = p.kernel_height;
   pass.kernel_width = p.kernel_width;
+  pass.dilation_height = p.dilation_height;
+  pass.dilation_width = p.dilation_width;
 }
 
 // The forward's geometry: src is the input, dst the output.

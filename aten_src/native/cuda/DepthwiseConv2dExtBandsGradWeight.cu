@@ -570,16 +570,8 @@ bool bands_grad_weight(
     const TensorBase& grad_output,
     const TensorBase& input,
     const Params& p) {
-  // For fewer rows of taps the march's sums, which are in registers too, cost less to prepare than
-  // bands. A sweep of enough images costs less still: 7 x 7 at 56 x 56 118 -> 62 us, at 28 x 28 65 -> 38,
-  // but with 8 images at 28 x 28 39 -> 44, and 5 x 5 75 -> 123.
-  constexpr int64_t kSweptRows = 7;
-  constexpr int64_t kSweptTaps = 49;
-  constexpr int64_t kSweptImages = 16;
-  const bool large = p.kernel_height >= kLargeWindow;
-  const bool worth_a_sweep = !p.channels_last && p.kernel_height >= kSweptRows &&
-      p.kernel_size() >= kSweptTaps && p.batch >= kSweptImages;
-  if (!bands_apply(p, grad_output, input) || !(large || worth_a_sweep)) {
+  // For fewer rows of taps the march's sums, which are in registers too, cost less to prepare.
+  if (!bands_apply(p, grad_output, input) || p.kernel_height < kLargeWindow) {
     return false;
   }
   // Large windows are worth a copy of both.
@@ -587,9 +579,6 @@ bool bands_grad_weight(
   const TensorBase inputs = in_planes(input);
   if (sweep_grad_weight(grad_weight, grad_bias, grads, inputs, p)) {
     return true;
-  }
-  if (!large) {
-    return false;
   }
   const Operands operands{grads, inputs, p};
   TensorBase partial;

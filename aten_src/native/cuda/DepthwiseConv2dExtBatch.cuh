@@ -80,6 +80,7 @@ struct BatchTraits {
   static constexpr int kFirstColumn = kBanded ? -kOctet / 2 : 0;
   static constexpr int kDiagonals = kBanded ? 2 : 2 * kOctets - 1; // different 8 x 8 parts of T
   static constexpr int kMiddle = kBanded ? 0 : kOctets - 1; // that of src's and dst's same octet
+  static constexpr bool kDilated = false;
   static constexpr bool kOdd = kSide % 2 != 0; // whether columns travel one by one
   static constexpr bool kLarge = kTapRows * kDiagonals > 64;
   // Warps of a channel. The weight's gradient has its rows of taps shared among them, dst its rows.
@@ -199,20 +200,22 @@ __device__ __forceinline__ void make_bands(
     const Batch& p) {
   const int step = p.flip ? -1 : 1;
   const unsigned short* const first = taps + (p.flip ? p.kernel_height * p.kernel_width - 1 : 0);
+  const int dilation = Traits::kDilated ? p.dilation_width : 1;
+  const int middle = p.padding_height / (Traits::kDilated ? p.dilation_height : 1);
 #pragma unroll
   for (int i = 0; i < Traits::kDiagonals; ++i) {
-    const int kw = Traits::kFirstColumn + (i - Traits::kMiddle) * kOctet + 2 * at.pair - at.row +
+    const int right = Traits::kFirstColumn + (i - Traits::kMiddle) * kOctet + 2 * at.pair - at.row +
         p.padding_width;
-    const bool has_low = kw >= 0 && kw < p.kernel_width;
-    const bool has_high = kw + 1 >= 0 && kw + 1 < p.kernel_width;
 #pragma unroll
     for (int row = 0; row < Traits::kTapRows; ++row) {
-      const int kh = row - Traits::kReach + p.padding_height;
-      const bool has_row = kh >= 0 && kh < p.kernel_height;
-      const unsigned short* const from = first + step * (kh * p.kernel_width + kw);
-      const uint32_t low = has_row && has_low ? from[0] : 0;
-      const uint32_t high = has_row && has_high ? from[step] : 0;
-      bands[row][i] = low | high << 16;
+      const int kh = row - Traits::kReach + middle;
+      const auto tap = [&](int distance) -> uint32_t {
+        const int kw = distance / dilation;
+        const bool has = kh >= 0 && kh < p.kernel_height && distance >= 0 && kw < p.kernel_width &&
+            (dilation == 1 || distance % dilation == 0);
+        return has ? first[step * (kh * p.kernel_width + kw)] : 0;
+      };
+      bands[row][i] = tap(right) | tap(right + 1) << 16;
     }
   }
 }
