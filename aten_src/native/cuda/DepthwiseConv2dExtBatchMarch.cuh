@@ -93,7 +93,8 @@ struct BatchMarchTraits {
   // The eight streams that ldmatrix reads at once fall into different banks.
   static constexpr int kSrcRow = kSrcOctets * kBlockBytes;
   static constexpr int kSrcPitch = odd_blocks(kRows * kSrcRow);
-  static constexpr int kSrcBytes = kTileImages * kSrcPitch;
+  // And an octet: one beyond the last row is read, for nothing, not where others write meanwhile.
+  static constexpr int kSrcBytes = kTileImages * kSrcPitch + kBlockBytes;
   static constexpr int kInputRow = kInputOctets * kBlockBytes;
   static constexpr int kInputPitch = odd_blocks(kRows * kInputRow);
   static constexpr int kInputBytes = kWeight ? kTileImages * kInputPitch : 0;
@@ -104,9 +105,7 @@ struct BatchMarchTraits {
   static constexpr int kDstRow = kWidth * 2;
   static constexpr int kDstPitch = image_pitch(round_up_bytes(kRows * kDstRow));
   static constexpr int kDstBytes = kData ? kTileImages * kDstPitch : 0;
-  static constexpr int kSlack =
-      2 * kWarpOctets * kBlockBytes; // octets beyond the last row are read
-  static constexpr int kShared = kStages * kStageBytes + kDstBytes + kSlack;
+  static constexpr int kShared = kStages * kStageBytes + kDstBytes;
   // Of a warp, once its sums are complete: matrices for each row of taps, and the bias.
   static constexpr int kTapMatrix = kMatrices * kMatrixRows * kOctet;
   static constexpr int kScratch = kTapRows * kTapMatrix + kOctet;
