@@ -69,8 +69,9 @@ def test_arm_has_what_the_base_was_built_with(
     assert capabilities.find(a_base(tmp_path, header, functions), "aarch64") == found
 
 
-def test_every_capability_that_is_found_has_flags() -> None:
-    assert set(AVX.names) | set(DEFAULT_ONLY.names) <= capabilities.FLAGS.keys()
+def test_a_base_without_the_header_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BaseRefusedError, match="lacks a file"):
+        capabilities.find(sample.base(tmp_path, version="9.1.0"), "aarch64")
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import ninja
 import pytest
 import sample_additions as sample
 
-from torchfork.capabilities import AVX, DEFAULT_ONLY
+from torchfork.capabilities import AVX, DEFAULT_ONLY, Capabilities
 from torchfork.ninjafile import STAND_INS, common_flags, include_flags, ninja_text
 from torchfork.toolchain import Cuda, Toolchain
 from torchfork.traits import Elf, Traits
@@ -48,6 +48,19 @@ def test_a_base_without_others_has_the_default_capability_only(tmp_path: Path) -
     assert [name for name in made if "/cpu/" in name] == [
         "additions/native/cpu/SwingKernel.cpp.DEFAULT.o"
     ]
+
+
+def test_a_capability_of_the_base_is_compiled_for_and_said_to_be_there(tmp_path: Path) -> None:
+    """Else the additions call a dispatcher that libtorch does not have."""
+    sve = Capabilities(("DEFAULT", "SVE256"), ("HAVE_SVE256_CPU_DEFINITION",))
+    arm = replace(PLAIN, capabilities=sve)
+    made = units(tmp_path, arm)
+    kernels = [unit for name, unit in made.items() if "/cpu/" in name]
+    assert [unit.object.split(".")[-2] for unit in kernels] == ["DEFAULT", "SVE256"]
+    assert {"-DCPU_CAPABILITY=SVE256", "-msve-vector-bits=256"} <= set(kernels[1].flags)
+    flags = common_flags(sample.base(tmp_path / "base", version="9.1.0"), TRAITS, arm)
+    assert "-DHAVE_SVE256_CPU_DEFINITION" in flags
+    assert not [flag for flag in flags if "AVX" in flag]
 
 
 def test_cuda_sources_are_compiled_with_a_toolkit_and_left_out_without(tmp_path: Path) -> None:

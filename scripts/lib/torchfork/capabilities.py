@@ -7,13 +7,11 @@ libtorch does not have, or has another enumeration of capabilities.
 
 from __future__ import annotations
 
-import mmap
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
-from .bases.base import Base
+from .bases.base import Base, read_text, search
 from .errors import BaseRefusedError
 
 # What upstream's cmake/Codegen.cmake compiles native/cpu with, one object a capability.
@@ -47,13 +45,6 @@ AVX = Capabilities(
 )
 
 
-def _passed(library: Path) -> int:
-    """How many functions the base's dispatcher takes; 0 where the library does not say."""
-    with library.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as m:
-        found = re.search(_CHOOSER, m)
-        return 1 + len(found[1]) // len(b"S4_") if found else 0
-
-
 def find(base: Base, machine: str) -> Capabilities:
     """The capabilities of this base on a machine, as platform.machine() calls it.
 
@@ -66,10 +57,11 @@ def find(base: Base, machine: str) -> Capabilities:
     if machine.lower() not in ARM:
         return DEFAULT_ONLY
     header = base.include / STUB_HEADER
-    text = header.read_text(encoding="utf-8")
+    text = read_text(header)
     names = ("DEFAULT", *re.findall(r"static TORCH_API FnPtr (SVE\w*);", text))
-    passed = _passed(base.library("torch_cpu"))
-    if passed <= 1:
+    repeated = search(base.library("torch_cpu"), _CHOOSER)
+    passed = 1 + len(repeated) // len(b"S4_")
+    if passed == 1:
         return DEFAULT_ONLY
     if passed != len(names) or not FLAGS.keys() >= set(names):
         raise BaseRefusedError(
@@ -78,7 +70,7 @@ def find(base: Base, machine: str) -> Capabilities:
             where=str(header),
             why=f"its header names {', '.join(names)}; flags are known for {', '.join(FLAGS)}",
             next="add the capability's flags, as upstream's cmake/Codegen.cmake has them, to "
-            f"{Path(__file__).name}",
+            "FLAGS in scripts/lib/torchfork/capabilities.py",
         )
     macros = sorted(set(re.findall(r"HAVE_(?:SVE|ARM)\w*_CPU_DEFINITION", text)))
     return Capabilities(names, tuple(macros))

@@ -6,7 +6,6 @@ patched build is handled as what it is.
 
 from __future__ import annotations
 
-import mmap
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +13,7 @@ from pathlib import Path
 from elftools.elf.dynamic import DynamicSection
 from elftools.elf.elffile import ELFFile
 
-from .bases.base import Base
-from .errors import BaseRefusedError
+from .bases.base import Base, read_text, search
 
 
 @dataclass(frozen=True)
@@ -78,18 +76,6 @@ class Traits:
         return defined
 
 
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise BaseRefusedError(
-            "this torch lacks a file that the graft reads",
-            where=str(path),
-            why=error.strerror or str(error),
-            next="use an official wheel: scripts/build_torch.sh --torch VERSION",
-        ) from error
-
-
 def _first(pattern: str, text: str, fallback: str) -> str:
     found = re.search(pattern, text)
     return found[1] if found else fallback
@@ -98,17 +84,15 @@ def _first(pattern: str, text: str, fallback: str) -> str:
 def _pybind11_abi(library: Path) -> str:
     """The ABI part of the key under which pybind11 shares its types between modules."""
     pattern = rb"__pybind11_internals_v\d+_gcc_libstdcpp(_cxxabi\d+)__"
-    with library.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as m:
-        found = re.search(pattern, m)
-        return found[1].decode() if found else ""
+    return search(library, pattern).decode()
 
 
 def detect(base: Base) -> Traits:
     """Read the traits of a base. Raises BaseRefusedError where a file it needs is missing."""
-    cmake = _text(base.torch / "share" / "cmake" / "Torch" / "TorchConfig.cmake")
-    extension_builder = _text(base.torch / "utils" / "cpp_extension.py")
-    functional = _text(base.include / "ATen" / "FunctionalTensorWrapper.h")
-    overrides = _text(base.include / "torch" / "csrc" / "utils" / "disable_torch_function.h")
+    cmake = read_text(base.torch / "share" / "cmake" / "Torch" / "TorchConfig.cmake")
+    extension_builder = read_text(base.torch / "utils" / "cpp_extension.py")
+    functional = read_text(base.include / "ATen" / "FunctionalTensorWrapper.h")
+    overrides = read_text(base.include / "torch" / "csrc" / "utils" / "disable_torch_function.h")
     needed_by_cpu = read_elf(base.library("torch_cpu")).needed
     openmp = [name for name in needed_by_cpu if re.match(r"lib(g|i)?omp", name)]
     return Traits(

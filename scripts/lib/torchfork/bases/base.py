@@ -2,8 +2,32 @@
 
 from __future__ import annotations
 
+import mmap
+import re
 from dataclasses import dataclass
 from pathlib import Path
+
+from ..errors import BaseRefusedError
+
+
+def read_text(path: Path) -> str:
+    """A text of a base's. Raises BaseRefusedError where the base has no such file."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise BaseRefusedError(
+            "this torch lacks a file that the graft reads",
+            where=str(path),
+            why=error.strerror or str(error),
+            next="use an official wheel: scripts/build_torch.sh --torch VERSION",
+        ) from error
+
+
+def search(library: Path, pattern: bytes) -> bytes:
+    """The first group of a pattern's first match in a library of a base's; b"" without one."""
+    with library.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as m:
+        found = re.search(pattern, m)
+        return found[1] if found else b""
 
 
 @dataclass(frozen=True)
