@@ -368,6 +368,21 @@ __device__ __forceinline__ bool convolve_rows(
   return spoilt;
 }
 
+// A result that is NaN again, tap by tap. `plane` is its src plane, `taps` are its channel's.
+template <typename scalar_t>
+__device__ __forceinline__ void retake(
+    scalar_t& result,
+    const scalar_t* plane,
+    const scalar_t* taps,
+    float begin,
+    const UnitStridePass& p,
+    int row,
+    int column) {
+  if (isnan(static_cast<float>(result))) {
+    result = static_cast<scalar_t>(careful_output(plane, taps, begin, p, row, column));
+  }
+}
+
 // The lane's results of rows [begin, end) that are NaN again, tap by tap.
 template <typename Traits>
 __device__ __noinline__ void retake_rows(
@@ -389,15 +404,14 @@ __device__ __noinline__ void retake_rows(
            column += column % 2 == 0 ? 1 : kOctet - 1) {
         scalar_t* const where = reinterpret_cast<scalar_t*>(
             to + i * kOctet * Traits::kPitch + (row * Traits::kSide + column) * 2);
-        if (isnan(static_cast<float>(*where))) {
-          *where = static_cast<scalar_t>(careful_output(
-              src + plane * Traits::kPixels,
-              weight + channel * p.kernel_height * p.kernel_width,
-              bias,
-              p,
-              row,
-              column));
-        }
+        retake(
+            *where,
+            src + plane * Traits::kPixels,
+            weight + channel * p.kernel_height * p.kernel_width,
+            bias,
+            p,
+            row,
+            column);
       }
     }
   }

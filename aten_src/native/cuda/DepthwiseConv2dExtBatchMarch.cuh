@@ -388,16 +388,15 @@ __device__ __noinline__ void retake_results(
     }
     scalar_t& result = *reinterpret_cast<scalar_t*>(
         results + of_block * Traits::kDstPitch + of_stage * Traits::kDstRow + of_tile * 2);
-    if (isnan(static_cast<float>(result))) {
-      const int source = s.image * (p.channels / multiplier) + channel / multiplier;
-      result = static_cast<scalar_t>(careful_output(
-          t.src + source * p.src_height * p.src_width,
-          t.weight + channel * p.kernel_height * p.kernel_width,
-          bias,
-          p,
-          s.first_row + index * p.dilation_height,
-          column));
-    }
+    const int source = s.image * (p.channels / multiplier) + channel / multiplier;
+    retake(
+        result,
+        t.src + source * p.src_height * p.src_width,
+        t.weight + channel * p.kernel_height * p.kernel_width,
+        bias,
+        p,
+        s.first_row + index * p.dilation_height,
+        column);
   }
 }
 

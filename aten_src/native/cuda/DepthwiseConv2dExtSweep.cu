@@ -159,11 +159,14 @@ __device__ __noinline__ void retake_unit(
       const int row = first_row + i / (octets * 2);
       const int column = first_column + i / 2 % octets * kOctet + i % 2;
       if (row < p.dst_height && column < p.dst_width) {
-        scalar_t* const where = dst + (plane * p.dst_height + row) * p.dst_width + column;
-        if (isnan(static_cast<float>(*where))) {
-          *where = static_cast<scalar_t>(careful_output(
-              src + plane * p.src_height * p.src_width, taps, begin, p, row, column));
-        }
+        retake(
+            dst[(plane * p.dst_height + row) * p.dst_width + column],
+            src + plane * p.src_height * p.src_width,
+            taps,
+            begin,
+            p,
+            row,
+            column);
       }
     }
   }
