@@ -2,9 +2,12 @@
 """Time depthwise_conv2d_ext on the CPU against conv2d(groups=C), in turns in one run.
 
 Each figure is the median over rounds; in a round ours and the opponent, in both memory orders, are
-called one after the other, so that whatever else the machine does meets all of them. Operands stay
-in caches that hold them; results are allocated by each call, as in a program. Of large tensors that
-includes page faults: --keep-pages has the C library keep freed memory.
+called one after the other, every second time in the opposite order, so that whatever else the
+machine does, and what the call before leaves in caches, meets all of them. Operands are allocated
+several times, as the pages that they get make a difference: a figure is the median of the
+allocations' medians. Operands stay in caches that hold them; results are allocated by each call, as
+in a program. Of large tensors that includes page faults: --keep-pages has the C library keep freed
+memory.
 
 What ours reaches is also given as a fraction of two roofs, both measured in this run with as many
 threads: "copy" is the bytes that the pass must move over the bandwidth of a copy out of all caches
@@ -19,6 +22,7 @@ rate of a matrix product. Roofs are the fastest of their repeats.
 from __future__ import annotations
 
 import argparse
+import copy
 import ctypes
 import json
 import math
@@ -50,6 +54,10 @@ from plot_depthwise import useful_flop
 
 MICROSECONDS = 1e6
 COPY_BYTES = 256 << 20
+# Of the operands of each figure. With one, two runs differ by up to a third.
+ALLOCATIONS = 5
+# Seconds from which on three rounds are enough: almost all is conv2d's.
+SLOW_ROUND = 0.1
 PRODUCT_SIZES = (512, 1024, 2048)
 TYPES = {**DTYPES, "fp64": torch.float64}
 # Rows that are timed in double too.
@@ -80,17 +88,35 @@ def seconds(call: Callable[[], Any], calls: int) -> float:
     return (time.perf_counter() - begin) / calls
 
 
-def medians(calls: dict[str, Callable[[], Any]], budget: float) -> dict[str, float]:
-    """Median microseconds of each call, taken in turns for about `budget` seconds in all."""
-    first = {name: min(seconds(call, 1) for _ in range(2)) for name, call in calls.items()}
+def medians(
+    contenders: Callable[[], dict[str, Callable[[], Any]]], budget: float
+) -> dict[str, float]:
+    """Median microseconds of each call, taken in turns for about `budget` seconds in all.
+
+    `contenders` makes the calls, each time with new operands.
+    """
+    kept = [contenders()]
+    first = {name: min(seconds(call, 1) for _ in range(2)) for name, call in kept[0].items()}
     # A turn lasts some 200 us at least, so that reading the clock costs nothing.
     turns = {name: max(1, round(2e-4 / max(t, 1e-7))) for name, t in first.items()}
-    round_time = sum(first[name] * turns[name] for name in calls)
-    times: dict[str, list[float]] = {name: [] for name in calls}
-    for _ in range(max(3, min(51, int(budget / round_time)))):
-        for name, call in calls.items():
-            times[name].append(seconds(call, turns[name]))
-    return {name: statistics.median(t) * MICROSECONDS for name, t in times.items()}
+    round_time = sum(first[name] * turns[name] for name in first)
+    fewest = ALLOCATIONS if round_time < SLOW_ROUND else 3
+    rounds = max(fewest, min(51, int(budget / round_time)))
+    allocations = min(rounds, ALLOCATIONS)
+    found: dict[str, list[float]] = {name: [] for name in first}
+    for allocation in range(allocations):
+        if allocation > 0:
+            kept.append(contenders())  # beside the others, so that pages are not the same
+            for call in kept[-1].values():
+                call()
+        times: dict[str, list[float]] = {name: [] for name in first}
+        for turn in range(allocation, rounds, allocations):
+            calls = list(kept[-1].items())
+            for name, call in calls if turn % 2 == 0 else reversed(calls):
+                times[name].append(seconds(call, turns[name]))
+        for name in first:
+            found[name].append(statistics.median(times[name]))
+    return {name: statistics.median(t) * MICROSECONDS for name, t in found.items()}
 
 
 def fastest(call: Callable[[], Any], budget: float) -> float:
@@ -146,16 +172,21 @@ def measure_row(
     """One result for each pass: microseconds of ours and of the opponent in both orders."""
     layouts = {name: operands(row, TYPES[dtype], layout, "cpu") for name, layout in LAYOUTS.items()}
     for which in options.passes:
-        calls = {f"ours {name}": ours(row, t, which, ops) for name, t in layouts.items()}
-        if not options.ours_only:
-            calls |= {f"conv2d {name}": opponent(row, t, which) for name, t in layouts.items()}
+
+        def contenders(which: str = which) -> dict[str, Callable[[], Any]]:
+            new = copy.deepcopy(layouts)
+            calls = {f"ours {name}": ours(row, t, which, ops) for name, t in new.items()}
+            if not options.ours_only:
+                calls |= {f"conv2d {name}": opponent(row, t, which) for name, t in new.items()}
+            return calls
+
         yield {
             "row": row.name,
             "dtype": dtype,
             "pass": which,
             "bytes": bytes_moved(layouts["nchw"], which),
             "multiply_adds": useful_flop(row, which) // 2,
-            "times": medians(calls, options.budget),
+            "times": medians(contenders, options.budget),
         }
 
 
