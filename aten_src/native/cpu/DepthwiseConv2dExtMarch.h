@@ -8,21 +8,16 @@
 namespace at::native {
 namespace {
 
-// Which windows are marched through instead of taken by tiles. fp32, one thread, AVX-512, tiles and marches:
-// k3 NCHW 144@56 258 and 199 us, 128@80 475 and 380, 384@14 54 and 49; channels last 144@56 191 and 166,
-// 384@14 29 and 23, bf16 34 and 28. k5 NCHW 240@28 193 and 175, but channels last, where each lane has its
-// own 25 weights, 124 and 139; k7 in NCHW 410 and 456. Marches need more registers than AVX2 has.
-// With AddressSanitizer, which takes long to compile them, 3 x 3 alone.
-#if defined(CPU_CAPABILITY_AVX512) && defined(__SANITIZE_ADDRESS__)
-constexpr bool is_marched(Weights /*weights*/, int taps) {
+// Windows of 3 x 3 are marched through instead of taken by tiles. fp32, one thread, AVX-512, tiles of 4 and
+// marches: NCHW 144@56 258 and 199 us, 128@80 475 and 380, 384@14 54 and 49; channels last 144@56 191 and
+// 166, 384@14 29 and 23, bf16 34 and 28. Marches need more registers than AVX2 has. k5 in channels last,
+// where each lane has its own 25 weights, 124 and 139; in NCHW, tiles of 7, 119 and 136.
+#if defined(CPU_CAPABILITY_AVX512)
+constexpr bool is_marched(int taps) {
   return taps == 3;
 }
-#elif defined(CPU_CAPABILITY_AVX512)
-constexpr bool is_marched(Weights weights, int taps) {
-  return taps == 3 || (taps == 5 && weights == Weights::kOfPlane);
-}
 #else
-constexpr bool is_marched(Weights /*weights*/, int /*taps*/) {
+constexpr bool is_marched(int /*taps*/) {
   return false;
 }
 #endif

@@ -1,14 +1,14 @@
 // Forward and grad_input of depthwise_conv2d_ext over planes, [N, C, H, W].
 //
 // A task is one input plane with the output planes made from it. Its source rows are packed into
-// scratch: converted to the arithmetic type, zeros on both sides, and for a strided forward the
+// scratch: converted to the arithmetic type, zeros on all sides, and for a strided forward the
 // columns of each residue by themselves. After that every pass with any stride and dilation is the
 // same loop without borders or steps (DepthwiseConv2dExtTiles.h), and the packed rows are in the
 // first- or second-level cache while each is read once for every column tap. Large planes are
 // packed in bands of rows. Results larger than the caches are put together strip by strip and stored past
 // them as one run of memory, whose cache lines rows are no whole numbers of.
 //
-// Zeros beside a row meet finite taps only: a filter with an infinity or a NaN goes through
+// Zeros around a plane meet finite taps only: a filter with an infinity or a NaN goes through
 // exact_plane, which visits nothing but positions inside the image.
 #pragma once
 
@@ -24,10 +24,13 @@
 namespace at::native {
 namespace {
 
-// Result rows that are worked on at once, some vectors of columns after the other: those of a march. Of
-// grad_input with a stride, whose columns are brought together afterwards, a tile (96@112 k3s2 N=1 384 us,
-// 430 by marches).
-constexpr int64_t kStripRows = kMarchResults;
+// Result rows that are worked on at once, some vectors of columns after the other: those of a march, or
+// some tiles. Of grad_input with a stride, whose columns are brought together afterwards, a tile (96@112 k3s2
+// N=1 384 us, 430 by marches).
+constexpr int64_t kTiledStripRows = kMarchResults / kPlaneTileRows * kPlaneTileRows;
+// Windows with more zeros above and below a plane are gone through position by position: dilations or
+// paddings of thousands.
+constexpr int64_t kMostZeroBytes = 16 << 20;
 
 template <typename scalar_t>
 class PlanePass {
@@ -55,10 +58,17 @@ class PlanePass {
         band_(band_results(
             height_,
             source_planes_ * columns_.pitch() * static_cast<int64_t>(sizeof(acc_t)),
-            height_.result_step() * kTileRows)),
+            height_.result_step() * kPlaneTileRows)),
         band_steps_(band_ / height_.result_step()),
         source_rows_(std::min(height_.sources, height_.source_reach(band_))),
         lowest_(height_.first_source(0)),
+        zero_rows_(
+            (kPlaneTileRows + std::min<int64_t>(kMaxTaps, height_.most_taps()) - 2) *
+            height_.source_step()),
+        zero_rows_before_(std::clamp<int64_t>(-lowest_, 0, zero_rows_)),
+        tiled_(
+            (zero_rows_before_ + zero_rows_) * columns_.pitch() <=
+            kMostZeroBytes / static_cast<int64_t>(sizeof(acc_t))),
         first_band_(reached_rows(lowest_)),
         finite_(all_finite(weight_, p.output_channels() * p.kernel_size())),
         strip_rows_(strip_rows()),
@@ -86,7 +96,8 @@ class PlanePass {
   // One thread's memory: the packed rows, the filters, results to be stored.
   struct Scratch {
     explicit Scratch(const PlanePass& pass)
-        : packed(pass.source_planes_ * pass.source_rows_ * pass.columns_.pitch()),
+        : packed(
+              pass.tiled_ ? pass.source_planes_ * pass.packed_rows() * pass.columns_.pitch() : 0),
           filter(static_cast<int64_t>(pass.filter_order_.size())),
           stage(pass.strip_rows_ * pass.stage_pitch() + 2 * kLanes),
           row(pass.columns_.sources + 2 * kLanes),
@@ -115,6 +126,12 @@ class PlanePass {
     TilesFunction<acc_t> function;
   };
 
+  // Of a plane's band: those of the image, and zeros above and below for the tiles that meet its border.
+  // A condition for each line instead had GCC 12 note which sums were written and keep addresses in vector
+  // registers, on the ports of the multiply-adds.
+  int64_t packed_rows() const {
+    return zero_rows_before_ + source_rows_ + zero_rows_;
+  }
   int64_t phase_pitch() const {
     return round_up(columns_.results_of(0), 2 * kLanes);
   }
@@ -130,8 +147,9 @@ class PlanePass {
   // No more than there are, and whose stage is as large as a band's rows at most.
   int64_t strip_rows() const {
     const int64_t row_bytes = stage_pitch() * static_cast<int64_t>(sizeof(acc_t));
-    const bool marches = columns_.result_step == 1 && kStripRows * row_bytes <= kBandBytes;
-    return std::min(marches ? kStripRows : kTileRows, height_.results_of(0));
+    const int64_t most = is_marched(params_.kernel_height) ? kMarchResults : kTiledStripRows;
+    const bool many = columns_.result_step == 1 && most * row_bytes <= kBandBytes;
+    return std::min<int64_t>(many ? most : kPlaneTileRows, height_.results_of(0));
   }
 
   void run_task(int64_t task, Scratch& scratch) {
@@ -141,7 +159,7 @@ class PlanePass {
     const int64_t source_size = height_.sources * columns_.sources;
     scalar_t* const results = result_ + task * result_planes_ * result_size;
     const scalar_t* const sources = source_ + task * source_planes_ * source_size;
-    if (!finite_ && !all_finite(filters, params_.multiplier * params_.kernel_size())) {
+    if (!tiled_ || (!finite_ && !all_finite(filters, params_.multiplier * params_.kernel_size()))) {
       for (const auto r : c10::irange(result_planes_)) {
         exact_plane(
             results + r * result_size,
@@ -195,7 +213,8 @@ class PlanePass {
   void pack(const scalar_t* sources, int64_t first, Scratch& scratch) const {
     const Range rows = band_sources(first);
     for (const auto plane : c10::irange(source_planes_)) {
-      acc_t* packed = scratch.packed.data() + plane * source_rows_ * columns_.pitch();
+      acc_t* packed =
+          scratch.packed.data() + (plane * packed_rows() + zero_rows_before_) * columns_.pitch();
       const scalar_t* source = sources + plane * height_.sources * columns_.sources;
       for (int64_t row = rows.begin; row < rows.end; ++row, packed += columns_.pitch()) {
         pack_row(
@@ -205,6 +224,9 @@ class PlanePass {
             packed + columns_.lead,
             columns_.class_pitch,
             scratch.row.data());
+      }
+      if (band_ < height_.results && rows.end == height_.sources) {
+        std::fill_n(packed, zero_rows_ * columns_.pitch(), acc_t(0));
       }
     }
   }
@@ -266,7 +288,7 @@ class PlanePass {
     const int64_t begin = columns_.phase_begin[column_phase];
     const int64_t end = columns_.phase_begin[column_phase + 1];
     groups_.push_back(
-        {plane * source_rows_ * columns_.pitch(),
+        {(plane * packed_rows() + zero_rows_before_) * columns_.pitch(),
          (group.source - lowest_) * columns_.pitch(),
          static_cast<int64_t>(filter_order_.size()),
          end - begin,
@@ -366,6 +388,9 @@ class PlanePass {
   int64_t band_steps_; // of a phase
   int64_t source_rows_; // packed rows of a band and plane
   int64_t lowest_; // source row that the first result meets
+  int64_t zero_rows_; // below those packed, and at most above
+  int64_t zero_rows_before_;
+  bool tiled_; // not position by position
   Range first_band_; // source rows of
   bool finite_; // all filters
   int64_t strip_rows_; // of results
