@@ -53,7 +53,7 @@ SIZES = [
     Case(3, 5, 1, (13, 11), (7, 7), padding=(0, 5)),
     Case(3, 5, 1, (6, 8), (3, 3), padding=(1, 1)),
     Case(3, 7, 1, (2, 5), (3, 3), padding=(3, 2)),
-    # Its tiles of 7 rows: rows left over, whole tiles and groups of taps outside, strides, two bands
+    # Its tiles of 7 rows: rows left over, tiles and groups of taps outside, strides, two bands
     Case(2, 3, 1, (11, 40), (7, 7), padding=(3, 3)),
     Case(2, 3, 1, (10, 33), (5, 5), padding=(25, 2)),
     Case(2, 3, 2, (20, 37), (7, 5), stride=(2, 2), padding=(12, 2)),
