@@ -130,6 +130,13 @@ MARCHES = [
     Case(33, 66, 1, (20, 56), (7, 7), padding=(9, 9), dilation=(3, 3)),  # every third row a stream
 ]
 
+# All gradients by strips of rows, whose vectors are lanes of a warp.
+STRIPS = [
+    Case(3, 5, 1, (29, 28), (5, 5), padding=(2, 2)),  # whole rows a warp, a plane left over
+    Case(2, 3, 1, (61, 48), (3, 3), padding=(1, 1)),  # lanes that only load
+    Case(2, 3, 1, (70, 132), (7, 7), padding=(3, 3)),  # rows longer than a warp has lanes
+    Case(2, 3, 1, (3, 136), (3, 3), padding=(1, 1)),  # few rows
+]
 # Large windows in 16 bit with the batch as rows of matrices; much for a CPU.
 SWEEPS = [
     Case(19, 3, 1, (28, 28), (29, 29), padding=(14, 14)),  # all diagonals; images left over
@@ -155,11 +162,11 @@ def on_devices(sizes: list[Case], patches: list[Case]) -> list[tuple[Case, str]]
 
 SPOILT = [
     *((*pair, dtype) for dtype in HALVES for pair in on_devices(SIZES[:12:2], PATCHES[::5])),
-    *((*pair, torch.float32) for pair in on_devices([], LANES + LANE_PLANES)),
+    *((*pair, torch.float32) for pair in on_devices([], LANES + LANE_PLANES + STRIPS)),
     *(
         (*pair, dtype)
         for dtype in HALVES
-        for pair in on_devices([], LANE_PLANES[-3:] + MARCHES + SWEEPS)
+        for pair in on_devices([], LANE_PLANES[-3:] + MARCHES + STRIPS + SWEEPS)
     ),
 ]
 
@@ -172,7 +179,9 @@ def results(case: Case, inputs: Inputs, grad: Tensor) -> list[Tensor]:
 
 @pytest.mark.parametrize("dtype", [torch.float32, *HALVES], ids=str)
 @pytest.mark.parametrize(
-    ("case", "device"), on_devices(SIZES, PATCHES + LANES + LANE_PLANES + MARCHES + SWEEPS), ids=str
+    ("case", "device"),
+    on_devices(SIZES, PATCHES + LANES + LANE_PLANES + MARCHES + STRIPS + SWEEPS),
+    ids=str,
 )
 def test_every_tile_matches_the_float64_reference(
     case: Case, dtype: torch.dtype, device: str

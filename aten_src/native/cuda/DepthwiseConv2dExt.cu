@@ -479,7 +479,8 @@ void backward_cuda(
   }
   const bool asks_weight = grad_weight.defined() || grad_bias.defined();
   if (grad_input.defined() && asks_weight &&
-      (fast::batch_march_backward(
+      (fast::strips_backward(grad_input, grad_weight, grad_bias, grad_output, input, weight, p) ||
+       fast::batch_march_backward(
            grad_input, grad_weight, grad_bias, grad_output, input, weight, p) ||
        fast::batch_backward(grad_input, grad_weight, grad_bias, grad_output, input, weight, p) ||
        fast::lanes_planes_backward(
@@ -498,6 +499,7 @@ void backward_cuda(
       !fast::large_grad_input(grad_input, grad_output, weight, p);
   const bool wants_weight =
       asks_weight &&
+      !fast::strips_backward(TensorBase(), grad_weight, grad_bias, grad_output, input, weight, p) &&
       !fast::batch_march_backward(
           TensorBase(), grad_weight, grad_bias, grad_output, input, weight, p) &&
       !fast::batch_backward(TensorBase(), grad_weight, grad_bias, grad_output, input, weight, p) &&

@@ -137,6 +137,17 @@ bool patches_backward(
     const TensorBase& weight,
     const Params& params);
 
+// At stride 1 in plane order, where rows fall into vectors: all the gradients that are defined, grad_weight
+// or grad_bias among them, in one pass.
+bool strips_backward(
+    const TensorBase& grad_input,
+    const TensorBase& grad_weight,
+    const TensorBase& grad_bias,
+    const TensorBase& grad_output,
+    const TensorBase& input,
+    const TensorBase& weight,
+    const Params& params);
+
 // For 16-bit types, on the tensor cores.
 bool bands_forward(
     const TensorBase& output,

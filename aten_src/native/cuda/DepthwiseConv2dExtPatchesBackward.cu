@@ -387,11 +387,7 @@ bool patches_backward(
   // A plane in bands reads its overhang again: for the weight alone that is worth less than the march,
   // but where rows are of no whole vectors.
   constexpr int64_t kLargePlane = 56 * 56;
-  constexpr int64_t kLargePlaneSevens = 28 * 28;
-  const bool seven = p.kernel_height == 7;
-  const int64_t plane = p.input_height * p.input_width;
-  const bool large =
-      plane > (seven && input.scalar_type() == kFloat ? kLargePlaneSevens : kLargePlane);
+  const bool large = p.input_height * p.input_width > kLargePlane;
   if (!grad_input.defined() && large && p.input_width % 4 == 0) {
     return false;
   }
