@@ -59,6 +59,12 @@ SIZES = [
     Case(2, 3, 2, (20, 37), (7, 5), stride=(2, 2), padding=(12, 2)),
     Case(1, 2, 1, (300, 301), (7, 7), padding=(3, 3)),
     Case(1, 2, 1, (400, 201), (5, 5), padding=(20, 20), dilation=(10, 10)),
+    # Its tiles of 7 pixels in channels last: one, two, more; not half a window outside, a dilation
+    Case(2, 37, 1, (9, 7), (7, 7), padding=(3, 3)),
+    Case(2, 48, 1, (5, 14), (5, 5), padding=(2, 2)),
+    Case(2, 35, 1, (6, 28), (7, 7), padding=(3, 3)),
+    Case(2, 35, 1, (6, 21), (7, 7), padding=(3, 2)),
+    Case(1, 33, 1, (23, 63), (5, 5), padding=(6, 6), dilation=(3, 3)),
     # Too many zeros above and below for tiles
     Case(2, 3, 1, (4, 20), (3, 3), padding=(200000, 1), dilation=(200000, 1)),
 ]

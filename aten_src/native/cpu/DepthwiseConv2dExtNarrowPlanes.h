@@ -29,7 +29,7 @@ constexpr int64_t kMostNarrowTaps = 7;
 
 // Against planes transposed, fp32, one thread: 384@14 k3 52 us became 28, N=16 973 and 474, k7 107 and 89;
 // two planes a vector, 960@7 k3 40 and 31, but 1152@7 k5 59 and 70, 768@7 k7 53 and 75, whose weights are
-// two for each tap.
+// two for each tap. Since pixels of 14 columns are taken by tiles of 7, k7 transposed is 80 and 88 by rows.
 template <typename acc_t>
 bool are_narrow_planes(const Params& p) {
   constexpr int64_t kLanes = Vectorized<acc_t>::size();
@@ -38,7 +38,9 @@ bool are_narrow_planes(const Params& p) {
   return p.multiplier == 1 && p.stride_height == 1 && p.stride_width == 1 &&
       p.dilation_height == 1 && p.dilation_width == 1 && p.kernel_width == side &&
       (side == 3 || side == 5 || side == 7) && side <= kMostNarrowTaps && columns <= kLanes &&
-      (side == 3 || columns > kLanes / 2);
+      (side == 3 ||
+       (columns > kLanes / 2 &&
+        !(is_taken_by_rows<acc_t>(side) && columns % kRowTileResults == 0)));
 }
 
 // The march through a plane, or two, with windows of kSide.

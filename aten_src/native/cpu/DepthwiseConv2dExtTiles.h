@@ -19,8 +19,20 @@
 namespace at::native {
 namespace {
 
+// Lines that a tile meets before and behind the image, if that is known when it is compiled.
+template <bool kIsKnown, int kLinesBefore = 0, int kLinesAfter = 0>
+struct TileBorder {
+  static constexpr bool kKnown = kIsKnown;
+  static constexpr int kBefore = kLinesBefore;
+  static constexpr int kAfter = kLinesAfter;
+};
+// Those of planes are zeros in memory.
+template <Weights kWeights>
+using UsualBorder = TileBorder<kWeights == Weights::kOfPlane>;
+
 template <typename scalar_t, Weights kWeights, int kVectors, int kRows = kTileRows>
 struct TileSums {
+  static constexpr Weights kWeightsOf = kWeights;
   using acc_t = opmath_type<scalar_t>;
   using Vec = Vectorized<acc_t>;
   static constexpr int kCount = kVectors == kPartOfVector ? 1 : std::min(kVectors, 2);
@@ -117,7 +129,7 @@ struct TileSums {
   }
 
   // One tap of the other dimension with those of a group.
-  template <int kTaps>
+  template <int kTaps, typename Border>
   C10_ALWAYS_INLINE void add_tap(
       const CrossTap& tap,
       const TileGroup& group,
@@ -134,12 +146,12 @@ struct TileSums {
       }
       weights = held(weights + group.weight_step);
     }
-    const scalar_t* next = source + first_line;
-    DEPTHWISE_UNROLL for (int j = 0; j < kLines; ++j) {
+    const scalar_t* next = source + first_line + Border::kBefore * t.line_step;
+    DEPTHWISE_UNROLL for (int j = Border::kBefore; j < kLines - Border::kAfter; ++j) {
       const int64_t line = first_line + j * t.line_step;
       const scalar_t* const values_at = kHolds ? next : source + line;
       next = held(next + t.line_step);
-      if (kWeights == Weights::kOfLane && (line < 0 || line >= t.lines_end)) {
+      if (!Border::kKnown && (line < 0 || line >= t.lines_end)) {
         continue;
       }
       DEPTHWISE_UNROLL for (int v = 0; v < kCount; ++v) {
@@ -155,7 +167,7 @@ struct TileSums {
   }
 
   // The taps [first, last) of the other dimension with those of one group or two.
-  template <int kFirst, int kSecond = 0>
+  template <typename Border, int kFirst, int kSecond = 0>
   C10_ALWAYS_INLINE void add_taps(
       const TileGroup* groups,
       int64_t first,
@@ -163,9 +175,9 @@ struct TileSums {
       const Tiles<scalar_t>& t,
       TilePlace at) {
     for (int64_t tap = first; tap < last; ++tap) {
-      add_tap<kFirst>(t.cross[tap], groups[0], t, at);
+      add_tap<kFirst, Border>(t.cross[tap], groups[0], t, at);
       if constexpr (kSecond > 0) {
-        add_tap<kSecond>(t.cross[tap], groups[1], t, at);
+        add_tap<kSecond, Border>(t.cross[tap], groups[1], t, at);
       }
     }
   }
@@ -174,15 +186,22 @@ struct TileSums {
 // One or two groups of known sizes: the sums never leave the registers. They are taken by halves of
 // the taps: one chain of additions has errors above those of upstream's convolution (5.3e-5 against
 // 5.2e-5 in test_error_is_not_larger_than_upstreams), two shorter ones are below.
-template <typename scalar_t, Weights kWeights, int kVectors, int kFirst, int kSecond, int kRows>
+template <
+    typename scalar_t,
+    Weights kWeights,
+    int kVectors,
+    int kFirst,
+    int kSecond,
+    int kRows,
+    typename Border = UsualBorder<kWeights>>
 C10_ALWAYS_INLINE void known_taps(const Tiles<scalar_t>& t, TilePlace at) {
   TileSums<scalar_t, kWeights, kVectors, kRows> sums;
   TileSums<scalar_t, kWeights, kVectors, kRows> half;
   const int64_t middle = t.cross_count / 2;
   sums.start(t, at);
-  sums.template add_taps<kFirst, kSecond>(t.groups, 0, middle, t, at);
+  sums.template add_taps<Border, kFirst, kSecond>(t.groups, 0, middle, t, at);
   half.clear();
-  half.template add_taps<kFirst, kSecond>(t.groups, middle, t.cross_count, t, at);
+  half.template add_taps<Border, kFirst, kSecond>(t.groups, middle, t.cross_count, t, at);
   sums.add(half);
   sums.store(t, at);
 }
@@ -211,7 +230,7 @@ C10_NOINLINE void add_group(
   for (const auto& [first, last] : {std::pair(int64_t(0), middle), {middle, t.cross_count}}) {
     Sums local;
     local.clear();
-    local.template add_taps<kTaps>(&group, first, last, t, at);
+    local.template add_taps<UsualBorder<Sums::kWeightsOf>, kTaps>(&group, first, last, t, at);
     sums.add(local);
   }
 }
@@ -313,6 +332,43 @@ struct TileOfKnownTaps {
   }
 };
 
+// Rows of pixels in tiles of kRowTileResults, of which the first and the last meet half of a window outside
+// the image, and no lines are asked where they are.
+template <typename scalar_t, int kTaps>
+struct TileOfRow {
+  static constexpr bool kPairs = true;
+  static constexpr bool kOverlaps = false;
+  static constexpr int64_t kResults = kRowTileResults;
+  template <int kVectors>
+  static C10_ALWAYS_INLINE void run(const Tiles<scalar_t>& t, TilePlace at) {
+    constexpr int kHalf = kTaps / 2;
+    const bool first = at.first == 0;
+    const bool last = at.first + kResults == t.results;
+    if (first && last) {
+      run_in<kVectors, TileBorder<true, kHalf, kHalf>>(t, at);
+    } else if (first) {
+      run_in<kVectors, TileBorder<true, kHalf, 0>>(t, at);
+    } else if (last) {
+      run_in<kVectors, TileBorder<true, 0, kHalf>>(t, at);
+    } else {
+      run_in<kVectors, TileBorder<true, 0, 0>>(t, at);
+    }
+  }
+
+ private:
+  template <int kVectors, typename Border>
+  static C10_NOINLINE void run_in(const Tiles<scalar_t>& t, TilePlace at) {
+    known_taps<scalar_t, Weights::kOfLane, kVectors, kTaps, 0, kRowTileResults, Border>(t, at);
+  }
+};
+
+// Whether a row of pixels is those tiles and nothing else.
+template <int kTaps, typename scalar_t>
+bool are_tiles_of_row(const Tiles<scalar_t>& t) {
+  return t.results % kRowTileResults == 0 && t.lines_end == t.results * t.line_step &&
+      t.groups[0].line == -(kTaps / 2) * t.line_step;
+}
+
 template <typename scalar_t>
 struct TileOfManyTaps {
   static constexpr bool kPairs = false;
@@ -329,6 +385,13 @@ void tiles_of_known_taps(const Tiles<scalar_t>& t) {
   if constexpr (kSecond == 0 && is_marched(kFirst)) {
     if (t.cross_count == kFirst) {
       for_each_tile<MarchOfSide<scalar_t, kWeights, kFirst>>(t);
+      return;
+    }
+  }
+  if constexpr (
+      kWeights == Weights::kOfLane && kSecond == 0 && is_taken_by_rows<scalar_t>(kFirst)) {
+    if (are_tiles_of_row<kFirst>(t)) {
+      for_each_tile<TileOfRow<scalar_t, kFirst>>(t);
       return;
     }
   }
