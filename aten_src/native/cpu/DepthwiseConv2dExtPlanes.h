@@ -25,8 +25,8 @@ namespace at::native {
 namespace {
 
 // Result rows that are worked on at once, some vectors of columns after the other: those of a march, or
-// some tiles. Of grad_input with a stride, whose columns are brought together afterwards, a tile (96@112 k3s2
-// N=1 384 us, 430 by marches).
+// some tiles. Of grad_input of k3 with a stride, whose columns are brought together afterwards, a tile
+// (96@112 k3s2 N=1 314 us, 344 by two; 144@56 k5s2 182 and 166).
 constexpr int64_t kTiledStripRows = kMarchResults / kPlaneTileRows * kPlaneTileRows;
 // Windows with more zeros above and below a plane are gone through position by position: dilations or
 // paddings of thousands.
@@ -147,8 +147,9 @@ class PlanePass {
   // No more than there are, and whose stage is as large as a band's rows at most.
   int64_t strip_rows() const {
     const int64_t row_bytes = stage_pitch() * static_cast<int64_t>(sizeof(acc_t));
-    const int64_t most = is_marched(params_.kernel_height) ? kMarchResults : kTiledStripRows;
-    const bool many = columns_.result_step == 1 && most * row_bytes <= kBandBytes;
+    const bool three = is_marched(params_.kernel_height);
+    const int64_t most = three ? kMarchResults : kTiledStripRows;
+    const bool many = (columns_.result_step == 1 || !three) && most * row_bytes <= kBandBytes;
     return std::min<int64_t>(many ? most : kPlaneTileRows, height_.results_of(0));
   }
 
