@@ -65,6 +65,8 @@ SIZES = [
     Case(2, 35, 1, (6, 28), (7, 7), padding=(3, 3)),
     Case(2, 35, 1, (6, 21), (7, 7), padding=(3, 2)),
     Case(1, 33, 1, (23, 63), (5, 5), padding=(6, 6), dilation=(3, 3)),
+    Case(2, 37, 1, (7, 7), (13, 13), padding=(6, 6)),
+    Case(2, 37, 1, (14, 14), (13, 13), stride=(2, 2), padding=(12, 12)),
     # Too many zeros above and below for tiles
     Case(2, 3, 1, (4, 20), (3, 3), padding=(200000, 1), dilation=(200000, 1)),
 ]

@@ -336,7 +336,7 @@ struct TileOfKnownTaps {
 // the image, and no lines are asked where they are.
 template <typename scalar_t, int kTaps>
 struct TileOfRow {
-  static constexpr bool kPairs = true;
+  static constexpr bool kPairs = kTaps <= kMaxTaps; // more leave registers for one vector
   static constexpr bool kOverlaps = false;
   static constexpr int64_t kResults = kRowTileResults;
   template <int kVectors>
@@ -400,6 +400,15 @@ void tiles_of_known_taps(const Tiles<scalar_t>& t) {
 
 template <typename scalar_t, Weights kWeights>
 void tiles_of_any_taps(const Tiles<scalar_t>& t) {
+  if constexpr (kWeights == Weights::kOfLane && is_taken_by_rows<scalar_t>(kRowWindow)) {
+    // Its taps are split into two groups, the second where the first ends.
+    const bool split = t.group_count == 2 && t.groups[0].taps == kMaxTaps &&
+        t.groups[1].taps == kRowWindow - kMaxTaps;
+    if (split && t.results == kRowTileResults && are_tiles_of_row<kRowWindow>(t)) {
+      for_each_tile<TileOfRow<scalar_t, kRowWindow>>(t);
+      return;
+    }
+  }
   for_each_tile<TileOfAnyTaps<scalar_t, kWeights>>(t);
 }
 
