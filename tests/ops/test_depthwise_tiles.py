@@ -144,6 +144,14 @@ STRIPS = [
     Case(2, 3, 1, (61, 48), (3, 3), padding=(1, 1)),  # lanes that only load
     Case(2, 3, 1, (70, 132), (7, 7), padding=(3, 3)),  # rows longer than a warp has lanes
     Case(2, 3, 1, (3, 136), (3, 3), padding=(1, 1)),  # few rows
+    # Forward and grad_input alone have more elements, or a multiplier, or a dilation.
+    Case(9, 61, 1, (77, 80), (5, 5), padding=(2, 2)),  # lanes that only load, a round not full
+    Case(33, 99, 1, (32, 32), (5, 5), padding=(2, 2)),  # rows that fill a warp, shares of images
+    Case(14, 51, 1, (56, 56), (7, 7), padding=(3, 3)),  # shares within images
+    Case(23, 70, 1, (31, 68), (3, 3), padding=(1, 1)),  # half vectors in 16 bit
+    Case(3, 33, 1, (130, 176), (7, 7), padding=(3, 3)),  # rows longer than a warp
+    Case(5, 22, 2, (57, 96), (3, 3), padding=(1, 1)),  # two planes into one
+    Case(2, 9, 1, (40, 44), (7, 7), padding=(9, 9), dilation=(3, 3)),  # three lanes away
 ]
 # Large windows in 16 bit with the batch as rows of matrices; much for a CPU.
 SWEEPS = [

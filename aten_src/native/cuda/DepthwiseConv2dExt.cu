@@ -1,7 +1,7 @@
 // CUDA entries of depthwise_conv2d_ext and its generic kernels, which take what the specialised ones
 // (DepthwiseConv2dExtForward.cu, ...GradInput.cu, ...GradWeight.cu, ...Large.cu, ...Lanes*.cu,
-// ...Bands.cu, ...Sweep*.cu, ...Patches.cu, ...Batch*.cu) do not: double, other strides and windows, sizes
-// beyond 32 bits. The generic kernels:
+// ...Bands.cu, ...Sweep*.cu, ...Patches.cu, ...Batch*.cu, ...Strips*.cu) do not: double, other strides and
+// windows, sizes beyond 32 bits. The generic kernels:
 //
 // Forward and grad_input: one thread an element of the result, which gathers its taps. Weight and
 // bias gradients: one block a (chunk of pixels, channels, tap), reduced in shared memory; a second
@@ -448,7 +448,8 @@ void forward_cuda(
     const TensorBase& weight,
     const TensorBase& bias,
     const Params& p) {
-  if (fast::batch_march_forward(output, input, weight, bias, p) ||
+  if (fast::strips_forward(output, input, weight, bias, p) ||
+      fast::batch_march_forward(output, input, weight, bias, p) ||
       fast::batch_forward(output, input, weight, bias, p) ||
       fast::bands_forward(output, input, weight, bias, p) ||
       fast::lanes_planes_forward(output, input, weight, bias, p) ||
@@ -489,6 +490,7 @@ void backward_cuda(
     return;
   }
   const bool wants_input = grad_input.defined() &&
+      !fast::strips_grad_input(grad_input, grad_output, weight, p) &&
       !fast::batch_march_grad_input(grad_input, grad_output, weight, p) &&
       !fast::batch_grad_input(grad_input, grad_output, weight, p) &&
       !fast::bands_grad_input(grad_input, grad_output, weight, p) &&

@@ -137,6 +137,18 @@ bool patches_backward(
     const TensorBase& weight,
     const Params& params);
 
+// In plane order at stride 1, of rows that fall into whole vectors.
+bool strips_forward(
+    const TensorBase& output,
+    const TensorBase& input,
+    const TensorBase& weight,
+    const TensorBase& bias,
+    const Params& params);
+bool strips_grad_input(
+    const TensorBase& grad_input,
+    const TensorBase& grad_output,
+    const TensorBase& weight,
+    const Params& params);
 // At stride 1 in plane order, where rows fall into vectors: all the gradients that are defined, grad_weight
 // or grad_bias among them, in one pass.
 bool strips_backward(
