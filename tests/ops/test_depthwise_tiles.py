@@ -166,6 +166,19 @@ SWEEPS = [
     Case(33, 4, 1, (56, 56), (7, 7), padding=(3, 3)),  # too few blocks for a march
 ]
 
+# Rows of whole vectors at stride 2, a strip to each vector's lane; much for a CPU.
+STRIDED_STRIPS = [
+    Case(40, 11, 1, (56, 56), (5, 5), stride=(2, 2), padding=(2, 2)),  # four rows a warp in 16 bit
+    Case(9, 5, 1, (29, 28), (5, 5), stride=(2, 2), padding=(2, 2)),  # odd rows, half vectors
+    Case(13, 9, 1, (112, 112), (3, 3), stride=(2, 2), padding=(1, 1)),  # bands of a plane
+    Case(129, 16, 1, (16, 16), (3, 3), stride=(2, 2), padding=(1, 1)),  # the narrowest
+    Case(7, 4, 1, (2, 20), (5, 5), stride=(2, 2), padding=(2, 2)),  # fewer rows than taps
+    Case(2, 2, 1, (300, 64), (5, 5), stride=(2, 2), padding=(2, 2)),  # bands of different size
+    Case(2, 3, 1, (37, 160), (5, 5), stride=(2, 2), padding=(2, 2)),  # two warps a row in float32
+    Case(2, 2, 1, (9, 1016), (3, 3), stride=(2, 2), padding=(1, 1)),  # a last warp not full
+    Case(3, 2, 1, (40, 72), (3, 3), stride=(2, 2), padding=(1, 1)),  # lanes left over
+]
+
 
 CUDA = ["cuda"] if torch.cuda.is_available() else []
 
@@ -178,11 +191,14 @@ def on_devices(sizes: list[Case], patches: list[Case]) -> list[tuple[Case, str]]
 
 SPOILT = [
     *((*pair, dtype) for dtype in HALVES for pair in on_devices(SIZES[:12:2], PATCHES[::5])),
-    *((*pair, torch.float32) for pair in on_devices([], LANES + LANE_PLANES + STRIPS)),
+    *(
+        (*pair, torch.float32)
+        for pair in on_devices([], LANES + LANE_PLANES + STRIPS + STRIDED_STRIPS)
+    ),
     *(
         (*pair, dtype)
         for dtype in HALVES
-        for pair in on_devices([], LANE_PLANES[-3:] + MARCHES + STRIPS + SWEEPS)
+        for pair in on_devices([], LANE_PLANES[-3:] + MARCHES + STRIPS + STRIDED_STRIPS + SWEEPS)
     ),
 ]
 
@@ -196,7 +212,7 @@ def results(case: Case, inputs: Inputs, grad: Tensor) -> list[Tensor]:
 @pytest.mark.parametrize("dtype", [torch.float32, *HALVES], ids=str)
 @pytest.mark.parametrize(
     ("case", "device"),
-    on_devices(SIZES, PATCHES + LANES + LANE_PLANES + MARCHES + STRIPS + SWEEPS),
+    on_devices(SIZES, PATCHES + LANES + LANE_PLANES + MARCHES + STRIPS + STRIDED_STRIPS + SWEEPS),
     ids=str,
 )
 def test_every_tile_matches_the_float64_reference(

@@ -454,6 +454,7 @@ void forward_cuda(
       fast::bands_forward(output, input, weight, bias, p) ||
       fast::lanes_planes_forward(output, input, weight, bias, p) ||
       fast::lanes_strided_forward(output, input, weight, bias, p) ||
+      fast::strips_strided_forward(output, input, weight, bias, p) ||
       fast::patches_forward(output, input, weight, bias, p) ||
       fast::march_forward(output, input, weight, bias, p) ||
       fast::lanes_forward(output, input, weight, bias, p) ||
@@ -475,6 +476,8 @@ void backward_cuda(
     const TensorBase& weight,
     const Params& p) {
   if (fast::lanes_strided_backward(
+          grad_input, grad_weight, grad_bias, grad_output, input, weight, p) ||
+      fast::strips_strided_backward(
           grad_input, grad_weight, grad_bias, grad_output, input, weight, p)) {
     return;
   }

@@ -96,6 +96,22 @@ bool lanes_strided_backward(
     const TensorBase& input,
     const TensorBase& weight,
     const Params& params);
+// At stride 2, in plane order, rows of whole vectors.
+bool strips_strided_forward(
+    const TensorBase& output,
+    const TensorBase& input,
+    const TensorBase& weight,
+    const TensorBase& bias,
+    const Params& params);
+// All the gradients that are defined in one pass.
+bool strips_strided_backward(
+    const TensorBase& grad_input,
+    const TensorBase& grad_weight,
+    const TensorBase& grad_bias,
+    const TensorBase& grad_output,
+    const TensorBase& input,
+    const TensorBase& weight,
+    const Params& params);
 // Large windows of any kind.
 bool large_forward(
     const TensorBase& output,
@@ -501,16 +517,25 @@ __device__ __forceinline__ void store_elements(
   }
 }
 
-// Asks for a copy of kBytes (4, 8 or 16) into shared memory, or of zeros.
-template <int kBytes>
+// Asks for a copy of kBytes (4, 8 or 16) into shared memory, or of zeros. kLines: what lies beside it in
+// its line of memory will be wanted soon, and comes into the L2 too.
+template <int kBytes, bool kLines = false>
 __device__ __forceinline__ void copy_async(void* to, const void* from, bool exists) {
 #if __CUDA_ARCH__ >= 800
   const uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(to));
-  asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(address),
-               "l"(from),
-               "n"(kBytes),
-               "r"(exists ? kBytes : 0)
-               : "memory");
+  if constexpr (kLines) {
+    asm volatile("cp.async.ca.shared.global.L2::128B [%0], [%1], %2, %3;" ::"r"(address),
+                 "l"(from),
+                 "n"(kBytes),
+                 "r"(exists ? kBytes : 0)
+                 : "memory");
+  } else {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(address),
+                 "l"(from),
+                 "n"(kBytes),
+                 "r"(exists ? kBytes : 0)
+                 : "memory");
+  }
 #else
   constexpr int kWords = kBytes / static_cast<int>(sizeof(float));
   *static_cast<Packed<float, kWords>*>(to) = exists
@@ -622,7 +647,13 @@ __device__ __forceinline__ Item item_of(const March& m, int32_t index, int tile_
 // costs no registers, so that kStages - 1 rows are on their way while one is used. Only the thread
 // that asked for a row reads it, so nothing needs a barrier. Element (column) of stage s lies at
 // [s][column][thread]. A stage is filled again one round after it was read.
-template <typename scalar_t, int kVector, int kColumns, int kStages, int kThreads>
+template <
+    typename scalar_t,
+    int kVector,
+    int kColumns,
+    int kStages,
+    int kThreads,
+    bool kLines = false>
 struct RowRing {
   using Element = Packed<scalar_t, kVector>;
   static_assert(Element::kBytes == 4 || Element::kBytes == 8 || Element::kBytes == 16);
@@ -659,7 +690,7 @@ struct RowRing {
     if (exists && aligned) {
 #pragma unroll
       for (int c = 0; c < kColumns; ++c) {
-        copy_async<Element::kBytes>(to + c * kThreads, from + c * step, inside >> c & 1);
+        copy_async<Element::kBytes, kLines>(to + c * kThreads, from + c * step, inside >> c & 1);
       }
     } else if (exists && sizeof(scalar_t) == 4) {
 #pragma unroll
