@@ -54,6 +54,10 @@ SIZES = [
     Case(3, 5, 1, (6, 8), (3, 3), padding=(1, 1)),
     Case(3, 7, 1, (2, 5), (3, 3), padding=(3, 2)),
     # Its tiles of 7 rows: rows left over, tiles and groups of taps outside, strides, two bands
+    Case(2, 37, 1, (9, 35), (5, 5), stride=(2, 2), padding=(2, 2)),  # pixels, some twice
+    Case(2, 50, 1, (14, 14), (5, 5), stride=(2, 2), padding=(2, 2)),
+    Case(2, 37, 1, (6, 27), (3, 5), stride=(1, 2), padding=(1, 8)),  # more lines outside
+    Case(1, 70, 1, (100, 93), (5, 5), stride=(2, 2), padding=(4, 4)),  # memory is asked for
     Case(2, 3, 1, (11, 40), (7, 7), padding=(3, 3)),
     Case(2, 3, 1, (10, 33), (5, 5), padding=(25, 2)),
     Case(2, 3, 2, (20, 37), (7, 5), stride=(2, 2), padding=(12, 2)),

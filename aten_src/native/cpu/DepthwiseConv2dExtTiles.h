@@ -23,8 +23,13 @@ namespace {
 template <bool kIsKnown, int kLinesBefore = 0, int kLinesAfter = 0>
 struct TileBorder {
   static constexpr bool kKnown = kIsKnown;
+  static constexpr bool kAtEnds = false;
   static constexpr int kBefore = kLinesBefore;
   static constexpr int kAfter = kLinesAfter;
+};
+// Only lines that not all results meet are outside, which of them is found out.
+struct BorderAtEnds : TileBorder<false> {
+  static constexpr bool kAtEnds = true;
 };
 // Those of planes are zeros in memory.
 template <Weights kWeights>
@@ -109,6 +114,17 @@ struct TileSums {
     return line < t.lines_end && line + (kRows + group.taps - 2) * t.line_step >= 0;
   }
 
+  // Whether all results of a tile are there, and its lines as BorderAtEnds has them.
+  template <int kTaps>
+  static C10_ALWAYS_INLINE bool is_outside_at_ends(
+      const TileGroup& group,
+      const Tiles<scalar_t>& t,
+      TilePlace at) {
+    const int64_t line = line_of(group, t, at);
+    return at.first + kRows <= t.results && line + (kTaps - 1) * t.line_step >= 0 &&
+        line + (kRows - 1) * t.line_step < t.lines_end;
+  }
+
   // As held_in_register, where that is not slower: channels last of bfloat16, whose two vectors are from one
   // load, was by 5 to 14 %, large windows in channels last by 5 %.
   static constexpr bool kHolds =
@@ -151,7 +167,9 @@ struct TileSums {
       const int64_t line = first_line + j * t.line_step;
       const scalar_t* const values_at = kHolds ? next : source + line;
       next = held(next + t.line_step);
-      if (!Border::kKnown && (line < 0 || line >= t.lines_end)) {
+      const bool before = (!Border::kAtEnds || j < kTaps - 1) && line < 0;
+      const bool behind = (!Border::kAtEnds || j >= kRows) && line >= t.lines_end;
+      if (!Border::kKnown && (before || behind)) {
         continue;
       }
       DEPTHWISE_UNROLL for (int v = 0; v < kCount; ++v) {
@@ -173,8 +191,11 @@ struct TileSums {
       int64_t first,
       int64_t last,
       const Tiles<scalar_t>& t,
-      TilePlace at) {
+      TilePlace& at) {
     for (int64_t tap = first; tap < last; ++tap) {
+      if constexpr (Border::kAtEnds) {
+        at.ahead.ask_for_part();
+      }
       add_tap<kFirst, Border>(t.cross[tap], groups[0], t, at);
       if constexpr (kSecond > 0) {
         add_tap<kSecond, Border>(t.cross[tap], groups[1], t, at);
@@ -210,6 +231,7 @@ template <typename scalar_t, Weights kWeights, int kSide>
 struct MarchOfSide {
   static constexpr bool kPairs = !kVectorsAreArrays;
   static constexpr bool kOverlaps = kWeights == Weights::kOfPlane;
+  static constexpr bool kAsksInParts = false;
   static constexpr int64_t kResults = kMarchResults;
   template <int kVectors>
   static C10_ALWAYS_INLINE void run(const Tiles<scalar_t>& t, TilePlace at) {
@@ -270,10 +292,17 @@ C10_ALWAYS_INLINE void for_each_tile(const Tiles<scalar_t>& t) {
   const int64_t lanes = t.last_lane - t.first_lane;
   const int64_t tiles = ceil_div(t.results, Kind::kResults) * ceil_div(lanes, 2 * kLanes);
   const int64_t ahead_step = round_up(ceil_div(t.ahead.size(), tiles), kCacheLine);
+  const int64_t ahead_part =
+      Kind::kAsksInParts ? round_up(ceil_div(ahead_step, t.cross_count), kCacheLine) : 0;
   int64_t ahead = t.ahead.begin;
   for (int64_t first = 0; first < t.results; first += Kind::kResults) {
     for (int64_t lane = t.first_lane; lane < t.last_lane;) {
       const int64_t ahead_end = std::min(t.ahead.end, ahead + ahead_step);
+      AheadParts parts{};
+      if constexpr (Kind::kAsksInParts) {
+        parts = {{ahead, ahead_end}, ahead_part};
+        ahead += ahead_step;
+      }
       for (; ahead < ahead_end; ahead += kCacheLine) {
         __builtin_prefetch(reinterpret_cast<const void*>(ahead), 0, 2);
       }
@@ -281,7 +310,8 @@ C10_ALWAYS_INLINE void for_each_tile(const Tiles<scalar_t>& t) {
       const int64_t weights = ceil_div(lane, kLanes) * t.block_step;
       if constexpr (Kind::kPairs) {
         if (left >= 2 * kLanes || (Kind::kOverlaps && left > kLanes && lanes >= 2 * kLanes)) {
-          Kind::template run<2>(t, {first, std::min(lane, t.last_lane - 2 * kLanes), 0, weights});
+          Kind::template run<2>(
+              t, {first, std::min(lane, t.last_lane - 2 * kLanes), 0, weights, parts});
           lane += 2 * kLanes;
           continue;
         }
@@ -292,7 +322,7 @@ C10_ALWAYS_INLINE void for_each_tile(const Tiles<scalar_t>& t) {
           break;
         }
       }
-      Kind::template run<1>(t, {first, std::min(lane, t.last_lane - kLanes), 0, weights});
+      Kind::template run<1>(t, {first, std::min(lane, t.last_lane - kLanes), 0, weights, parts});
       lane += kLanes;
     }
   }
@@ -302,6 +332,7 @@ template <typename scalar_t, Weights kWeights>
 struct TileOfAnyTaps {
   static constexpr bool kPairs = !kVectorsAreArrays;
   static constexpr bool kOverlaps = kWeights == Weights::kOfPlane;
+  static constexpr bool kAsksInParts = false;
   static constexpr int64_t kResults = tile_rows(kWeights);
   template <int kVectors>
   static void run(const Tiles<scalar_t>& t, TilePlace at) {
@@ -317,6 +348,7 @@ template <typename scalar_t, Weights kWeights, int kFirst, int kSecond>
 struct TileOfKnownTaps {
   static constexpr bool kPairs = !kVectorsAreArrays;
   static constexpr bool kOverlaps = kWeights == Weights::kOfPlane;
+  static constexpr bool kAsksInParts = false;
   static constexpr int64_t kResults = tile_rows(kWeights);
   template <int kVectors>
   static C10_ALWAYS_INLINE void run(const Tiles<scalar_t>& t, TilePlace at) {
@@ -338,6 +370,7 @@ template <typename scalar_t, int kTaps>
 struct TileOfRow {
   static constexpr bool kPairs = kTaps <= kMaxTaps; // more leave registers for one vector
   static constexpr bool kOverlaps = false;
+  static constexpr bool kAsksInParts = false;
   static constexpr int64_t kResults = kRowTileResults;
   template <int kVectors>
   static C10_ALWAYS_INLINE void run(const Tiles<scalar_t>& t, TilePlace at) {
@@ -369,10 +402,41 @@ bool are_tiles_of_row(const Tiles<scalar_t>& t) {
       t.groups[0].line == -(kTaps / 2) * t.line_step;
 }
 
+// Rows of pixels at a stride in tiles of as many, of any padding. The last begins before the one before it
+// ends. Memory is asked for in parts, one with each tap of the other dimension.
+template <typename scalar_t, int kFirst, int kSecond>
+struct TileOfStridedRow {
+  static constexpr bool kPairs = true;
+  static constexpr bool kOverlaps = false;
+  static constexpr bool kAsksInParts = true;
+  static constexpr int64_t kResults = kRowTileResults;
+  template <int kVectors>
+  static C10_ALWAYS_INLINE void run(const Tiles<scalar_t>& t, TilePlace at) {
+    using Sums = TileSums<scalar_t, Weights::kOfLane, kVectors, kRowTileResults>;
+    at.first = std::min(at.first, t.results - kResults);
+    if (Sums::template is_outside_at_ends<kFirst>(t.groups[0], t, at) &&
+        Sums::template is_outside_at_ends<kSecond>(t.groups[1], t, at)) {
+      known_taps<
+          scalar_t,
+          Weights::kOfLane,
+          kVectors,
+          kFirst,
+          kSecond,
+          kRowTileResults,
+          BorderAtEnds>(t, at);
+      return;
+    }
+    for (const int64_t end = at.first + kResults; at.first < end; at.first += kTileRows) {
+      any_taps<scalar_t, Weights::kOfLane, kVectors>(t, at);
+    }
+  }
+};
+
 template <typename scalar_t>
 struct TileOfManyTaps {
   static constexpr bool kPairs = false;
   static constexpr bool kOverlaps = false;
+  static constexpr bool kAsksInParts = false;
   static constexpr int64_t kResults = kManyTapsRows;
   template <int kVectors>
   static void run(const Tiles<scalar_t>& t, TilePlace at) {
@@ -392,6 +456,14 @@ void tiles_of_known_taps(const Tiles<scalar_t>& t) {
       kWeights == Weights::kOfLane && kSecond == 0 && is_taken_by_rows<scalar_t>(kFirst)) {
     if (are_tiles_of_row<kFirst>(t)) {
       for_each_tile<TileOfRow<scalar_t, kFirst>>(t);
+      return;
+    }
+  }
+  if constexpr (
+      kWeights == Weights::kOfLane && kFirst == 3 && kSecond == 2 &&
+      is_taken_by_rows<scalar_t>(5)) {
+    if (t.cross_count > 0 && fill_row_tiles(t.results)) {
+      for_each_tile<TileOfStridedRow<scalar_t, kFirst, kSecond>>(t);
       return;
     }
   }
