@@ -156,6 +156,12 @@ STRIPS = [
     Case(3, 33, 1, (130, 176), (7, 7), padding=(3, 3)),  # rows longer than a warp
     Case(5, 22, 2, (57, 96), (3, 3), padding=(1, 1)),  # two planes into one
     Case(2, 9, 1, (40, 44), (7, 7), padding=(9, 9), dilation=(3, 3)),  # three lanes away
+    # Chunks through shared memory have still more elements, and few vectors to a row.
+    Case(61, 13, 1, (28, 28), (3, 3), padding=(1, 1)),  # planes left over of a chunk
+    Case(13, 11, 1, (67, 64), (3, 3), padding=(1, 1)),  # bands, the last not full
+    Case(40, 10, 1, (31, 48), (3, 3), padding=(1, 1)),  # a strip that is not full
+    Case(9, 77, 1, (29, 40), (3, 3), padding=(1, 1)),  # whole planes only in whole runs
+    Case(101, 113, 1, (28, 28), (5, 5), padding=(2, 2)),
 ]
 # Large windows in 16 bit with the batch as rows of matrices; much for a CPU.
 SWEEPS = [

@@ -448,7 +448,8 @@ void forward_cuda(
     const TensorBase& weight,
     const TensorBase& bias,
     const Params& p) {
-  if (fast::strips_forward(output, input, weight, bias, p) ||
+  if (fast::strips_flat_forward(output, input, weight, bias, p) ||
+      fast::strips_forward(output, input, weight, bias, p) ||
       fast::batch_march_forward(output, input, weight, bias, p) ||
       fast::batch_forward(output, input, weight, bias, p) ||
       fast::bands_forward(output, input, weight, bias, p) ||
@@ -493,6 +494,7 @@ void backward_cuda(
     return;
   }
   const bool wants_input = grad_input.defined() &&
+      !fast::strips_flat_grad_input(grad_input, grad_output, weight, p) &&
       !fast::strips_grad_input(grad_input, grad_output, weight, p) &&
       !fast::batch_march_grad_input(grad_input, grad_output, weight, p) &&
       !fast::batch_grad_input(grad_input, grad_output, weight, p) &&

@@ -176,6 +176,19 @@ bool strips_backward(
     const TensorBase& weight,
     const Params& params);
 
+// In plane order at stride 1, of rows of at most 32 vectors, through shared memory by bulk copies.
+bool strips_flat_forward(
+    const TensorBase& output,
+    const TensorBase& input,
+    const TensorBase& weight,
+    const TensorBase& bias,
+    const Params& params);
+bool strips_flat_grad_input(
+    const TensorBase& grad_input,
+    const TensorBase& grad_output,
+    const TensorBase& weight,
+    const Params& params);
+
 // For 16-bit types, on the tensor cores.
 bool bands_forward(
     const TensorBase& output,

@@ -373,9 +373,8 @@ bool strips_pay(const UnitStridePass& p, int sources, bool half_size) {
     return !half_size ||
         (width < 2 * kMarchTile && width != kMarchTile / 2 && in_tile > 0 && in_tile < kMarchLeast);
   }
-  // Patches that fill rows are as fast or faster, as they copy flat: 144@56 in float32 127 us, 131 here; but
-  // not where there are few blocks (144@56 of 8 images 17.8 and 14.5), or their rows of 112 columns and
-  // more in 16 bit. Where patches do not fill rows, float32 has to have whole sectors and whole warps (64@68
+  // What DepthwiseConv2dExtStripsFlat.cu leaves. Patches that fill rows are as fast or faster, as they copy flat
+  // too; but not where there are few blocks, or their rows of 112 columns and more in 16 bit. Where patches do not fill rows, float32 has to have whole sectors and whole warps (64@68
   // has neither: dgrad 48 us by patches, 52 here).
   constexpr int32_t kLongRow = 112;
   constexpr int32_t kSector = 8; // columns
