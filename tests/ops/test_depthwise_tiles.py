@@ -219,6 +219,28 @@ def results(case: Case, inputs: Inputs, grad: Tensor) -> list[Tensor]:
     return [op(*inputs, *case.window), *backward(grad, x, w, *case.window, ALL)]
 
 
+def assert_matches_float64(
+    case: Case, dtype: torch.dtype, device: str, memory_format: torch.memory_format
+) -> None:
+    """The output and all gradients within the a-priori bound, and the same bits twice."""
+    inputs = make_inputs(case, device=device, dtype=dtype, memory_format=memory_format)
+    exact = inputs.cast(device="cpu", dtype=torch.float64)
+    absolute = Inputs(*(None if t is None else t.abs() for t in exact))  # type: ignore[arg-type]
+    expected = conv2d(case, exact)
+    grad = torch.randn_like(expected).to(device=device, dtype=dtype)
+    grad = grad.contiguous(memory_format=memory_format)
+    references = [expected, *gradients(case, exact, grad)]
+    magnitudes = [conv2d(case, absolute), *gradients(case, absolute, grad.abs())]
+    taps = math.prod(case.kernel)
+    pixels = case.batch * math.prod(expected.shape[2:])
+    terms = (taps, taps * case.multiplier, pixels, pixels)
+    first = results(case, inputs, grad)
+    for mine, reference, magnitude, count in zip(first, references, magnitudes, terms, strict=True):
+        assert_within(mine, reference, magnitude, count)
+    for mine, again in zip(first, results(case, inputs, grad), strict=True):
+        assert torch.equal(mine, again)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, *HALVES], ids=str)
 @pytest.mark.parametrize(
     ("case", "device"),
@@ -230,24 +252,33 @@ def test_every_tile_matches_the_float64_reference(
 ) -> None:
     """Within the a-priori bound, the same bits twice, in both memory formats."""
     for memory_format in (torch.contiguous_format, torch.channels_last):
-        inputs = make_inputs(case, device=device, dtype=dtype, memory_format=memory_format)
-        exact = inputs.cast(device="cpu", dtype=torch.float64)
-        absolute = Inputs(*(None if t is None else t.abs() for t in exact))  # type: ignore[arg-type]
-        expected = conv2d(case, exact)
-        grad = torch.randn_like(expected).to(device=device, dtype=dtype)
-        grad = grad.contiguous(memory_format=memory_format)
-        references = [expected, *gradients(case, exact, grad)]
-        magnitudes = [conv2d(case, absolute), *gradients(case, absolute, grad.abs())]
-        taps = math.prod(case.kernel)
-        pixels = case.batch * math.prod(expected.shape[2:])
-        terms = (taps, taps * case.multiplier, pixels, pixels)
-        first = results(case, inputs, grad)
-        for mine, reference, magnitude, count in zip(
-            first, references, magnitudes, terms, strict=True
-        ):
-            assert_within(mine, reference, magnitude, count)
-        for mine, again in zip(first, results(case, inputs, grad), strict=True):
-            assert torch.equal(mine, again)
+        assert_matches_float64(case, dtype, device, memory_format)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, *HALVES, torch.float64], ids=str)
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("kernel", [3, 5, 7])
+@pytest.mark.parametrize("device", ["cpu", *CUDA])
+def test_rows_of_every_length_match_the_float64_reference(
+    device: str, kernel: int, stride: int, dtype: torch.dtype
+) -> None:
+    """Fewer columns than any tile or vector has, and those of two and some."""
+    for width in range(1, 36):
+        for padding in {0, kernel // 2}:
+            if width + 2 * padding < kernel:
+                continue
+            case = Case(2, 17, 1, (kernel, width), (kernel, kernel), (stride,) * 2, (padding,) * 2)
+            for memory_format in (torch.contiguous_format, torch.channels_last):
+                assert_matches_float64(case, dtype, device, memory_format)
+
+
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last], ids=str)
+def test_strides_beyond_the_image_are_all_the_same(memory_format: torch.memory_format) -> None:
+    """Also the largest there is, whose packed rows would be larger than any memory."""
+    x = torch.randn(2, 17, 3, 19).contiguous(memory_format=memory_format)
+    w = torch.randn(17, 1, 1, 5)
+    once, again = (op(x, w, None, [stride] * 2, [1, 2], [1, 1]) for stride in (19, 2**31 - 1))
+    assert torch.equal(once, again)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, *HALVES, torch.float64], ids=str)

@@ -28,8 +28,8 @@ namespace {
 // some tiles. Of grad_input of k3 with a stride, whose columns are brought together afterwards, a tile
 // (96@112 k3s2 N=1 314 us, 344 by two; 144@56 k5s2 182 and 166).
 constexpr int64_t kTiledStripRows = kMarchResults / kPlaneTileRows * kPlaneTileRows;
-// Windows with more zeros above and below a plane are gone through position by position: dilations or
-// paddings of thousands.
+// Windows with more zeros above and below a plane are gone through position by position: dilations, paddings
+// or strides of thousands.
 constexpr int64_t kMostZeroBytes = 16 << 20;
 
 template <typename scalar_t>
@@ -67,8 +67,8 @@ class PlanePass {
             height_.source_step()),
         zero_rows_before_(std::clamp<int64_t>(-lowest_, 0, zero_rows_)),
         tiled_(
-            (zero_rows_before_ + zero_rows_) * columns_.pitch() <=
-            kMostZeroBytes / static_cast<int64_t>(sizeof(acc_t))),
+            zero_rows_before_ + zero_rows_ <=
+            kMostZeroBytes / static_cast<int64_t>(sizeof(acc_t)) / columns_.pitch()),
         first_band_(reached_rows(lowest_)),
         finite_(all_finite(weight_, p.output_channels() * p.kernel_size())),
         strip_rows_(strip_rows()),

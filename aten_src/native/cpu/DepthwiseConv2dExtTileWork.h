@@ -54,7 +54,8 @@ constexpr bool is_taken_by_rows(int /*taps*/) {
 // channels last: fp32 672@14 34 us became 29, N=16 577 502, 144@56 N=16 1,855 1,675 (where memory is asked
 // for at once instead of in parts 660 and 2,040 for 630 and 1,950), bf16 672@14 N=16 450 400, 144@56 97 88.
 inline bool fill_row_tiles(int64_t results) {
-  return 3 * ceil_div(results, kRowTileResults) <= 2 * ceil_div(results, kTileRows);
+  return results >= kRowTileResults &&
+      3 * ceil_div(results, kRowTileResults) <= 2 * ceil_div(results, kTileRows);
 }
 
 // Taps of a group that a tile takes at once; more are split.
