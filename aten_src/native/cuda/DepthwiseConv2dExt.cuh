@@ -557,6 +557,21 @@ __device__ __forceinline__ void copy_async(void* to, const void* from, bool exis
 #endif
 }
 
+// Ends a group of copies, those since the last.
+__device__ __forceinline__ void commit_copies() {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+
+// Until all of the thread's groups but the last kPending are there.
+template <int kPending>
+__device__ __forceinline__ void wait_for_groups() {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+#endif
+}
+
 __device__ __forceinline__ bool is_finite(float value) {
   return fabsf(value) < __uint_as_float(0x7f800000u);
 }
@@ -727,16 +742,12 @@ struct RowRing {
 
   // Call once a row, after everything that belongs to it was filled.
   static __device__ __forceinline__ void commit() {
-#if __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.commit_group;" ::: "memory");
-#endif
+    commit_copies();
   }
 
   // Until all but the last kStages - 2 committed rows are here.
   static __device__ __forceinline__ void wait() {
-#if __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.wait_group %0;" ::"n"(kStages - 2) : "memory");
-#endif
+    wait_for_groups<kStages - 2>();
   }
 
   __device__ __forceinline__ void use(Element (&row)[kColumns]) {

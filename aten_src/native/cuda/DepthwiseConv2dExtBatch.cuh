@@ -122,19 +122,6 @@ struct Lane {
       : row(threadIdx.x % kWarpSize / 4), pair(threadIdx.x % kWarpSize % 4) {}
 };
 
-template <int kPending>
-__device__ __forceinline__ void wait_for_groups() {
-#if __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
-#endif
-}
-
-__device__ __forceinline__ void commit_copies() {
-#if __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.commit_group;" ::: "memory");
-#endif
-}
-
 __device__ __forceinline__ uint32_t read_element(const char* from) {
   return *reinterpret_cast<const unsigned short*>(from);
 }

@@ -141,20 +141,12 @@ struct StripMarch {
         to, grad_output + (offset + kReach * p.src_width), g >= 0 && g < grad_end);
     copy_async<Own::kBytes>(
         to + Traits::kInput, input + offset, h >= place.first_row && h < input_end);
-    commit();
-  }
-
-  static __device__ __forceinline__ void commit() {
-#if __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.commit_group;" ::: "memory");
-#endif
+    commit_copies();
   }
 
   // Until the row that is used next is there, for all lanes.
   static __device__ __forceinline__ void wait() {
-#if __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.wait_group %0;" ::"n"(Traits::kAhead - 1) : "memory");
-#endif
+    wait_for_groups<Traits::kAhead - 1>();
     __syncwarp();
   }
 

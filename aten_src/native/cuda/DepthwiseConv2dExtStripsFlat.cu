@@ -174,8 +174,8 @@ struct WarpRuns {
 
   // After the runs into a stage, or none.
   __device__ __forceinline__ void commit() const {
-#if __CUDA_ARCH__ >= 800 && __CUDA_ARCH__ < 900
-    asm volatile("cp.async.commit_group;" ::: "memory");
+#if __CUDA_ARCH__ < 900
+    commit_copies();
 #endif
   }
 
@@ -195,9 +195,7 @@ struct WarpRuns {
           : "memory");
     }
 #else
-#if __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.wait_group %0;" ::"n"(kStages - 1) : "memory");
-#endif
+    wait_for_groups<kStages - 1>();
     __syncwarp();
 #endif
   }
