@@ -18,7 +18,8 @@ enum class Weights { kOfPlane, kOfLane };
 constexpr int kTileRows = 4;
 // Of planes with AVX-512, where all lanes have the same weights: 14 sums, up to 8 weights and a line's
 // vectors. Against 4 rows with a condition for each line, fp32, one thread: 96@56 k7 333 us became 261,
-// 240@28 k5 148 (a march) 119, 128@56 k31 6,670 5,200, 96@56 51x5 1,440 1,160.
+// 240@28 k5 148 (a march) 119, 128@56 k31 6,670 5,200, 96@56 51x5 1,440 1,160. Not with AddressSanitizer,
+// which takes long to compile tiles of seven.
 #if defined(CPU_CAPABILITY_AVX512) && !defined(__SANITIZE_ADDRESS__)
 constexpr int kPlaneTileRows = 7;
 #else
