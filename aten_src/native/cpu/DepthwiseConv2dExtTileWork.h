@@ -18,9 +18,8 @@ enum class Weights { kOfPlane, kOfLane };
 constexpr int kTileRows = 4;
 // Of planes with AVX-512, where all lanes have the same weights: 14 sums, up to 8 weights and a line's
 // vectors. Against 4 rows with a condition for each line, fp32, one thread: 96@56 k7 333 us became 261,
-// 240@28 k5 148 (a march) 119, 128@56 k31 6,670 5,200, 96@56 51x5 1,440 1,160. Not with AddressSanitizer,
-// which takes long to compile tiles of seven.
-#if defined(CPU_CAPABILITY_AVX512) && !defined(__SANITIZE_ADDRESS__)
+// 240@28 k5 148 (a march) 119, 128@56 k31 6,670 5,200, 96@56 51x5 1,440 1,160.
+#if defined(CPU_CAPABILITY_AVX512)
 constexpr int kPlaneTileRows = 7;
 #else
 constexpr int kPlaneTileRows = kTileRows;
@@ -37,7 +36,7 @@ constexpr int kRowTileResults = 7;
 // Taps that meet all of such a tile that is a whole row: the same, by one vector. 1024@7 k13 channels last
 // 140 us became 101, NCHW 143 and 105. Not where two vectors are even and odd channels.
 constexpr int kRowWindow = 2 * kRowTileResults - 1;
-#if defined(CPU_CAPABILITY_AVX512) && !defined(__SANITIZE_ADDRESS__)
+#if defined(CPU_CAPABILITY_AVX512)
 template <typename scalar_t>
 constexpr bool is_taken_by_rows(int taps) {
   return (taps == 5 || taps == 7 || (taps == kRowWindow && !kEvenAndOdd<scalar_t>)) &&
@@ -67,7 +66,7 @@ constexpr int kMaxTaps = 8;
 // weight is multiplied that often. fp32, one thread, 4 by two, 8 and 14 by one: 128@56 k31 7,690, 6,740
 // and 5,650 us, 256@28 k29 2,720, 2,620 and 2,040, 512@14 k27 897, 854 and 701, 96@56 51x5 1,530, 1,420
 // and 1,230. 256@14 k11 133 and 99, but 128@56 k9 868 and 931. Rows of 7 have no use for it.
-#if defined(CPU_CAPABILITY_AVX512) && !defined(__SANITIZE_ADDRESS__)
+#if defined(CPU_CAPABILITY_AVX512)
 constexpr int kManyTapsRows = 14;
 constexpr int64_t kManyTaps = 112;
 #else
