@@ -279,6 +279,8 @@ def test_strides_beyond_the_image_are_all_the_same(memory_format: torch.memory_f
     w = torch.randn(17, 1, 1, 5)
     once, again = (op(x, w, None, [stride] * 2, [1, 2], [1, 1]) for stride in (19, 2**31 - 1))
     assert torch.equal(once, again)
+    exact = torch.nn.functional.conv2d(x.double(), w.double(), None, 19, (1, 2), groups=17)
+    torch.testing.assert_close(once.double(), exact, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, *HALVES, torch.float64], ids=str)

@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/native/DepthwiseConv2dExt.h>
 #include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAFunctions.h>
 #include <c10/util/BFloat16.h>
 #include <c10/util/Half.h>
 #include <algorithm>
@@ -16,63 +17,27 @@ namespace at::native::depthwise_conv2d_ext_cuda {
 
 using Params = DepthwiseConv2dExtParams;
 
-// Each returns false, having done nothing, where it has no kernel for the call; the caller then
-// takes the generic kernel. grad_weight or grad_bias may be undefined.
-bool march_forward(
+// The entries of the specialised kernels. Each returns false, having done nothing, where it has no kernel
+// for the call; the caller then takes the generic kernel. grad_weight or grad_bias may be undefined.
+using ForwardEntry = bool(
     const TensorBase& output,
     const TensorBase& input,
     const TensorBase& weight,
     const TensorBase& bias,
     const Params& params);
-// At stride 1; march_grad_input calls it.
-bool march_grad_input_unstrided(
+using GradInputEntry = bool(
     const TensorBase& grad_input,
     const TensorBase& grad_output,
     const TensorBase& weight,
     const Params& params);
-bool march_grad_input(
-    const TensorBase& grad_input,
-    const TensorBase& grad_output,
-    const TensorBase& weight,
-    const Params& params);
-bool march_grad_weight(
+using GradWeightEntry = bool(
     const TensorBase& grad_weight,
     const TensorBase& grad_bias,
     const TensorBase& grad_output,
     const TensorBase& input,
-    const Params& params);
-// Large windows of many images in float32.
-bool lanes_forward(
-    const TensorBase& output,
-    const TensorBase& input,
-    const TensorBase& weight,
-    const TensorBase& bias,
-    const Params& params);
-bool lanes_grad_input(
-    const TensorBase& grad_input,
-    const TensorBase& grad_output,
-    const TensorBase& weight,
-    const Params& params);
-bool lanes_grad_weight(
-    const TensorBase& grad_weight,
-    const TensorBase& grad_bias,
-    const TensorBase& grad_output,
-    const TensorBase& input,
-    const Params& params);
-// Planes of 7 x 7 and 14 x 14 of many images in float32, in plane order.
-bool lanes_planes_forward(
-    const TensorBase& output,
-    const TensorBase& input,
-    const TensorBase& weight,
-    const TensorBase& bias,
-    const Params& params);
-bool lanes_planes_grad_input(
-    const TensorBase& grad_input,
-    const TensorBase& grad_output,
-    const TensorBase& weight,
     const Params& params);
 // All the gradients that are defined, grad_weight or grad_bias among them, in one pass.
-bool lanes_planes_backward(
+using BackwardEntry = bool(
     const TensorBase& grad_input,
     const TensorBase& grad_weight,
     const TensorBase& grad_bias,
@@ -80,189 +45,81 @@ bool lanes_planes_backward(
     const TensorBase& input,
     const TensorBase& weight,
     const Params& params);
+
+ForwardEntry march_forward;
+// At stride 1; march_grad_input calls it.
+GradInputEntry march_grad_input_unstrided;
+GradInputEntry march_grad_input;
+GradWeightEntry march_grad_weight;
+// Large windows of many images in float32.
+ForwardEntry lanes_forward;
+GradInputEntry lanes_grad_input;
+GradWeightEntry lanes_grad_weight;
+// Planes of 7 x 7 and 14 x 14 of many images in float32, in plane order.
+ForwardEntry lanes_planes_forward;
+GradInputEntry lanes_planes_grad_input;
+BackwardEntry lanes_planes_backward;
 // At stride 2 from planes of 14 x 14 to 7 x 7 of many images, in plane order.
-bool lanes_strided_forward(
-    const TensorBase& output,
-    const TensorBase& input,
-    const TensorBase& weight,
-    const TensorBase& bias,
-    const Params& params);
-// All the gradients that are defined in one pass.
-bool lanes_strided_backward(
-    const TensorBase& grad_input,
-    const TensorBase& grad_weight,
-    const TensorBase& grad_bias,
-    const TensorBase& grad_output,
-    const TensorBase& input,
-    const TensorBase& weight,
-    const Params& params);
+ForwardEntry lanes_strided_forward;
+// Also of grad_input alone.
+BackwardEntry lanes_strided_backward;
 // At stride 2, in plane order, rows of whole vectors.
-bool strips_strided_forward(
-    const TensorBase& output,
-    const TensorBase& input,
-    const TensorBase& weight,
-    const TensorBase& bias,
-    const Params& params);
-// All the gradients that are defined in one pass.
-bool strips_strided_backward(
-    const TensorBase& grad_input,
-    const TensorBase& grad_weight,
-    const TensorBase& grad_bias,
-    const TensorBase& grad_output,
-    const TensorBase& input,
-    const TensorBase& weight,
-    const Params& params);
+ForwardEntry strips_strided_forward;
+// Also of grad_input alone.
+BackwardEntry strips_strided_backward;
 // Large windows of any kind.
-bool large_forward(
-    const TensorBase& output,
-    const TensorBase& input,
-    const TensorBase& weight,
-    const TensorBase& bias,
-    const Params& params);
-bool large_grad_input(
-    const TensorBase& grad_input,
-    const TensorBase& grad_output,
-    const TensorBase& weight,
-    const Params& params);
-bool large_grad_weight(
-    const TensorBase& grad_weight,
-    const TensorBase& grad_bias,
-    const TensorBase& grad_output,
-    const TensorBase& input,
-    const Params& params);
+ForwardEntry large_forward;
+GradInputEntry large_grad_input;
+GradWeightEntry large_grad_weight;
 
 // In plane order, through shared memory.
-bool patches_forward(
-    const TensorBase& output,
-    const TensorBase& input,
-    const TensorBase& weight,
-    const TensorBase& bias,
-    const Params& params);
-bool patches_grad_input(
-    const TensorBase& grad_input,
-    const TensorBase& grad_output,
-    const TensorBase& weight,
-    const Params& params);
-// All the gradients that are defined, grad_weight or grad_bias among them, in one pass.
-bool patches_backward(
-    const TensorBase& grad_input,
-    const TensorBase& grad_weight,
-    const TensorBase& grad_bias,
-    const TensorBase& grad_output,
-    const TensorBase& input,
-    const TensorBase& weight,
-    const Params& params);
+ForwardEntry patches_forward;
+GradInputEntry patches_grad_input;
+BackwardEntry patches_backward;
 
 // In plane order at stride 1, of rows that fall into whole vectors.
-bool strips_forward(
-    const TensorBase& output,
-    const TensorBase& input,
-    const TensorBase& weight,
-    const TensorBase& bias,
-    const Params& params);
-bool strips_grad_input(
-    const TensorBase& grad_input,
-    const TensorBase& grad_output,
-    const TensorBase& weight,
-    const Params& params);
-// At stride 1 in plane order, where rows fall into vectors: all the gradients that are defined, grad_weight
-// or grad_bias among them, in one pass.
-bool strips_backward(
-    const TensorBase& grad_input,
-    const TensorBase& grad_weight,
-    const TensorBase& grad_bias,
-    const TensorBase& grad_output,
-    const TensorBase& input,
-    const TensorBase& weight,
-    const Params& params);
+ForwardEntry strips_forward;
+GradInputEntry strips_grad_input;
+BackwardEntry strips_backward;
 
 // In plane order at stride 1, of rows of at most 32 vectors, through shared memory by bulk copies.
-bool strips_flat_forward(
-    const TensorBase& output,
-    const TensorBase& input,
-    const TensorBase& weight,
-    const TensorBase& bias,
-    const Params& params);
-bool strips_flat_grad_input(
-    const TensorBase& grad_input,
-    const TensorBase& grad_output,
-    const TensorBase& weight,
-    const Params& params);
+ForwardEntry strips_flat_forward;
+GradInputEntry strips_flat_grad_input;
 
 // For 16-bit types, on the tensor cores.
-bool bands_forward(
-    const TensorBase& output,
-    const TensorBase& input,
-    const TensorBase& weight,
-    const TensorBase& bias,
-    const Params& params);
-bool bands_grad_input(
-    const TensorBase& grad_input,
-    const TensorBase& grad_output,
-    const TensorBase& weight,
-    const Params& params);
-bool bands_grad_weight(
-    const TensorBase& grad_weight,
-    const TensorBase& grad_bias,
-    const TensorBase& grad_output,
-    const TensorBase& input,
-    const Params& params);
+ForwardEntry bands_forward;
+GradInputEntry bands_grad_input;
+GradWeightEntry bands_grad_weight;
 
 // For 16-bit types on larger planes in plane order, as those of small planes below.
-bool batch_march_forward(
-    const TensorBase& output,
-    const TensorBase& input,
-    const TensorBase& weight,
-    const TensorBase& bias,
-    const Params& params);
-bool batch_march_grad_input(
-    const TensorBase& grad_input,
-    const TensorBase& grad_output,
-    const TensorBase& weight,
-    const Params& params);
-// All the gradients that are defined, grad_weight or grad_bias among them, in one pass.
-bool batch_march_backward(
-    const TensorBase& grad_input,
-    const TensorBase& grad_weight,
-    const TensorBase& grad_bias,
-    const TensorBase& grad_output,
-    const TensorBase& input,
-    const TensorBase& weight,
-    const Params& params);
+ForwardEntry batch_march_forward;
+GradInputEntry batch_march_grad_input;
+BackwardEntry batch_march_backward;
 
 // For 16-bit types on small planes in plane order, on the tensor cores with the batch as rows.
-bool batch_forward(
-    const TensorBase& output,
-    const TensorBase& input,
-    const TensorBase& weight,
-    const TensorBase& bias,
-    const Params& params);
-bool batch_grad_input(
-    const TensorBase& grad_input,
-    const TensorBase& grad_output,
-    const TensorBase& weight,
-    const Params& params);
-// All the gradients that are defined, grad_weight or grad_bias among them, in one pass.
-bool batch_backward(
-    const TensorBase& grad_input,
-    const TensorBase& grad_weight,
-    const TensorBase& grad_bias,
-    const TensorBase& grad_output,
-    const TensorBase& input,
-    const TensorBase& weight,
-    const Params& params);
+ForwardEntry batch_forward;
+GradInputEntry batch_grad_input;
+BackwardEntry batch_backward;
 
 // Adds partial[chunk][row][channel] over the chunks, always in the same order, and writes
 // grad_weight[channel][row] and, from the kBiasRows rows after the taps, grad_bias[channel]. The
 // bias has two rows, a sum and, in float, what rounding took from it (write_bias()): it is the
 // longest sum of all, and has no products whose rounding would hide its error.
 constexpr int kBiasRows = 2;
+TensorBase empty_partial(const TensorBase& like, int64_t chunks, const Params& params);
 void add_partials(
     const TensorBase& grad_weight,
     const TensorBase& grad_bias,
     const TensorBase& partial,
     int64_t chunks,
     const Params& params);
+
+// Of the current device.
+inline int device_attribute(cudaDeviceAttr attribute) {
+  int value = 0;
+  C10_CUDA_CHECK(cudaDeviceGetAttribute(&value, attribute, c10::cuda::current_device()));
+  return value;
+}
 
 inline int64_t divide_up(int64_t value, int64_t by) {
   return (value + by - 1) / by;
@@ -278,6 +135,12 @@ inline bool march_fits_32_bits(const Params& p) {
       p.padding_width < kSideLimit && p.output_height < kSideLimit && p.output_width < kSideLimit &&
       p.kernel_height * p.dilation_height < kSideLimit &&
       p.kernel_width * p.dilation_width < kSideLimit;
+}
+
+// Whether the output is of the input's size at stride 1, in plane order.
+inline bool keeps_size_of_planes(const Params& p) {
+  return !p.channels_last && p.stride_height == 1 && p.stride_width == 1 &&
+      p.output_height == p.input_height && p.output_width == p.input_width;
 }
 
 // One pass seen as "write every dst element from a window of src", in 32 bits. `flip` reads the
@@ -569,6 +432,13 @@ template <int kPending>
 __device__ __forceinline__ void wait_for_groups() {
 #if __CUDA_ARCH__ >= 800
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+#endif
+}
+
+// Until all of the thread's copies are there.
+__device__ __forceinline__ void wait_for_copies() {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.wait_all;" ::: "memory");
 #endif
 }
 
@@ -1068,6 +938,16 @@ void allow_shared(Kernel* kernel, size_t bytes) {
         cudaFuncAttributeMaxDynamicSharedMemorySize,
         static_cast<int>(bytes)));
   }
+}
+
+// As many blocks as can be resident at once.
+template <typename Kernel>
+int64_t resident_blocks(Kernel* kernel, int threads, size_t shared) {
+  int of_multiprocessor = 0;
+  allow_shared(kernel, shared);
+  C10_CUDA_CHECK(
+      cudaOccupancyMaxActiveBlocksPerMultiprocessor(&of_multiprocessor, kernel, threads, shared));
+  return static_cast<int64_t>(of_multiprocessor) * device_attribute(cudaDevAttrMultiProcessorCount);
 }
 
 // Fewer threads than this leave most of the largest devices empty.

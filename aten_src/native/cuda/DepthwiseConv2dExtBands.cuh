@@ -86,18 +86,12 @@ inline int32_t odd(int64_t count) {
 // Since which the instructions exist.
 inline bool has_tensor_cores() {
   constexpr int kAmpere = 8;
-  int major = 0;
-  C10_CUDA_CHECK(cudaDeviceGetAttribute(
-      &major, cudaDevAttrComputeCapabilityMajor, c10::cuda::current_device()));
-  return major >= kAmpere;
+  return device_attribute(cudaDevAttrComputeCapabilityMajor) >= kAmpere;
 }
 
 // Whether a block may have so much shared memory.
 inline bool has_shared(int64_t bytes) {
-  int most = 0;
-  C10_CUDA_CHECK(cudaDeviceGetAttribute(
-      &most, cudaDevAttrMaxSharedMemoryPerBlockOptin, c10::cuda::current_device()));
-  return bytes <= most;
+  return bytes <= device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
 }
 
 // Whether the tensor-core kernels may take a call on these two tensors.
@@ -163,12 +157,6 @@ struct Place {
   int rows; // of the image
   int shared_row; // where the first is in the tile
 };
-
-__device__ __forceinline__ void wait_for_copies() {
-#if __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.wait_all;" ::: "memory");
-#endif
-}
 
 __device__ __forceinline__ void copy_block(char* to, const void* from) {
 #if __CUDA_ARCH__ >= 800

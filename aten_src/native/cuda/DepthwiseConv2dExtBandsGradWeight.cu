@@ -19,12 +19,6 @@
 #include <c10/cuda/CUDAStream.h>
 #include <ATen/native/cuda/DepthwiseConv2dExtBands.cuh>
 
-#ifndef AT_PER_OPERATOR_HEADERS
-#include <ATen/Functions.h>
-#else
-#include <ATen/ops/empty.h>
-#endif
-
 namespace at::native::depthwise_conv2d_ext_cuda {
 
 namespace {
@@ -501,9 +495,7 @@ bool launch_grad_weight(
     return false;
   }
   chunks = launch.chunks;
-  partial = at::empty(
-      {chunks, p.kernel_size() + kBiasRows, p.output_channels()},
-      operands.input.options().dtype(kFloat).memory_format(MemoryFormat::Contiguous));
+  partial = empty_partial(operands.input, chunks, p);
   allow_shared(bands_grad_weight_kernel<Traits>, launch.shared);
   bands_grad_weight_kernel<Traits>
       <<<dim3(launch.groups, launch.chunks),

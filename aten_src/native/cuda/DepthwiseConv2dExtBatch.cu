@@ -27,7 +27,11 @@ bool batch_pass(const ForwardPass& pass, const Params& p, bool flip) {
         operands.src = pass.src.const_data_ptr<scalar_t>();
         operands.weight = pass.weight.const_data_ptr<scalar_t>();
         operands.bias = pointer_or_null<scalar_t>(pass.bias);
-        launch_batch<Traits>(operands, b, batch_grid<Traits>(b, resident_blocks<Traits>()));
+        launch_batch<Traits>(
+            operands,
+            b,
+            batch_grid<Traits>(
+                b, resident_blocks(batch_kernel<Traits>, Traits::kThreads, Traits::kShared)));
         return true;
       });
 }

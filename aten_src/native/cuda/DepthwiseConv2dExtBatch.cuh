@@ -864,19 +864,6 @@ dim3 batch_grid(const Batch& b, int64_t wanted) {
   return dim3(groups, divide_up(b.tiles, divide_up(b.tiles, side_by_side)));
 }
 
-// As many blocks as can be resident at once.
-template <typename Traits>
-int64_t resident_blocks() {
-  int of_multiprocessor = 0;
-  int multiprocessors = 0;
-  allow_shared(batch_kernel<Traits>, Traits::kShared);
-  C10_CUDA_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(
-      &of_multiprocessor, batch_kernel<Traits>, Traits::kThreads, Traits::kShared));
-  C10_CUDA_CHECK(cudaDeviceGetAttribute(
-      &multiprocessors, cudaDevAttrMultiProcessorCount, c10::cuda::current_device()));
-  return static_cast<int64_t>(of_multiprocessor) * multiprocessors;
-}
-
 template <typename Traits>
 void launch_batch(
     const BatchOperands<typename Traits::scalar_t>& operands,

@@ -9,12 +9,6 @@
 #include <c10/cuda/CUDAStream.h>
 #include <ATen/native/cuda/DepthwiseConv2dExtBatch.cuh>
 
-#ifndef AT_PER_OPERATOR_HEADERS
-#include <ATen/Functions.h>
-#else
-#include <ATen/ops/empty.h>
-#endif
-
 namespace at::native::depthwise_conv2d_ext_cuda {
 
 namespace {
@@ -47,9 +41,7 @@ void launch(const Backward& pass, const Params& p) {
   operands.input = pass.input.const_data_ptr<scalar_t>();
   TensorBase partial;
   if (grid.y > 1) {
-    partial = at::empty(
-        {static_cast<int64_t>(grid.y), p.kernel_size() + kBiasRows, p.channels},
-        pass.input.options().dtype(kFloat).memory_format(MemoryFormat::Contiguous));
+    partial = empty_partial(pass.input, grid.y, p);
     operands.partial = partial.mutable_data_ptr<float>();
   } else {
     operands.grad_weight = mutable_pointer_or_null<scalar_t>(pass.grad_weight);

@@ -9,12 +9,6 @@
 #include <c10/cuda/CUDAStream.h>
 #include <ATen/native/cuda/DepthwiseConv2dExtBatchMarch.cuh>
 
-#ifndef AT_PER_OPERATOR_HEADERS
-#include <ATen/Functions.h>
-#else
-#include <ATen/ops/empty.h>
-#endif
-
 namespace at::native::depthwise_conv2d_ext_cuda {
 
 bool batch_march_backward(
@@ -34,9 +28,7 @@ bool batch_march_backward(
     return false;
   }
   b.flip = true; // of grad_input
-  const TensorBase partial = at::empty(
-      {b.tiles, p.kernel_size() + kBiasRows, p.output_channels()},
-      input.options().dtype(kFloat).memory_format(MemoryFormat::Contiguous));
+  const TensorBase partial = empty_partial(input, b.tiles, p);
   with_batch_march_kernel(
       p, input.scalar_type(), [&](auto scalar, auto width, auto reach, auto left) {
         using scalar_t = decltype(scalar);

@@ -390,9 +390,7 @@ __global__ void grad_weight_channels_last_kernel(
         });
   }
 
-#if __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.wait_all;" ::: "memory");
-#endif
+  wait_for_copies();
   bool spoilt = false;
 #pragma unroll
   for (int k = 0; k < kSums; ++k) {
@@ -725,10 +723,7 @@ void launch_early(
   const auto stream = c10::cuda::getCurrentCUDAStream();
 #if CUDART_VERSION >= 12030 // from here on in graphs too
   constexpr int kHopper = 9;
-  int major = 0;
-  C10_CUDA_CHECK(cudaDeviceGetAttribute(
-      &major, cudaDevAttrComputeCapabilityMajor, c10::cuda::current_device()));
-  if (major >= kHopper) {
+  if (device_attribute(cudaDevAttrComputeCapabilityMajor) >= kHopper) {
     cudaLaunchAttribute early{};
     early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     early.val.programmaticStreamSerializationAllowed = 1;
@@ -750,12 +745,6 @@ void launch_early(
 int64_t chunks_for(int64_t items, int64_t items_per_block, int64_t groups) {
   const int64_t wanted = divide_up(kWantedThreads, groups * kThreads);
   return std::max<int64_t>(1, std::min(wanted, divide_up(items, items_per_block)));
-}
-
-TensorBase empty_partial(const TensorBase& like, int64_t chunks, const Params& p) {
-  return at::empty(
-      {chunks, p.kernel_size() + kBiasRows, p.output_channels()},
-      like.options().dtype(kFloat).memory_format(MemoryFormat::Contiguous));
 }
 
 template <typename Traits>
@@ -840,6 +829,12 @@ int64_t launch_march(
 }
 
 } // namespace
+
+TensorBase empty_partial(const TensorBase& like, int64_t chunks, const Params& p) {
+  return at::empty(
+      {chunks, p.kernel_size() + kBiasRows, p.output_channels()},
+      like.options().dtype(kFloat).memory_format(MemoryFormat::Contiguous));
+}
 
 void add_partials(
     const TensorBase& grad_weight,

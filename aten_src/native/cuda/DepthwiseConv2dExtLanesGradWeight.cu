@@ -28,12 +28,6 @@
 #include <c10/cuda/CUDAStream.h>
 #include <ATen/native/cuda/DepthwiseConv2dExtLanes.cuh>
 
-#ifndef AT_PER_OPERATOR_HEADERS
-#include <ATen/Functions.h>
-#else
-#include <ATen/ops/empty.h>
-#endif
-
 namespace at::native::depthwise_conv2d_ext_cuda {
 
 namespace {
@@ -349,9 +343,7 @@ bool launch(const WeightPass& pass, LanesWeight l, const Params& p) {
   const TensorBase inputs = p.channels_last ? in_planes(pass.input) : pass.input;
   TensorBase partial;
   if (l.chunks > 1) {
-    partial = at::empty(
-        {l.chunks, p.kernel_size() + kBiasRows, p.channels},
-        pass.input.options().memory_format(MemoryFormat::Contiguous));
+    partial = empty_partial(pass.input, l.chunks, p);
   }
   allow_shared(lanes_grad_weight_kernel<Traits>, Traits::kShared);
   const dim3 grid(l.tap_blocks * l.chunks, l.channels);

@@ -479,9 +479,7 @@ bool large_grad_weight(
   if (chunks * (p.kernel_size() + kBiasRows) * l.channels > std::numeric_limits<int32_t>::max()) {
     return false;
   }
-  const TensorBase partial = at::empty(
-      {chunks, p.kernel_size() + kBiasRows, static_cast<int64_t>(l.channels)},
-      input.options().dtype(kFloat).memory_format(MemoryFormat::Contiguous));
+  const TensorBase partial = empty_partial(input, chunks, p);
   const bool launched = with_scalar_type(input.scalar_type(), [&](auto scalar) {
     using scalar_t = decltype(scalar);
     large_grad_weight_kernel<scalar_t>

@@ -59,7 +59,7 @@ __global__ void patches_forward_kernel(
       dst + (plane * p.dst_height + first_row) * p.dst_width, planes * rows * p.dst_width);
   from.load(src_shared);
   const bool finite = stage_patch_taps<Traits>(staged, weight, bias, plane, planes, p);
-  wait_flat();
+  wait_for_copies();
   const bool careful = __syncthreads_or(!finite);
 
   const Patch patch = patch_of(p, planes);

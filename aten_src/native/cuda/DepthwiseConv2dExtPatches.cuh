@@ -149,7 +149,7 @@ struct Run {
     }
   }
 
-  // Asks for the run; it is there after wait_flat() and a barrier.
+  // Asks for the run; it is there after wait_for_copies() and a barrier.
   __device__ __forceinline__ void load(std::remove_const_t<scalar_t>* to) const {
 #pragma unroll 4
     for (int i = first + threadIdx.x * kVector; i < last; i += blockDim.x * kVector) {
@@ -173,12 +173,6 @@ struct Run {
     edges([&](int i) { base[i] = from[i]; });
   }
 };
-
-__device__ __forceinline__ void wait_flat() {
-#if __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.wait_all;" ::: "memory");
-#endif
-}
 
 // Which of a patch's src columns are inside the image, from `left` on.
 template <typename Traits>

@@ -17,12 +17,6 @@
 #include <c10/cuda/CUDAStream.h>
 #include <ATen/native/cuda/DepthwiseConv2dExtPatches.cuh>
 
-#ifndef AT_PER_OPERATOR_HEADERS
-#include <ATen/Functions.h>
-#else
-#include <ATen/ops/empty.h>
-#endif
-
 namespace at::native::depthwise_conv2d_ext_cuda {
 
 namespace {
@@ -216,7 +210,7 @@ __global__ void patches_backward_kernel(
     const Run<const scalar_t> dy_run(dy + at, planes * src_plane);
     x_run.load(x_shared);
     dy_run.load(dy_shared);
-    wait_flat();
+    wait_for_copies();
     careful = __syncthreads_or(careful);
     const scalar_t* const dy_first = dy_shared + dy_run.lead();
     if (patch_rows > 0) {
@@ -349,9 +343,7 @@ int64_t launch(TensorBase& partial, const Pass& pass, const Params& params) {
     return 0;
   }
   const int64_t chunks = divide_up(params.batch, images.per_chunk) * p.bands;
-  partial = at::empty(
-      {chunks, Traits::kTaps + kBiasRows, p.channels},
-      pass.input.options().dtype(kFloat).memory_format(MemoryFormat::Contiguous));
+  partial = empty_partial(pass.input, chunks, params);
   allow_shared(patches_backward_kernel<Traits>, shared);
   const unsigned int grid = divide_up(params.batch, images.per_chunk) * an_image;
   patches_backward_kernel<Traits><<<grid, threads, shared, c10::cuda::getCurrentCUDAStream()>>>(

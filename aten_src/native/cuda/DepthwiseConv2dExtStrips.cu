@@ -263,13 +263,6 @@ __global__ void strips_forward_kernel(
   }
 }
 
-#ifdef STRIPS_TUNE
-int tune(const char* name, int otherwise) {
-  const char* const text = getenv(name);
-  return text ? atoi(text) : otherwise;
-}
-#endif
-
 // Shares that make the time shortest: of whole images, or so many that a multiprocessor has one more
 // block at a time. A wave of few blocks takes as long as one of kBusyBlocks: 96@56 k7 takes 91 us with
 // 2 blocks, 67 with 3, 70 with 4 (whose shares end within images) and 68 with 6, 4 of them at a time.
@@ -373,9 +366,10 @@ bool strips_pay(const UnitStridePass& p, int sources, bool half_size) {
     return !half_size ||
         (width < 2 * kMarchTile && width != kMarchTile / 2 && in_tile > 0 && in_tile < kMarchLeast);
   }
-  // What DepthwiseConv2dExtStripsFlat.cu leaves. Patches that fill rows are as fast or faster, as they copy flat
-  // too; but not where there are few blocks, or their rows of 112 columns and more in 16 bit. Where patches do not fill rows, float32 has to have whole sectors and whole warps (64@68
-  // has neither: dgrad 48 us by patches, 52 here).
+  // What DepthwiseConv2dExtStripsFlat.cu leaves. Patches that fill rows are as fast or faster, as they
+  // copy flat too; but not where there are few blocks, or their rows have 112 columns and more in 16 bit.
+  // Where patches do not fill rows, float32 has to have whole sectors and whole warps (64@68 has neither:
+  // dgrad 48 us by patches, 52 here).
   constexpr int32_t kLongRow = 112;
   constexpr int32_t kSector = 8; // columns
   if (width % kPatch == 0) {
@@ -434,9 +428,7 @@ bool strips_pass(
 
 // As much padding as leaves the sizes as they are; the launcher looks for it.
 bool strips_take(const Params& p) {
-  return march_fits_32_bits(p) && !p.channels_last && p.stride_height == 1 && p.stride_width == 1 &&
-      p.dilation_height == p.dilation_width && p.output_height == p.input_height &&
-      p.output_width == p.input_width;
+  return march_fits_32_bits(p) && keeps_size_of_planes(p) && p.dilation_height == p.dilation_width;
 }
 
 } // namespace

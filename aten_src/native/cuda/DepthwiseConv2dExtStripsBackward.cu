@@ -28,12 +28,6 @@
 #include <c10/cuda/CUDAStream.h>
 #include <ATen/native/cuda/DepthwiseConv2dExtStrips.cuh>
 
-#ifndef AT_PER_OPERATOR_HEADERS
-#include <ATen/Functions.h>
-#else
-#include <ATen/ops/empty.h>
-#endif
-
 namespace at::native::depthwise_conv2d_ext_cuda {
 
 namespace {
@@ -305,9 +299,7 @@ __device__ __forceinline__ void march_strip(
       add_to_totals<Traits>(sums, totals);
     }
   }
-#if __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.wait_all;" ::: "memory");
-#endif
+  wait_for_copies();
 }
 
 // One tap (kTaps: the bias) of a lane's part of a strip, inside the image only.
@@ -519,9 +511,7 @@ bool launch(const WeightPass& pass, const Params& params) {
   s.strips = plan_rows<Traits>(s, kResidentWarps);
   s.warps = strip_warps(s.strips);
   const int64_t chunks = std::min<int64_t>(divide_up(s.warps, kWarps), kMostChunks);
-  const TensorBase partial = at::empty(
-      {chunks, Traits::kTaps + kBiasRows, s.channels},
-      pass.input.options().dtype(kFloat).memory_format(MemoryFormat::Contiguous));
+  const TensorBase partial = empty_partial(pass.input, chunks, params);
   allow_shared(strips_backward_kernel<Traits>, Traits::kShared);
   strips_backward_kernel<Traits>
       <<<dim3(s.channels, chunks), kThreads, Traits::kShared, c10::cuda::getCurrentCUDAStream()>>>(
@@ -548,9 +538,9 @@ bool strips_backward(
     const Params& p) {
   // With fewer a lane has little beside its borders; not tried.
   constexpr int64_t kLeastColumns = 16;
-  if (p.channels_last || p.multiplier != 1 || p.input_width < kLeastColumns ||
-      p.dilation_height != 1 || p.dilation_width != 1 || p.output_height != p.input_height ||
-      p.output_width != p.input_width || !march_fits_32_bits(p) || input.numel() == 0) {
+  if (!keeps_size_of_planes(p) || p.multiplier != 1 || p.input_width < kLeastColumns ||
+      p.dilation_height != 1 || p.dilation_width != 1 || !march_fits_32_bits(p) ||
+      input.numel() == 0) {
     return false;
   }
   const auto fits = [&](int64_t vector, size_t bytes) {

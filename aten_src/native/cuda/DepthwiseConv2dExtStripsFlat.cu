@@ -18,7 +18,6 @@
 #define TORCH_ASSERT_ONLY_METHOD_OPERATORS
 #include <ATen/core/Tensor.h>
 #include <c10/cuda/CUDAException.h>
-#include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAStream.h>
 #include <ATen/native/cuda/DepthwiseConv2dExtBands.cuh>
 #include <ATen/native/cuda/DepthwiseConv2dExtStrips.cuh>
@@ -29,8 +28,8 @@ namespace {
 
 constexpr int kWarps = 4; // of a block: as many to each of a multiprocessor's four schedulers
 constexpr int kThreads = kWarps * kWarpSize;
-constexpr int kBulkBytes =
-    16; // runs begin and end at multiples of these: a bulk copy moves no less
+// Runs begin and end at multiples of these: a bulk copy moves no less.
+constexpr int kBulkBytes = 16;
 
 // A chunk has planes * strips strips side by side in the lanes of its warp.
 struct FlatStrips {
@@ -519,13 +518,7 @@ bool launch_flat(const ForwardPass& pass, const UnitStridePass& p, int64_t least
     return false;
   }
   const auto kernel = strips_flat_kernel<Traits>;
-  int blocks = 0;
-  int multiprocessors = 0;
-  allow_shared(kernel, shared);
-  C10_CUDA_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, kThreads, shared));
-  C10_CUDA_CHECK(cudaDeviceGetAttribute(
-      &multiprocessors, cudaDevAttrMultiProcessorCount, c10::cuda::current_device()));
-  plan_shares<Traits>(s, static_cast<int64_t>(blocks) * multiprocessors * kWarps);
+  plan_shares<Traits>(s, resident_blocks(kernel, kThreads, shared) * kWarps);
   const unsigned int grid = divide_up(divide_up(s.chunks, s.share), kWarps);
   kernel<<<grid, dim3(kWarpSize, kWarps), shared, c10::cuda::getCurrentCUDAStream()>>>(
       pass.dst.mutable_data_ptr<scalar_t>(),
@@ -586,9 +579,8 @@ bool flat_pass(const ForwardPass& pass, const Params& window, const UnitStridePa
 }
 
 bool flat_takes(const Params& p) {
-  return march_fits_32_bits(p) && !p.channels_last && p.multiplier == 1 && p.stride_height == 1 &&
-      p.stride_width == 1 && p.dilation_height == 1 && p.dilation_width == 1 &&
-      p.output_height == p.input_height && p.output_width == p.input_width;
+  return march_fits_32_bits(p) && keeps_size_of_planes(p) && p.multiplier == 1 &&
+      p.dilation_height == 1 && p.dilation_width == 1;
 }
 
 } // namespace

@@ -34,12 +34,6 @@
 #include <c10/cuda/CUDAStream.h>
 #include <ATen/native/cuda/DepthwiseConv2dExtStrips.cuh>
 
-#ifndef AT_PER_OPERATOR_HEADERS
-#include <ATen/Functions.h>
-#else
-#include <ATen/ops/empty.h>
-#endif
-
 namespace at::native::depthwise_conv2d_ext_cuda {
 
 namespace {
@@ -735,9 +729,7 @@ bool strips_strided_backward(
     }
     TensorBase partial;
     if constexpr (Traits::kWeight) {
-      partial = at::empty(
-          {static_cast<int64_t>(grid.y), p.kernel_size() + kBiasRows, p.channels},
-          input.options().dtype(kFloat).memory_format(MemoryFormat::Contiguous));
+      partial = empty_partial(input, grid.y, p);
     }
     allow_shared(strips_strided_backward_kernel<Traits>, Traits::kShared);
     strips_strided_backward_kernel<Traits>

@@ -24,12 +24,6 @@
 #include <c10/cuda/CUDAStream.h>
 #include <ATen/native/cuda/DepthwiseConv2dExtBatch.cuh>
 
-#ifndef AT_PER_OPERATOR_HEADERS
-#include <ATen/Functions.h>
-#else
-#include <ATen/ops/empty.h>
-#endif
-
 namespace at::native::depthwise_conv2d_ext_cuda {
 
 namespace {
@@ -395,9 +389,7 @@ struct WeightPass {
 // Groups of tiles a channel: as few as the multiprocessors finish soonest with. A block takes half a
 // tile's time and more to begin and to end: 192 channels of 28 x 28 x 64 with 7 x 7 in two groups.
 int64_t chunks_of(int64_t channels, int64_t tiles) {
-  int multiprocessors = 0;
-  C10_CUDA_CHECK(cudaDeviceGetAttribute(
-      &multiprocessors, cudaDevAttrMultiProcessorCount, c10::cuda::current_device()));
+  const int multiprocessors = device_attribute(cudaDevAttrMultiProcessorCount);
   int64_t best = 1;
   int64_t least = std::numeric_limits<int64_t>::max();
   for (int64_t chunks = 1; chunks <= std::min(tiles, kMostGridRows); ++chunks) {
@@ -452,9 +444,7 @@ bool launch_weight(const WeightPass& pass, SweepWeight s) {
   operands.input = pass.input.const_data_ptr<scalar_t>();
   TensorBase partial;
   if (chunks > 1) {
-    partial = at::empty(
-        {chunks, s.kernel_height * s.kernel_width + kBiasRows, s.channels},
-        pass.input.options().dtype(kFloat).memory_format(MemoryFormat::Contiguous));
+    partial = empty_partial(pass.input, chunks, pass.params);
     operands.partial = partial.mutable_data_ptr<float>();
   } else {
     operands.grad_weight = mutable_pointer_or_null<scalar_t>(pass.grad_weight);
