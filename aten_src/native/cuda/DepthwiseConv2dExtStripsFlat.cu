@@ -20,6 +20,7 @@
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAStream.h>
 #include <ATen/native/cuda/DepthwiseConv2dExtBands.cuh>
+#include <ATen/native/cuda/DepthwiseConv2dExtBulk.cuh>
 #include <ATen/native/cuda/DepthwiseConv2dExtStrips.cuh>
 
 namespace at::native::depthwise_conv2d_ext_cuda {
@@ -112,10 +113,6 @@ struct FlatLane {
   }
 };
 
-__device__ __forceinline__ uint32_t shared_address(const void* pointer) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
-}
-
 // Runs of a warp on their way into kStages buffers and out of one: bulk copies where there are any, else
 // copies of 16 bytes a lane. All lanes call everything.
 template <int kStages>
@@ -129,10 +126,9 @@ struct WarpRuns {
     if (threadIdx.x == 0) {
 #pragma unroll
       for (int i = 0; i < kStages; ++i) {
-        asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barrier(i)) : "memory");
+        init_barrier(barrier(i), 1);
       }
-      asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-      asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+      fence_barriers();
     }
     __syncwarp();
 #endif
@@ -146,9 +142,7 @@ struct WarpRuns {
   __device__ __forceinline__ void expect(int stage, int bytes) const {
 #if __CUDA_ARCH__ >= 900
     if (threadIdx.x == 0) {
-      asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier(stage)),
-                   "r"(bytes)
-                   : "memory");
+      arrive_and_expect(barrier(stage), bytes);
     }
 #endif
   }
@@ -156,13 +150,7 @@ struct WarpRuns {
   __device__ __forceinline__ void load(int stage, void* to, const void* from, int bytes) const {
 #if __CUDA_ARCH__ >= 900
     if (threadIdx.x == 0) {
-      asm volatile(
-          "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, "
-          "[%3];" ::"r"(shared_address(to)),
-          "l"(from),
-          "r"(bytes),
-          "r"(barrier(stage))
-          : "memory");
+      load_run(to, barrier(stage), from, bytes);
     }
 #else
     for (int i = threadIdx.x * kBulkBytes; i < bytes; i += kWarpSize * kBulkBytes) {
@@ -181,18 +169,7 @@ struct WarpRuns {
   // Until the runs into a stage are there; `parity` changes with each use of the stage.
   __device__ __forceinline__ void wait(int stage, uint32_t parity) const {
 #if __CUDA_ARCH__ >= 900
-    uint32_t done = 0;
-    while (!done) {
-      asm volatile(
-          "{\n"
-          ".reg .pred p;\n"
-          "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
-          "selp.b32 %0, 1, 0, p;\n"
-          "}\n"
-          : "=r"(done)
-          : "r"(barrier(stage)), "r"(parity)
-          : "memory");
-    }
+    wait_for(barrier(stage), parity);
 #else
     wait_for_groups<kStages - 1>();
     __syncwarp();
@@ -240,6 +217,7 @@ struct WarpRuns {
 #endif
   }
 };
+
 // Calls function(std::integral_constant<int, i>()) for i from 0 to kCount - 1.
 template <int kCount, typename Function>
 __device__ __forceinline__ void with_each(const Function& function) {
