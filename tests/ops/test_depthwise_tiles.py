@@ -189,6 +189,21 @@ STRIDED_STRIPS = [
     Case(3, 2, 1, (40, 72), (3, 3), stride=(2, 2), padding=(1, 1)),  # lanes left over
 ]
 
+# Channels-last order at stride 1, through shared memory by boxes; much for a CPU.
+BOXES = [
+    Case(30, 144, 1, (17, 30), (3, 3), padding=(1, 1)),  # a tile that is not full, shares of images
+    Case(9, 96, 1, (33, 56), (7, 7), padding=(3, 3)),  # rows in boxes of several, stretches
+    Case(130, 136, 1, (9, 9), (3, 3), padding=(1, 1)),  # images side by side, some left over
+    Case(5, 240, 1, (28, 28), (5, 5), padding=(2, 2)),
+    Case(3, 728, 1, (33, 37), (3, 3), padding=(2, 2), dilation=(2, 2)),  # phases, one a row shorter
+    Case(2, 64, 1, (50, 56), (7, 7), padding=(9, 9), dilation=(3, 3)),
+    Case(40, 520, 1, (1, 202), (1, 3)),  # channels left over of a group
+    Case(3, 24, 1, (100, 300), (5, 5), padding=(0, 4)),  # other padding than the usual
+    Case(3, 16, 1, (2, 500), (7, 7), padding=(6, 3)),  # rows of results that meet few rows
+    Case(2, 12, 1, (30, 30), (3, 3), padding=(1, 1)),  # few results: a pixel or two a thread
+    Case(2, 24, 1, (11, 13), (3, 3), padding=(3, 2), dilation=(3, 2)),
+]
+
 
 CUDA = ["cuda"] if torch.cuda.is_available() else []
 
@@ -203,12 +218,14 @@ SPOILT = [
     *((*pair, dtype) for dtype in HALVES for pair in on_devices(SIZES[:12:2], PATCHES[::5])),
     *(
         (*pair, torch.float32)
-        for pair in on_devices([], LANES + LANE_PLANES + STRIPS + STRIDED_STRIPS)
+        for pair in on_devices([], LANES + LANE_PLANES + STRIPS + STRIDED_STRIPS + BOXES)
     ),
     *(
         (*pair, dtype)
         for dtype in HALVES
-        for pair in on_devices([], LANE_PLANES[-3:] + MARCHES + STRIPS + STRIDED_STRIPS + SWEEPS)
+        for pair in on_devices(
+            [], LANE_PLANES[-3:] + MARCHES + STRIPS + STRIDED_STRIPS + SWEEPS + BOXES
+        )
     ),
 ]
 
@@ -244,7 +261,9 @@ def assert_matches_float64(
 @pytest.mark.parametrize("dtype", [torch.float32, *HALVES], ids=str)
 @pytest.mark.parametrize(
     ("case", "device"),
-    on_devices(SIZES, PATCHES + LANES + LANE_PLANES + MARCHES + STRIPS + STRIDED_STRIPS + SWEEPS),
+    on_devices(
+        SIZES, PATCHES + LANES + LANE_PLANES + MARCHES + STRIPS + STRIDED_STRIPS + SWEEPS + BOXES
+    ),
     ids=str,
 )
 def test_every_tile_matches_the_float64_reference(
@@ -313,11 +332,13 @@ def test_what_is_not_finite_stays_where_it_belongs(
     The reference pads with zeros that it multiplies, so that of a spoilt gradient it says nothing
     about the weight's.
     """
+    memory_format = torch.channels_last if case in BOXES else torch.contiguous_format
     for index, checked in ((0, (0, 1, 2, 3)), (1, (1, 3))):
-        inputs = make_inputs(case, device=device, dtype=dtype)
+        inputs = make_inputs(case, device=device, dtype=dtype, memory_format=memory_format)
         grad = torch.randn_like(op(*inputs, *case.window))
         spoilt = (inputs.input, grad)[index]
-        spoilt.view(-1)[spoilt.numel() // 2] = value
+        places = spoilt.movedim(1, -1) if case in BOXES else spoilt
+        places.view(-1)[spoilt.numel() // 2] = value
         exact = inputs.cast(device="cpu", dtype=torch.float64)
         expected = [conv2d(case, exact), *gradients(case, exact, grad)]
         actual = results(case, inputs, grad)

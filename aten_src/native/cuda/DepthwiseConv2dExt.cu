@@ -1,7 +1,7 @@
 // CUDA entries of depthwise_conv2d_ext and its generic kernels, which take what the specialised ones
 // (DepthwiseConv2dExtForward.cu, ...GradInput.cu, ...GradWeight.cu, ...Large.cu, ...Lanes*.cu,
-// ...Bands.cu, ...Sweep*.cu, ...Patches.cu, ...Batch*.cu, ...Strips*.cu) do not: double, other strides and
-// windows, sizes beyond 32 bits. The generic kernels:
+// ...Bands.cu, ...Sweep*.cu, ...Patches.cu, ...Batch*.cu, ...Strips*.cu, ...Boxes.cu) do not: double, other
+// strides and windows, sizes beyond 32 bits. The generic kernels:
 //
 // Forward and grad_input: one thread an element of the result, which gathers its taps. Weight and
 // bias gradients: one block a (chunk of pixels, channels, tap), reduced in shared memory; a second
@@ -457,6 +457,7 @@ void forward_cuda(
       fast::lanes_strided_forward(output, input, weight, bias, p) ||
       fast::strips_strided_forward(output, input, weight, bias, p) ||
       fast::patches_forward(output, input, weight, bias, p) ||
+      fast::boxes_forward(output, input, weight, bias, p) ||
       fast::march_forward(output, input, weight, bias, p) ||
       fast::lanes_forward(output, input, weight, bias, p) ||
       fast::large_forward(output, input, weight, bias, p)) {
@@ -501,6 +502,7 @@ void backward_cuda(
       !fast::bands_grad_input(grad_input, grad_output, weight, p) &&
       !fast::lanes_planes_grad_input(grad_input, grad_output, weight, p) &&
       !fast::patches_grad_input(grad_input, grad_output, weight, p) &&
+      !fast::boxes_grad_input(grad_input, grad_output, weight, p) &&
       !fast::march_grad_input(grad_input, grad_output, weight, p) &&
       !fast::lanes_grad_input(grad_input, grad_output, weight, p) &&
       !fast::large_grad_input(grad_input, grad_output, weight, p);

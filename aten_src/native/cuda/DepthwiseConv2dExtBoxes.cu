@@ -1,0 +1,484 @@
+// Forward of depthwise_conv2d_ext at stride 1 in channels-last order out of shared memory, and grad_input,
+// which is the forward on grad_output with the taps flipped and the padding mirrored.
+//
+// A block has the taps of a group of channels in the registers of its threads and streams rows of src
+// through a ring of boxes (DepthwiseConv2dExtBoxes.cuh), each of which is a row of a stretch of columns with
+// what the window reaches on either side. A thread owns a few channels of a few columns and marches down the
+// rows. Each row of src feeds all the dst rows that it belongs to, whose sums are in registers: slot s holds
+// the dst row that this row reaches with the taps of kernel row s. With the first product of a row the sums
+// move on a slot, so that the shift costs nothing.
+//
+// Rows outside the image are never asked for. Columns outside it are zeros that are multiplied by taps, which
+// is the same only for finite taps: a block that has others takes its results tap by tap.
+#define TORCH_ASSERT_ONLY_METHOD_OPERATORS
+#include <ATen/core/Tensor.h>
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAStream.h>
+#include <ATen/native/cuda/DepthwiseConv2dExtBoxes.cuh>
+
+namespace at::native::depthwise_conv2d_ext_cuda {
+
+namespace {
+
+#if CUDART_VERSION >= 12000
+
+// The tile of a thread: registers bound it, sums and taps and a row of src.
+template <typename scalar_t_, typename Window, int kVector_, int kTile_, int kThreads_>
+struct BoxTraits {
+  using scalar_t = scalar_t_;
+  static constexpr int kHeight = Window::kHeight;
+  static constexpr int kWidth = Window::kWidth;
+  static constexpr int kTaps = kHeight * kWidth;
+  static constexpr int kOwnRow = kFirstOwnRow<scalar_t, Window>;
+  static constexpr int kVector = kVector_;
+  static constexpr int kVectorBytes = kVector * static_cast<int>(sizeof(scalar_t));
+  static constexpr int kTile = kTile_;
+  static constexpr int kColumns = kTile + kWidth - 1;
+  static constexpr int kThreads = kThreads_;
+  static constexpr int kBlocks = 2; // a multiprocessor, for which registers are bounded
+};
+
+// A vector of a box.
+template <typename scalar_t, int kSize>
+__device__ __forceinline__ Packed<scalar_t, kSize> read_vector(const char* from) {
+  Packed<scalar_t, kSize> to;
+  if constexpr (to.kBytes == 2) {
+    to.words[0] = *reinterpret_cast<const unsigned short*>(from);
+  } else {
+    to = *reinterpret_cast<const Packed<scalar_t, kSize>*>(from);
+  }
+  return to;
+}
+
+// Stores the vector if `wanted`, without a branch.
+template <typename scalar_t, int kSize>
+__device__ __forceinline__ void store_vector_if(
+    bool wanted,
+    scalar_t* to,
+    const float (&values)[kSize]) {
+  const Packed<scalar_t, kSize> from = pack<scalar_t>(values);
+  if constexpr (from.kBytes == 2) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.s32 p, %0, 0;\n@p st.global.u16 [%1], %2;\n}\n" ::"r"(
+                     static_cast<int>(wanted)),
+                 "l"(to),
+                 "h"(static_cast<unsigned short>(from.words[0]))
+                 : "memory");
+  } else if constexpr (from.kWords == 1) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.s32 p, %0, 0;\n@p st.global.b32 [%1], %2;\n}\n" ::"r"(
+                     static_cast<int>(wanted)),
+                 "l"(to),
+                 "r"(from.words[0])
+                 : "memory");
+  } else if constexpr (from.kWords == 2) {
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.s32 p, %0, 0;\n@p st.global.v2.b32 [%1], {%2, %3};\n}\n" ::"r"(
+            static_cast<int>(wanted)),
+        "l"(to),
+        "r"(from.words[0]),
+        "r"(from.words[1])
+        : "memory");
+  } else {
+    static_assert(from.kWords == 4, "a store moves at most 16 bytes");
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.s32 p, %0, 0;\n@p st.global.v4.b32 [%1], {%2, %3, %4, "
+        "%5};\n}\n" ::"r"(static_cast<int>(wanted)),
+        "l"(to),
+        "r"(from.words[0]),
+        "r"(from.words[1]),
+        "r"(from.words[2]),
+        "r"(from.words[3])
+        : "memory");
+  }
+}
+
+// One sum, tap by tap, of taps inside the image only.
+template <typename Traits>
+__device__ __noinline__ float careful_sum(
+    const typename Traits::scalar_t* src,
+    const typename Traits::scalar_t* taps,
+    float sum,
+    const UnitStridePass& p,
+    int image,
+    int channel,
+    int row,
+    int column) {
+#pragma unroll 1
+  for (int tap = 0; tap < Traits::kTaps; ++tap) {
+    const int h = row - p.padding_height + tap / Traits::kWidth * p.dilation_height;
+    const int w = column - p.padding_width + tap % Traits::kWidth * p.dilation_width;
+    if (h >= 0 && h < p.src_height && w >= 0 && w < p.src_width) {
+      sum += static_cast<float>(
+                 src[((image * p.src_height + h) * p.src_width + w) * p.channels + channel]) *
+          static_cast<float>(taps[p.flip ? Traits::kTaps - 1 - tap : tap]);
+    }
+  }
+  return sum;
+}
+
+template <typename Traits>
+C10_LAUNCH_BOUNDS_2(Traits::kThreads, Traits::kBlocks)
+__global__ void boxes_kernel(
+    typename Traits::scalar_t* __restrict__ dst,
+    const __grid_constant__ CUtensorMap map,
+    const typename Traits::scalar_t* __restrict__ src,
+    const typename Traits::scalar_t* __restrict__ weight,
+    const typename Traits::scalar_t* __restrict__ bias,
+    const __grid_constant__ UnitStridePass p,
+    const __grid_constant__ BoxPlan b) {
+#if __CUDA_ARCH__ >= 900
+  using scalar_t = typename Traits::scalar_t;
+  constexpr int kHeight = Traits::kHeight;
+  constexpr int kWidth = Traits::kWidth;
+  constexpr int kTaps = Traits::kTaps;
+  constexpr int kTile = Traits::kTile;
+  constexpr int kVector = Traits::kVector;
+  extern __shared__ __align__(kBoxBytes) char shared_boxes[];
+  const int bytes_of_stage = (b.box_bytes + kBoxBytes - 1) / kBoxBytes * kBoxBytes;
+  BoxRing ring(shared_boxes, b.stages, bytes_of_stage);
+  scalar_t* const shared_taps = // [channel of the block][tap]
+      reinterpret_cast<scalar_t*>(ring.boxes + b.stages * bytes_of_stage);
+
+  const BoxPlace place(b);
+  const int block_channels = b.lanes * kVector;
+  const int block_channel = place.group * block_channels;
+  const int lane = threadIdx.x % b.lanes;
+  const int tile = threadIdx.x / b.lanes % b.tiles;
+  const int image = threadIdx.x / b.lanes / b.tiles;
+  const int channel = block_channel + lane * kVector;
+  const int tile_column =
+      tile % p.dilation_width + tile / p.dilation_width * kTile * p.dilation_width;
+  const int column = place.stretch * b.stretch + tile_column;
+  const bool works = image < b.images && channel < p.channels;
+
+  // By one thread.
+  const auto fill_next = [&]() {
+    BoxFeed& feed = ring.feed();
+    int row = feed.row;
+    int left = feed.rows;
+    while (left <= 0) {
+      if (!feed.runs.more()) {
+        return;
+      }
+      const BoxRun run = feed.runs.next(b, p.dilation_height);
+      const SrcRows rows(run, kHeight, 1, p.padding_height, p.dilation_height, p.src_height);
+      feed.image = run.image;
+      row = rows.top + rows.begin * p.dilation_height;
+      left = rows.end - rows.begin;
+    }
+    ring.fill(b.box_bytes, [&](uint32_t to, uint32_t barrier) {
+      load_box(
+          to,
+          barrier,
+          map,
+          block_channel,
+          place.stretch * b.stretch - p.padding_width,
+          row,
+          feed.image);
+    });
+    feed.row = row + b.box_rows * p.dilation_height;
+    feed.rows = left - b.box_rows;
+  };
+  if (threadIdx.x == 0) {
+    prefetch_map(map);
+    const int bytes = min(block_channels, p.channels - block_channel) * kTaps *
+        static_cast<int>(sizeof(scalar_t));
+    arrive_and_expect(ring.taps(), bytes);
+    load_run(shared_taps, ring.taps(), weight + block_channel * kTaps, bytes);
+    ring.feed() = {0, 0, 0, BoxRuns(b, place)};
+    for (int i = 0; i < b.stages - 1; ++i) {
+      fill_next();
+    }
+  }
+  float begin[kVector];
+#pragma unroll
+  for (int v = 0; v < kVector; ++v) {
+    begin[v] = bias && channel < p.channels ? static_cast<float>(bias[channel + v]) : 0.0f;
+  }
+  const int64_t row_step = static_cast<int64_t>(p.dilation_height) * p.dst_width * p.channels;
+  const int64_t column_step = static_cast<int64_t>(p.dilation_width) * p.channels;
+
+  __syncthreads();
+  wait_for(ring.taps(), 0);
+  float taps[kTaps][kVector];
+  bool finite = true;
+#pragma unroll
+  for (int v = 0; v < kVector; ++v) {
+    const scalar_t* from = shared_taps + (lane * kVector + v) * kTaps + (p.flip ? kTaps - 1 : 0);
+#pragma unroll
+    for (int tap = 0; tap < kTaps; ++tap) {
+      taps[tap][v] = works ? static_cast<float>(*from) : 0.0f;
+      finite = finite && is_finite(taps[tap][v]);
+      from += p.flip ? -1 : 1;
+    }
+  }
+  const bool careful = __syncthreads_or(!finite);
+
+  if (careful) {
+    if (threadIdx.x == 0) {
+      ring.drain();
+    }
+#pragma unroll 1
+    for (BoxRuns runs(b, place); works && runs.more();) {
+      const BoxRun run = runs.next(b, p.dilation_height);
+      const int n = run.image + image;
+#pragma unroll 1
+      for (int i = run.first_row * kTile; n < p.batch && i < run.last_row * kTile; ++i) {
+        const int row = run.row_phase + i / kTile * p.dilation_height;
+        const int w = column + i % kTile * p.dilation_width;
+#pragma unroll 1
+        for (int c = channel; w < p.dst_width && c < channel + kVector; ++c) {
+          dst[((n * p.dst_height + row) * p.dst_width + w) * p.channels + c] = static_cast<
+              scalar_t>(careful_sum<Traits>(
+              src, weight + c * kTaps, bias ? static_cast<float>(bias[c]) : 0.0f, p, n, c, row, w));
+        }
+      }
+    }
+    return;
+  }
+
+  const int box_offset = min(image, b.images - 1) * b.box_rows * b.row_bytes +
+      (tile_column * b.lanes + lane) * Traits::kVectorBytes;
+
+#pragma unroll 1
+  for (BoxRuns runs(b, place); runs.more();) {
+    const BoxRun run = runs.next(b, p.dilation_height);
+    const SrcRows rows(run, kHeight, 1, p.padding_height, p.dilation_height, p.src_height);
+    const int n = run.image + image;
+    const int columns = works && n < p.batch ? p.dst_width - column : 0;
+    scalar_t* to = dst +
+        (((n * p.dst_height + run.row_phase + run.first_row * p.dilation_height) * p.dst_width +
+          column) *
+             p.channels +
+         channel);
+    const auto store_row = [&](const float (&row)[kTile][kVector]) {
+      scalar_t* at = to;
+#pragma unroll
+      for (int t = 0; t < kTile; ++t) {
+        store_vector_if<scalar_t, kVector>(t * p.dilation_width < columns, at, row[t]);
+        at += column_step;
+      }
+      to += row_step;
+    };
+    float slots[kHeight][kTile][kVector];
+#pragma unroll
+    for (int s = 0; s < kHeight; ++s) {
+#pragma unroll
+      for (int t = 0; t < kTile; ++t) {
+#pragma unroll
+        for (int v = 0; v < kVector; ++v) {
+          slots[s][t][v] = begin[v];
+        }
+      }
+    }
+    int i = rows.begin;
+#pragma unroll 1
+    while (i < rows.end) {
+      const char* from = ring.wait() + box_offset;
+      const int next = min(i + b.box_rows, rows.end);
+#pragma unroll 1
+      for (; i < next; ++i) {
+        Packed<scalar_t, kVector> row[Traits::kColumns];
+        const char* at = from;
+#pragma unroll
+        for (int c = 0; c < Traits::kColumns; ++c) {
+          row[c] = read_vector<scalar_t, kVector>(at);
+          at += b.column_bytes;
+        }
+        from += b.row_bytes;
+        if (i + 1 == next) {
+          ring.release();
+          if (threadIdx.x == 0) {
+            fill_next();
+          }
+        }
+        float values[Traits::kColumns][kVector];
+#pragma unroll
+        for (int c = 0; c < Traits::kColumns; ++c) {
+#pragma unroll
+          for (int v = 0; v < kVector; ++v) {
+            values[c][v] = unpack(row[c], v);
+          }
+        }
+        const auto add_row = [&](auto every) {
+#pragma unroll
+          for (int s = kHeight - 1; s >= 0; --s) {
+            if (!decltype(every)::value && (i - s < run.first_row || i - s >= run.last_row)) {
+              continue;
+            }
+            const bool own = s >= Traits::kOwnRow;
+            float sums[kTile][kVector];
+#pragma unroll
+            for (int kw = 0; kw < kWidth; ++kw) {
+#pragma unroll
+              for (int t = 0; t < kTile; ++t) {
+#pragma unroll
+                for (int v = 0; v < kVector; ++v) {
+                  const float before = s > 0 ? slots[s > 0 ? s - 1 : 0][t][v] : begin[v];
+                  const float value = values[t + kw][v];
+                  const float tap = taps[s * kWidth + kw][v];
+                  sums[t][v] = kw > 0 ? fmaf(value, tap, sums[t][v])
+                      : own           ? value * tap
+                                      : fmaf(value, tap, before);
+                }
+              }
+            }
+#pragma unroll
+            for (int t = 0; t < kTile; ++t) {
+#pragma unroll
+              for (int v = 0; v < kVector; ++v) {
+                const float before = s > 0 ? slots[s > 0 ? s - 1 : 0][t][v] : begin[v];
+                slots[s][t][v] = own ? before + sums[t][v] : sums[t][v];
+              }
+            }
+            if (s == kHeight - 1 && i - s >= run.first_row) {
+              store_row(slots[s]);
+            }
+          }
+        };
+        // Rows of other runs are not worth their products once there are many taps.
+        if (kTaps <= 9 || (i - (kHeight - 1) >= run.first_row && i < run.last_row)) {
+          add_row(std::true_type());
+        } else {
+          add_row(std::false_type());
+        }
+      }
+    }
+    // The rows that the last row of the image leaves.
+#pragma unroll
+    for (int s = kHeight - 2; s >= 0; --s) {
+      const int o = rows.end - 1 - s;
+      if (o >= run.first_row && o < run.last_row) {
+        store_row(slots[s]);
+      }
+    }
+  }
+#endif
+}
+
+template <typename Traits>
+bool launch_boxes(const ForwardPass& pass, const UnitStridePass& p) {
+  using scalar_t = typename Traits::scalar_t;
+  const auto kernel = boxes_kernel<Traits>;
+  static const bool compiled = compiled_for_boxes(kernel);
+  const BoxRequest request{
+      p.batch,
+      p.channels,
+      p.dst_height,
+      p.dst_width,
+      p.kernel_width,
+      /*stride=*/1,
+      p.dilation_height,
+      p.dilation_width,
+      Traits::kVector,
+      Traits::kTile,
+      sizeof(scalar_t),
+      Traits::kThreads,
+      Traits::kThreads * Traits::kBlocks / kWarpSize,
+      Traits::kHeight};
+  BoxPlan plan{};
+  CUtensorMap map;
+  if (!compiled || !plan_boxes(plan, request)) {
+    return false;
+  }
+  plan_ring(plan, static_cast<int64_t>(plan.images) * plan.row_bytes, p.dilation_height);
+  if (!map_boxes(
+          map,
+          pass.src,
+          plan.lanes * Traits::kVector,
+          plan.box_columns,
+          plan.box_rows,
+          plan.images)) {
+    return false;
+  }
+  const int64_t shared = kRingHead + plan.stages * stage_bytes(plan.box_bytes) +
+      Traits::kTaps * plan.lanes * Traits::kVectorBytes;
+  const auto grid = static_cast<unsigned int>(
+      plan_box_shares(plan, resident_blocks(kernel, plan.threads, shared), Traits::kHeight - 1));
+  kernel<<<grid, plan.threads, shared, c10::cuda::getCurrentCUDAStream()>>>(
+      pass.dst.mutable_data_ptr<scalar_t>(),
+      map,
+      pass.src.const_data_ptr<scalar_t>(),
+      pass.weight.const_data_ptr<scalar_t>(),
+      pointer_or_null<scalar_t>(pass.bias),
+      p,
+      plan);
+  C10_CUDA_KERNEL_LAUNCH_CHECK();
+  return true;
+}
+
+template <typename scalar_t, typename Window>
+bool launch_window(const ForwardPass& pass, const UnitStridePass& p) {
+  if constexpr (Window::kHeight == 1) {
+    return launch_boxes<BoxTraits<scalar_t, Window, 4, 8, 256>>(pass, p);
+  } else if constexpr (Window::kHeight == 3) {
+    return launch_boxes<BoxTraits<scalar_t, Window, 4, 4, 256>>(pass, p);
+  } else if constexpr (Window::kHeight == 5) {
+    return launch_boxes<BoxTraits<scalar_t, Window, 2, 7, 192>>(pass, p);
+  } else {
+    return launch_boxes<BoxTraits<scalar_t, Window, 1, 7, 192>>(pass, p);
+  }
+}
+
+bool boxes_pass(const ForwardPass& pass, const Params& window, const UnitStridePass& p) {
+  // A window that lies outside the image altogether would be a row of results that no row of src reaches.
+  if (p.padding_height < 0 || p.padding_height > p.dilation_height * (p.kernel_height - 1) ||
+      p.dilation_height > p.src_height || !boxes_take(pass.src) || !boxes_take(pass.dst) ||
+      !is_aligned(pass.weight.const_data_ptr(), 16) || !device_has_boxes()) {
+    return false;
+  }
+  return with_scalar_type(pass.src.scalar_type(), [&](auto scalar) {
+    return with_window(window, [&](auto fixed) {
+      if constexpr (decltype(fixed)::kStride > 1) {
+        return false;
+      } else {
+        return launch_window<decltype(scalar), decltype(fixed)>(pass, p);
+      }
+    });
+  });
+}
+
+#else
+
+bool boxes_pass(const ForwardPass&, const Params&, const UnitStridePass&) {
+  return false;
+}
+
+#endif
+
+bool boxes_take_pass(const Params& p, const TensorBase& dst) {
+  return p.channels_last && p.multiplier == 1 && march_fits_32_bits(p) &&
+      static_cast<int64_t>(dst.nbytes()) > (p.kernel_size() <= kFewTaps ? kFewBytes : 0);
+}
+
+} // namespace
+
+bool boxes_forward(
+    const TensorBase& output,
+    const TensorBase& input,
+    const TensorBase& weight,
+    const TensorBase& bias,
+    const Params& p) {
+  if (!boxes_take_pass(p, output)) {
+    return false;
+  }
+  UnitStridePass pass{};
+  set_unit_stride_pass(pass, p);
+  return boxes_pass({output, input, weight, bias}, p, pass);
+}
+
+bool boxes_grad_input(
+    const TensorBase& grad_input,
+    const TensorBase& grad_output,
+    const TensorBase& weight,
+    const Params& p) {
+  if (!boxes_take_pass(p, grad_input)) {
+    return false;
+  }
+  UnitStridePass pass{};
+  set_unit_stride_pass(pass, p);
+  turn_around(pass, p);
+  const TensorBase no_bias;
+  return boxes_pass({grad_input, grad_output, weight, no_bias}, p, pass);
+}
+
+} // namespace at::native::depthwise_conv2d_ext_cuda
