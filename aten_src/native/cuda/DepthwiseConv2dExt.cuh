@@ -944,6 +944,11 @@ inline bool is_aligned(const void* pointer, size_t bytes) {
   return reinterpret_cast<uintptr_t>(pointer) % bytes == 0;
 }
 
+// Whether a block may have so much shared memory.
+inline bool has_shared(int64_t bytes) {
+  return bytes <= device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
+}
+
 // Lets a kernel take more shared memory than every device gives without being asked.
 template <typename Kernel>
 void allow_shared(Kernel* kernel, size_t bytes) {

@@ -89,11 +89,6 @@ inline bool has_tensor_cores() {
   return device_attribute(cudaDevAttrComputeCapabilityMajor) >= kAmpere;
 }
 
-// Whether a block may have so much shared memory.
-inline bool has_shared(int64_t bytes) {
-  return bytes <= device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
-}
-
 // Whether the tensor-core kernels may take a call on these two tensors.
 inline bool bands_apply(const Params& p, const TensorBase& one, const TensorBase& other) {
   constexpr int64_t kMostStride = 2;

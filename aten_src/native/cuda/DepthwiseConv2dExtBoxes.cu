@@ -392,6 +392,9 @@ bool launch_boxes(const ForwardPass& pass, const UnitStridePass& p) {
   }
   const int64_t shared = kRingHead + plan.stages * stage_bytes(plan.box_bytes) +
       Traits::kTaps * plan.lanes * Traits::kVectorBytes;
+  if (!has_shared(shared)) {
+    return false;
+  }
   const auto grid = static_cast<unsigned int>(
       plan_box_shares(plan, resident_blocks(kernel, plan.threads, shared), Traits::kHeight - 1));
   kernel<<<grid, plan.threads, shared, c10::cuda::getCurrentCUDAStream()>>>(

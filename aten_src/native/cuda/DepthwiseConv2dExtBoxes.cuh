@@ -39,9 +39,8 @@ struct BoxPlan {
   int32_t box_columns;
   int32_t box_rows;
   int32_t box_bytes;
-  int32_t
-      column_bytes; // from a column of a thread to its next in a box, and from a row to the next
-  int32_t row_bytes;
+  int32_t column_bytes; // from a column of a thread to its next in a box
+  int32_t row_bytes; // from a row to the next
   int32_t dst_height;
   int32_t phase_rows; // of the first phase; others may have one less
   int32_t rows; // of all images and phases
@@ -51,7 +50,7 @@ struct BoxPlan {
   int32_t blocks; // of a multiprocessor, about
 };
 
-// What a plan depends on. A tile's columns of src are tile_step times its own apart (the stride).
+// What a plan depends on.
 struct BoxRequest {
   int64_t batch;
   int64_t channels;
