@@ -6,6 +6,11 @@ before each repeat, cuDNN warmed up with benchmark=True and TF32 off. The oppone
 fastest of {cuDNN, native kernels} x {NCHW, channels_last}. The floor is the bytes that a pass must
 move over the bandwidth of a device-to-device copy measured in the same run.
 
+Of a single image that is mostly the launch, so rows of latency have the device's time too: from the
+start of a call's first kernel to the end of its last, by the profiler, cold, and a call's part of a
+CUDA graph of many, each of operands of its own that have left the L2. An empty kernel stands beside
+them.
+
     python benchmarks/depthwise_cuda.py --json result.json            # on a wheel with the operator
     python benchmarks/depthwise_cuda.py --library path.so             # operators dw::fwd, dw::bwd
     python benchmarks/plot_depthwise.py result.json plots/            # draw a result
@@ -18,18 +23,21 @@ import json
 import math
 import statistics
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from device_time import graph_us, kernels_us
 
 FLUSH_BYTES = 384 << 20
+GRAPH_BYTES = 128 << 20  # of the operands of a graph's calls, a few times an L2
 COPY_BYTES = 1 << 30
 MICROSECONDS = 1e3
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 LAYOUTS = {"nchw": torch.contiguous_format, "nhwc": torch.channels_last}
+LATENCY = "latency"
 PASSES = ("forward", "dgrad", "wgrad", "backward")
 MASKS = {
     "dgrad": [True, False, False],
@@ -110,6 +118,14 @@ class Clock:
         repeats = max(3, min(15, int(self._budget_ms / max(first, 1e-3))))
         return statistics.median(self.once(call) for _ in range(repeats)) * MICROSECONDS
 
+    def kernels_us(self, call: Callable[[], Any]) -> float:
+        """The median time of a call's kernels by the profiler, the L2 flushed before each."""
+        return kernels_us(self._flush.zero_, call)
+
+    def graph_us(self, calls: list[Callable[[], Any]]) -> float:
+        """The time of a graph of these calls, divided by their number."""
+        return graph_us(self.once, calls)
+
 
 def copy_bandwidth(clock: Clock) -> float:
     """Bytes read and written a second by a device-to-device copy."""
@@ -174,24 +190,88 @@ def bytes_moved(t: Tensors, which: str) -> int:
     return int(2 * x + y if which == "backward" else x + y)
 
 
+def contenders(
+    row: Row, layouts: dict[str, list[Tensors]], which: str, options: argparse.Namespace, ops: Any
+) -> Iterator[tuple[str, list[Callable[[], Any]]]]:
+    """Names and calls, one for each set of operands; to be made before the next are asked for."""
+    for layout, sets in layouts.items():
+        yield f"ours {layout}", [ours(row, t, which, ops) for t in sets]
+        if options.ours_only:
+            continue
+        for backend, enabled in (("cudnn", True), ("native", False)):
+            if backend == "native" and layout == "nhwc":
+                continue  # the native kernels take NCHW; conv2d would copy first
+            with torch.backends.cudnn.flags(enabled=enabled, benchmark=True, allow_tf32=False):
+                yield f"{backend} {layout}", [opponent(row, t, which) for t in sets]
+
+
 def measure_row(
     row: Row, dtype: str, clock: Clock, bandwidth: float, options: argparse.Namespace, ops: Any
 ) -> Iterable[dict[str, Any]]:
     """One result for each pass: times of every contender in microseconds."""
-    layouts = {name: operands(row, DTYPES[dtype], f) for name, f in LAYOUTS.items()}
+    layouts = {name: [operands(row, DTYPES[dtype], f)] for name, f in LAYOUTS.items()}
     for which in options.passes:
-        times: dict[str, float] = {}
-        for layout, tensors in layouts.items():
-            times[f"ours {layout}"] = clock.median_us(ours(row, tensors, which, ops))
-            if options.ours_only:
-                continue
-            for backend, enabled in (("cudnn", True), ("native", False)):
-                if backend == "native" and layout == "nhwc":
-                    continue  # the native kernels take NCHW; conv2d would copy first
-                with torch.backends.cudnn.flags(enabled=enabled, benchmark=True, allow_tf32=False):
-                    times[f"{backend} {layout}"] = clock.median_us(opponent(row, tensors, which))
-        floor = bytes_moved(next(iter(layouts.values())), which) / bandwidth * 1e6
+        calls = contenders(row, layouts, which, options, ops)
+        times = {name: clock.median_us(call) for name, (call,) in calls}
+        floor = bytes_moved(layouts["nchw"][0], which) / bandwidth * 1e6
         yield {"row": row.name, "dtype": dtype, "pass": which, "floor": floor, "times": times}
+
+
+def latency_row(
+    row: Row, dtype: str, clock: Clock, options: argparse.Namespace, ops: Any
+) -> Iterable[dict[str, Any]]:
+    """One result for each pass: times of every contender on the device in microseconds."""
+    layouts: dict[str, list[Tensors]] = {}
+    for name, layout in LAYOUTS.items():
+        first = operands(row, DTYPES[dtype], layout)
+        sets = max(16, min(512, GRAPH_BYTES // bytes_moved(first, "forward")))
+        layouts[name] = [first, *(operands(row, DTYPES[dtype], layout) for _ in range(sets - 1))]
+    for which in options.passes:
+        kernels: dict[str, float] = {}
+        graphs: dict[str, float] = {}
+        for name, calls in contenders(row, layouts, which, options, ops):
+            kernels[name] = clock.kernels_us(calls[0])
+            graphs[name] = clock.graph_us(calls)
+        yield {"row": row.name, "dtype": dtype, "pass": which, "kernels": kernels, "graph": graphs}
+
+
+def latency_line(result: dict[str, Any]) -> str:
+    """One row of the table of latencies."""
+    figures = []
+    for how in ("kernels", "graph"):
+        times = result[how]
+        figures += [times["ours nchw"], times["ours nhwc"]]
+        figures.append(min((t for n, t in times.items() if "ours" not in n), default=math.nan))
+    return f"{result['row']:26} {result['dtype']} {result['pass']:8} " + " ".join(
+        f"{figure:7.2f}" for figure in figures
+    )
+
+
+def measure_latency(
+    clock: Clock, options: argparse.Namespace, ops: Any
+) -> tuple[dict[str, float], list[dict[str, Any]]]:
+    """The times of an empty kernel, and of the rows of latency, on the device; prints a table."""
+    rows = [r for r in SUITE if r.name.startswith(LATENCY) and (options.rows or "") in r.name]
+    if not rows:
+        return {}, []
+
+    def nothing() -> None:
+        torch.cuda._sleep(0)
+
+    empty = {
+        "events": clock.median_us(nothing),
+        "kernels": clock.kernels_us(nothing),
+        "graph": clock.graph_us([nothing] * 512),
+    }
+    print("an empty kernel, microseconds:", json.dumps({k: round(v, 2) for k, v in empty.items()}))
+    print("microseconds on the device: ours nchw, ours nhwc, opponent's best; the same in a graph")
+    results = []
+    for row in rows:
+        for dtype in options.dtypes:
+            for result in latency_row(row, dtype, clock, options, ops):
+                results.append(result)
+                print(latency_line(result), flush=True)
+    return empty, results
 
 
 def best(result: dict[str, Any], who: str) -> float:
@@ -287,6 +367,10 @@ def main(arguments: list[str]) -> int:
             if options.json:
                 options.json.write_text(json.dumps({**head, "results": results}, indent=1))
     print(summary(results, options))
+    empty, latency = measure_latency(clock, options, ops)
+    if options.json:
+        head |= {"empty_kernel": empty, "latency": latency}
+        options.json.write_text(json.dumps({**head, "results": results}, indent=1))
     return 0
 
 
