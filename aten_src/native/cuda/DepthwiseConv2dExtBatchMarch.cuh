@@ -55,13 +55,14 @@ struct BatchMarchTraits {
   static constexpr int kMiddle = 0;
   static constexpr bool kDilated = kDiagonals > 2;
   static constexpr int kMatrices = kDiagonals / 2; // of a row of taps' sums
+  // A tile of 28 columns is a whole plane: it has nothing on its sides, and is in one part.
+  static constexpr bool kWholeRow = kWidth == 28;
   static constexpr int kOctets = (kWidth + kOctet - 1) / kOctet;
   static constexpr int kDstOctets = (kWidth + kOctet / 2 + kOctet - 1) / kOctet;
   // Of a warp: with four there were too few warps to hide what a step waits for.
-  static constexpr int kWarpOctets = 2;
+  // The weight's gradient of 7 x 7 alone has registers for twice as many again: 192@28 37.5 -> 33.9 us.
+  static constexpr int kWarpOctets = kWholeRow && kReach == 3 && !kData ? 1 : 2;
   static constexpr int kGroups = kDstOctets / kWarpOctets; // warps along a row
-  // A tile of 28 columns is a whole plane: it has nothing on its sides.
-  static constexpr bool kWholeRow = kWidth == 28;
   static constexpr int kBeside = kDiagonals / 2; // octets of src on the left
   static constexpr int kSrcOctets = kOctets + (kWholeRow ? 1 : 2) * kBeside;
   static constexpr int kRowOctets = kWarpOctets + kDiagonals - 1; // of a warp's src
@@ -69,11 +70,17 @@ struct BatchMarchTraits {
   static constexpr int kInputOctets = kOctets + kDiagonals - 1;
   static constexpr int kInputPairs =
       kWarpOctets + kDiagonals - 2; // of a warp: neighbours, overlapping
+  // Whether all octets of all warps are there.
+  static constexpr bool kAllOctets = kOctets % kWarpOctets == 0 && kOctets == kDstOctets;
+  // Whether all rows of a stage are taken, without a branch between them: zeros before the first and
+  // after the last of a part, whose results go nowhere. 240@28 k5 wgrad 49.6 -> 43.5 us, all gradients 74
+  // -> 63; but dst alone of 96@56 k7 34 -> 38, and a dilated window 49 -> 51.
+  static constexpr bool kStraight = kWeight && !kDilated;
   static constexpr int kRoles = (kData ? 1 : 0) + (kWeight ? 1 : 0);
   static constexpr int kThreads = kRoles * kGroups * kWarpSize;
   // Blocks on a multiprocessor, by their registers.
   static constexpr int kBlocks = kThreads == 256 ? (kReach > 1 ? 2 : 3)
-      : kThreads == 128                          ? (kDilated ? 3 : 4)
+      : kThreads == 128 && kWarpOctets == 2      ? (kDilated ? 3 : 4)
                                                  : 6;
   // A stage has so many rows of either tensor, one for each row of registers, so that all places are known.
   // For 3 x 3 two times as many: 64 channels of 112 x 112, of 32, in four stages of three 45 us, so 35.
@@ -208,8 +215,8 @@ struct StageCopies {
     }
   }
 
-  // The rows of steps from kRows * stage on; of the input those kReach before. Those outside the image are
-  // zeros.
+  // The rows of steps from kRows * stage on; of the input those kReach before. Those outside the image
+  // are zeros, and those of the input that belong to other parts.
   __device__ __forceinline__ void load(
       char* to,
       int stage,
@@ -219,25 +226,32 @@ struct StageCopies {
       return;
     }
     const int row_elements = p.dilation_height * p.src_width;
+    const auto in_plane = [&](int h) {
+      return static_cast<unsigned int>(h) < static_cast<unsigned int>(p.src_height);
+    };
 #pragma unroll
     for (int row = 0; row < Traits::kRows; ++row) {
       const int step = stage * Traits::kRows + row;
 #pragma unroll
       for (int i = 0; i < kMine; ++i) {
         const int h = first_row[i] + step * p.dilation_height;
-        const bool has = (has_src >> i & 1) && h >= 0 && h < p.src_height;
+        // Where there is nothing nothing is read, whatever the address.
+        const bool has = (has_src >> i & 1) && in_plane(h);
         copy_async<Traits::kVector * 2>(
             to + src_shared + i * Traits::kStreamsAtOnce * Traits::kSrcPitch +
                 row * Traits::kSrcRow,
-            t.src + (has ? src[i] + step * row_elements : 0),
+            t.src + (Traits::kStraight || has ? src[i] + step * row_elements : 0),
             has);
         if constexpr (Traits::kWeight) {
-          const int above = h - Traits::kReach * p.dilation_height;
-          const bool has_row = (has_input >> i & 1) && above >= 0 && above < p.src_height;
+          const int of_part = step - p.lead - Traits::kReach;
+          const bool own =
+              Traits::kWholeRow || !Traits::kStraight || (of_part >= 0 && of_part < p.part_rows);
+          const bool has_row =
+              (has_input >> i & 1) && own && in_plane(h - Traits::kReach * p.dilation_height);
           copy_async<Traits::kVector * 2>(
               to + input_shared + i * Traits::kStreamsAtOnce * Traits::kInputPitch +
                   row * Traits::kInputRow,
-              t.input + (has_row ? input[i] + step * row_elements : 0),
+              t.input + (Traits::kStraight || has_row ? input[i] + step * row_elements : 0),
               has_row);
         }
       }
@@ -296,14 +310,18 @@ struct MarchSums {
 
   __device__ __forceinline__ explicit MarchSums(MarchState<Traits>& state) : taps(state) {}
 
-  // The row of grad_output that the step brought.
-  __device__ __forceinline__ void add_bias(const SourceRows<Traits>& rows, int slot, int octets) {
-    constexpr uint32_t kOnes = kTwoOnes<scalar_t>;
+  // The row of grad_output that the step brought; zeros of it where it belongs to another part.
+  __device__ __forceinline__ void add_bias(
+      const SourceRows<Traits>& rows,
+      int slot,
+      int octets,
+      bool own) {
+    const uint32_t ones = own ? kTwoOnes<scalar_t> : 0;
 #pragma unroll
     for (int o = 0; o < Traits::kWarpOctets; ++o) {
-      if (o < octets) {
+      if (Traits::kAllOctets || o < octets) {
         const uint32_t (&grad)[2] = rows.words[slot][o];
-        multiply_16<scalar_t>(bias, kOnes, kOnes, kOnes, kOnes, grad[0], grad[1]);
+        multiply_16<scalar_t>(bias, ones, ones, ones, ones, grad[0], grad[1]);
       }
     }
   }
@@ -323,7 +341,7 @@ struct MarchSums {
     }
 #pragma unroll
     for (int o = 0; o < Traits::kWarpOctets; ++o) {
-      if (o >= octets) {
+      if (!Traits::kAllOctets && o >= octets) {
         continue;
       }
 #pragma unroll
@@ -473,8 +491,12 @@ struct TargetRows {
       const int column = dst_column(first_octet + o) + 2 * at.pair;
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const float low = sums[o][0][2 * half] + sums[o][1][2 * half] + begin;
-        const float high = sums[o][0][2 * half + 1] + sums[o][1][2 * half + 1] + begin;
+        float low = sums[o][0][2 * half] + sums[o][1][2 * half];
+        float high = sums[o][0][2 * half + 1] + sums[o][1][2 * half + 1];
+        if constexpr (!Traits::kWeight) { // grad_input has no bias
+          low += begin;
+          high += begin;
+        }
         spoilt = spoilt | isnan(low) | isnan(high);
         if (has_column[o]) {
           *reinterpret_cast<uint32_t*>(to + half * kOctet * Traits::kDstPitch + column * 2) =
@@ -674,25 +696,35 @@ __global__ void batch_march_kernel(
     load(stage + kStages - 1);
     const int stage_offset = stage % kStages * Traits::kStageBytes;
     // Unrolled: a row stays in the registers of its slot.
+    if (weighs) {
 #pragma unroll
-    for (int i = 0; i < kRows; ++i) {
-      const int step = stage * kRows + i;
-      const int slot = i % kTapRows;
-      if (step >= steps) {
-        continue;
-      }
-      const uint32_t src_row = src_first + stage_offset + i * Traits::kSrcRow;
-      if (weighs) {
-        load_octets<true, Traits::kWarpOctets>(rows.words[slot], src_row);
-        if (step >= p.lead && step < p.lead + p.part_rows) {
-          sums.add_bias(rows, slot, grad_octets);
+      for (int i = 0; i < kRows; ++i) {
+        const int step = stage * kRows + i;
+        const int slot = i % kTapRows;
+        if (!Traits::kStraight && step >= steps) {
+          continue;
         }
-        if (step >= behind) {
+        load_octets<true, Traits::kWarpOctets>(
+            rows.words[slot], src_first + stage_offset + i * Traits::kSrcRow);
+        const bool own = Traits::kWholeRow || (step >= p.lead && step < p.lead + p.part_rows);
+        if (Traits::kStraight || own) {
+          sums.add_bias(rows, slot, grad_octets, own);
+        }
+        if (Traits::kStraight || step >= behind) {
           sums.add(rows, slot, input_first + stage_offset + i * Traits::kInputRow, grad_octets);
         }
-      } else if constexpr (Traits::kData) {
-        load_octets<false, Traits::kRowOctets>(rows.words[slot], src_row);
-        if (step >= behind) {
+      }
+    } else if constexpr (Traits::kData) {
+#pragma unroll
+      for (int i = 0; i < kRows; ++i) {
+        const int step = stage * kRows + i;
+        const int slot = i % kTapRows;
+        if (!Traits::kStraight && step >= steps) {
+          continue;
+        }
+        load_octets<false, Traits::kRowOctets>(
+            rows.words[slot], src_first + stage_offset + i * Traits::kSrcRow);
+        if (Traits::kStraight || step >= behind) {
           target.compute(
               results + at.row * Traits::kDstPitch + i * Traits::kDstRow, rows, slot, at);
         }
@@ -762,7 +794,7 @@ inline bool plan_batch_march(
   b.part_step = 1;
   b.part_rows = divide_up(height, p.dilation_height);
   const int64_t blocks = divide_up(p.batch * b.column_tiles, kTileImages) * p.output_channels();
-  if (p.dilation_height == 1 && blocks > 0 && height >= 2 * kLeastRows) {
+  if (p.dilation_height == 1 && blocks > 0 && height >= 2 * kLeastRows && tile == kTileWidth) {
     const int64_t strips =
         std::clamp<int64_t>(divide_up(kWantedBlocks, blocks), 1, height / kLeastRows);
     b.part_rows = divide_up(height, strips);
