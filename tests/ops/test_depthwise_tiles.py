@@ -145,9 +145,9 @@ MARCHES = [
 # All gradients by strips of rows, whose vectors are lanes of a warp.
 STRIPS = [
     Case(3, 5, 1, (29, 28), (5, 5), padding=(2, 2)),  # whole rows a warp, a plane left over
-    Case(2, 3, 1, (61, 48), (3, 3), padding=(1, 1)),  # lanes that only load
+    Case(4, 3, 1, (61, 48), (3, 3), padding=(1, 1)),  # lanes that only load
     Case(2, 3, 1, (70, 132), (7, 7), padding=(3, 3)),  # rows longer than a warp has lanes
-    Case(2, 3, 1, (3, 136), (3, 3), padding=(1, 1)),  # few rows
+    Case(14, 3, 1, (3, 136), (3, 3), padding=(1, 1)),  # few rows
     # Forward and grad_input alone have more elements, or a multiplier, or a dilation.
     Case(9, 61, 1, (77, 80), (5, 5), padding=(2, 2)),  # lanes that only load, a round not full
     Case(33, 99, 1, (32, 32), (5, 5), padding=(2, 2)),  # rows that fill a warp, shares of images
@@ -162,6 +162,16 @@ STRIPS = [
     Case(40, 10, 1, (31, 48), (3, 3), padding=(1, 1)),  # a strip that is not full
     Case(9, 77, 1, (29, 40), (3, 3), padding=(1, 1)),  # whole planes only in whole runs
     Case(101, 113, 1, (28, 28), (5, 5), padding=(2, 2)),
+]
+# Few elements: all gradients in one kernel that keeps a channel in a block.
+FEW = [
+    Case(1, 5, 1, (9, 12), (3, 3), padding=(1, 1)),  # four channels a block, one left over
+    Case(1, 6, 1, (61, 60), (3, 3), padding=(1, 1)),  # warps of one channel, a row left over
+    Case(1, 3, 1, (80, 84), (3, 3), padding=(1, 1)),  # lanes with two patches
+    Case(3, 5, 1, (7, 7), (3, 3), padding=(1, 1)),  # single columns
+    Case(2, 9, 1, (31, 27), (3, 3), padding=(1, 1)),
+    Case(2, 3, 1, (1, 5), (3, 3), padding=(1, 1)),
+    Case(2, 3, 1, (6, 1), (3, 3), padding=(1, 1)),
 ]
 # Large windows in 16 bit with the batch as rows of matrices; much for a CPU.
 SWEEPS = [
@@ -218,13 +228,14 @@ SPOILT = [
     *((*pair, dtype) for dtype in HALVES for pair in on_devices(SIZES[:12:2], PATCHES[::5])),
     *(
         (*pair, torch.float32)
-        for pair in on_devices([], LANES + LANE_PLANES + STRIPS + STRIDED_STRIPS + BOXES)
+        for pair in on_devices([], LANES + LANE_PLANES + STRIPS + STRIDED_STRIPS + BOXES + FEW)
     ),
     *(
         (*pair, dtype)
         for dtype in HALVES
         for pair in on_devices(
-            [], LANE_PLANES[-3:] + MARCHES + STRIPS + STRIDED_STRIPS + SWEEPS + BOXES
+            [],
+            LANE_PLANES[-3:] + MARCHES + STRIPS + STRIDED_STRIPS + SWEEPS + BOXES + FEW,
         )
     ),
 ]
@@ -262,7 +273,8 @@ def assert_matches_float64(
 @pytest.mark.parametrize(
     ("case", "device"),
     on_devices(
-        SIZES, PATCHES + LANES + LANE_PLANES + MARCHES + STRIPS + STRIDED_STRIPS + SWEEPS + BOXES
+        SIZES + FEW,
+        PATCHES + LANES + LANE_PLANES + MARCHES + STRIPS + STRIDED_STRIPS + SWEEPS + BOXES,
     ),
     ids=str,
 )

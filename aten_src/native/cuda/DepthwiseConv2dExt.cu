@@ -1,7 +1,7 @@
 // CUDA entries of depthwise_conv2d_ext and its generic kernels, which take what the specialised ones
 // (DepthwiseConv2dExtForward.cu, ...GradInput.cu, ...GradWeight.cu, ...Large.cu, ...Lanes*.cu,
-// ...Bands.cu, ...Sweep*.cu, ...Patches.cu, ...Batch*.cu, ...Strips*.cu, ...Boxes.cu) do not: double, other
-// strides and windows, sizes beyond 32 bits. The generic kernels:
+// ...Bands.cu, ...Sweep*.cu, ...Patches.cu, ...Batch*.cu, ...Strips*.cu, ...Boxes.cu, ...FewBackward.cu) do
+// not: double, other strides and windows, sizes beyond 32 bits. The generic kernels:
 //
 // Forward and grad_input: one thread an element of the result, which gathers its taps. Weight and
 // bias gradients: one block a (chunk of pixels, channels, tap), reduced in shared memory; a second
@@ -484,6 +484,10 @@ void backward_cuda(
     return;
   }
   const bool asks_weight = grad_weight.defined() || grad_bias.defined();
+  if (asks_weight &&
+      fast::few_backward(grad_input, grad_weight, grad_bias, grad_output, input, weight, p)) {
+    return;
+  }
   if (grad_input.defined() && asks_weight &&
       (fast::strips_backward(grad_input, grad_weight, grad_bias, grad_output, input, weight, p) ||
        fast::batch_march_backward(

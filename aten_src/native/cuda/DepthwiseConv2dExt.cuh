@@ -77,6 +77,9 @@ ForwardEntry patches_forward;
 GradInputEntry patches_grad_input;
 BackwardEntry patches_backward;
 
+// Of few elements in plane order, at stride 1.
+BackwardEntry few_backward;
+
 // In plane order at stride 1, of rows that fall into whole vectors.
 ForwardEntry strips_forward;
 GradInputEntry strips_grad_input;
