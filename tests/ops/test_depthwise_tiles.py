@@ -212,6 +212,13 @@ BOXES = [
     Case(3, 16, 1, (2, 500), (7, 7), padding=(6, 3)),  # rows of results that meet few rows
     Case(2, 12, 1, (30, 30), (3, 3), padding=(1, 1)),  # few results: a pixel or two a thread
     Case(2, 24, 1, (11, 13), (3, 3), padding=(3, 2), dilation=(3, 2)),
+    # The weight's gradient and all gradients: tiles of seven columns, two rows a share at least.
+    Case(30, 48, 1, (29, 35), (3, 3), padding=(1, 1)),  # groups of 48 channels, half a warp over
+    Case(50, 48, 1, (7, 7), (5, 5), padding=(2, 2)),  # rows of grad_output from the ring
+    Case(130, 96, 1, (7, 7), (7, 7), padding=(3, 3)),
+    Case(30, 240, 1, (20, 21), (5, 5), padding=(2, 2)),  # and from registers
+    Case(3, 16, 1, (100, 300), (5, 5), padding=(0, 2)),  # grad_output is the smaller
+    Case(40, 64, 1, (40, 90), (1, 3), padding=(0, 1)),  # rows of one image
 ]
 
 
@@ -267,6 +274,11 @@ def assert_matches_float64(
         assert_within(mine, reference, magnitude, count)
     for mine, again in zip(first, results(case, inputs, grad), strict=True):
         assert torch.equal(mine, again)
+    if case in BOXES:  # whose weight's gradient alone is another kernel's
+        only_weight = (False, True, True)
+        alone = backward(grad, *inputs[:2], *case.window, only_weight)[1:]
+        for mine, reference, magnitude in zip(alone, references[2:], magnitudes[2:], strict=True):
+            assert_within(mine, reference, magnitude, pixels)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, *HALVES], ids=str)

@@ -1,6 +1,6 @@
 // CUDA entries of depthwise_conv2d_ext and its generic kernels, which take what the specialised ones
 // (DepthwiseConv2dExtForward.cu, ...GradInput.cu, ...GradWeight.cu, ...Large.cu, ...Lanes*.cu,
-// ...Bands.cu, ...Sweep*.cu, ...Patches.cu, ...Batch*.cu, ...Strips*.cu, ...Boxes.cu, ...FewBackward.cu) do
+// ...Bands.cu, ...Sweep*.cu, ...Patches.cu, ...Batch*.cu, ...Strips*.cu, ...Boxes*.cu, ...FewBackward.cu) do
 // not: double, other strides and windows, sizes beyond 32 bits. The generic kernels:
 //
 // Forward and grad_input: one thread an element of the result, which gathers its taps. Weight and
@@ -489,7 +489,8 @@ void backward_cuda(
     return;
   }
   if (grad_input.defined() && asks_weight &&
-      (fast::strips_backward(grad_input, grad_weight, grad_bias, grad_output, input, weight, p) ||
+      (fast::boxes_backward(grad_input, grad_weight, grad_bias, grad_output, input, weight, p) ||
+       fast::strips_backward(grad_input, grad_weight, grad_bias, grad_output, input, weight, p) ||
        fast::batch_march_backward(
            grad_input, grad_weight, grad_bias, grad_output, input, weight, p) ||
        fast::batch_backward(grad_input, grad_weight, grad_bias, grad_output, input, weight, p) ||
@@ -512,6 +513,7 @@ void backward_cuda(
       !fast::large_grad_input(grad_input, grad_output, weight, p);
   const bool wants_weight =
       asks_weight &&
+      !fast::boxes_backward(TensorBase(), grad_weight, grad_bias, grad_output, input, weight, p) &&
       !fast::strips_backward(TensorBase(), grad_weight, grad_bias, grad_output, input, weight, p) &&
       !fast::batch_march_backward(
           TensorBase(), grad_weight, grad_bias, grad_output, input, weight, p) &&

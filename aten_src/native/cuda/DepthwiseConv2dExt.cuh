@@ -98,6 +98,7 @@ constexpr int64_t kFewTaps = 9;
 // In channels-last order at stride 1, through shared memory by boxes.
 ForwardEntry boxes_forward;
 GradInputEntry boxes_grad_input;
+BackwardEntry boxes_backward;
 
 // For 16-bit types, on the tensor cores.
 ForwardEntry bands_forward;
@@ -879,6 +880,16 @@ struct ForwardPass {
   const TensorBase& src;
   const TensorBase& weight;
   const TensorBase& bias;
+};
+
+// What a pass of type BackwardEntry is about.
+struct BackwardPass {
+  const TensorBase& grad_input;
+  const TensorBase& grad_weight;
+  const TensorBase& grad_bias;
+  const TensorBase& grad_output;
+  const TensorBase& input;
+  const TensorBase& weight;
 };
 
 // For 16-bit types and large windows, on the tensor cores with the batch as rows; dst and src are in

@@ -250,28 +250,30 @@ inline EncodeTiled* encode_tiled() {
 }
 
 // The map of a dense channels-last tensor, in boxes of channels x columns x rows x images; false where it
-// has none.
+// has none. A box's columns are column_step apart; with one_image the rows of all images are one image's.
 inline bool map_boxes(
     CUtensorMap& map,
     const TensorBase& tensor,
     int64_t box_channels,
     int64_t box_columns,
     int64_t box_rows,
-    int64_t box_images) {
+    int64_t box_images,
+    int64_t column_step = 1,
+    bool one_image = false) {
   const auto bytes = static_cast<cuuint64_t>(tensor.element_size());
-  const auto batch = static_cast<cuuint64_t>(tensor.size(0));
+  const auto batch = static_cast<cuuint64_t>(one_image ? 1 : tensor.size(0));
   const auto channels = static_cast<cuuint64_t>(tensor.size(1));
-  const auto height = static_cast<cuuint64_t>(tensor.size(2));
+  const auto height = static_cast<cuuint64_t>(tensor.size(2) * (one_image ? tensor.size(0) : 1));
   const auto width = static_cast<cuuint64_t>(tensor.size(3));
   const cuuint64_t sizes[] = {channels, width, height, batch};
   const cuuint64_t strides[] = {
       channels * bytes, channels * width * bytes, channels * width * height * bytes};
   const cuuint32_t box[] = {
       static_cast<cuuint32_t>(box_channels),
-      static_cast<cuuint32_t>(box_columns),
+      static_cast<cuuint32_t>((box_columns - 1) * column_step + 1),
       static_cast<cuuint32_t>(box_rows),
       static_cast<cuuint32_t>(box_images)};
-  const cuuint32_t steps[] = {1, 1, 1, 1};
+  const cuuint32_t steps[] = {1, static_cast<cuuint32_t>(column_step), 1, 1};
   return encode_tiled()(
              &map,
              bytes == 4 ? CU_TENSOR_MAP_DATA_TYPE_UINT32 : CU_TENSOR_MAP_DATA_TYPE_UINT16,

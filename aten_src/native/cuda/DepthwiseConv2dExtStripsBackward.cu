@@ -462,15 +462,6 @@ __global__ void strips_backward_kernel(
   }
 }
 
-struct WeightPass {
-  const TensorBase& grad_input;
-  const TensorBase& grad_weight;
-  const TensorBase& grad_bias;
-  const TensorBase& grad_output;
-  const TensorBase& input;
-  const TensorBase& weight;
-};
-
 // The strips of a channel's planes: as many rows each as end soonest, by the rounds of warps on the largest
 // devices. Beside its rows a strip takes the time of those that it reads twice and of some to begin.
 template <typename Traits>
@@ -501,7 +492,7 @@ Strips plan_rows(const StripsWeight& s, int64_t resident) {
 }
 
 template <typename Traits>
-bool launch(const WeightPass& pass, const Params& params) {
+bool launch(const BackwardPass& pass, const Params& params) {
   using scalar_t = typename Traits::scalar_t;
   constexpr int64_t kMostChunks = 1024;
   constexpr int64_t kResidentWarps = 132 * Traits::kBlocks * kWarps;
@@ -548,7 +539,7 @@ bool strips_backward(
         is_aligned(input.const_data_ptr(), bytes) &&
         is_aligned(grad_input.defined() ? grad_input.const_data_ptr() : nullptr, bytes);
   };
-  const WeightPass pass{grad_input, grad_weight, grad_bias, grad_output, input, weight};
+  const BackwardPass pass{grad_input, grad_weight, grad_bias, grad_output, input, weight};
   return with_scalar_type(input.scalar_type(), [&](auto scalar) {
     return with_window(p, [&](auto window) {
       using scalar_t = decltype(scalar);
