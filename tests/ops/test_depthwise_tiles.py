@@ -71,6 +71,12 @@ SIZES = [
     Case(1, 33, 1, (23, 63), (5, 5), padding=(6, 6), dilation=(3, 3)),
     Case(2, 37, 1, (7, 7), (13, 13), padding=(6, 6)),
     Case(2, 37, 1, (14, 14), (13, 13), stride=(2, 2), padding=(12, 12)),
+    # Its marches: rows longer than one, of pixels, lines outside that no result or only some meet
+    Case(1, 40, 1, (5, 301), (3, 3), padding=(1, 1)),
+    Case(1, 35, 1, (9, 150), (3, 3), padding=(2, 0)),
+    Case(2, 33, 1, (15, 24), (7, 7), stride=(2, 2)),  # grad_input by taps of 3 x 3
+    Case(1, 33, 1, (6, 9), (3, 3), padding=(7, 8)),
+    Case(9, 64, 1, (90, 90), (3, 3), padding=(1, 1)),  # of pixels past the caches
     # Too many zeros above and below for tiles
     Case(2, 3, 1, (4, 20), (3, 3), padding=(200000, 1), dilation=(200000, 1)),
 ]
@@ -310,7 +316,8 @@ def test_rows_of_every_length_match_the_float64_reference(
         for padding in {0, kernel // 2}:
             if width + 2 * padding < kernel:
                 continue
-            case = Case(2, 17, 1, (kernel, width), (kernel, kernel), (stride,) * 2, (padding,) * 2)
+            size = (kernel + 5, width)  # at a stride of 2 some are met by no result
+            case = Case(2, 17, 1, size, (kernel, kernel), (stride,) * 2, (padding,) * 2)
             for memory_format in (torch.contiguous_format, torch.channels_last):
                 assert_matches_float64(case, dtype, device, memory_format)
 

@@ -21,15 +21,22 @@ constexpr bool is_marched(int /*taps*/) {
   return false;
 }
 #endif
-// Results of a march: longer ones come back too late to the lines that the next lanes share with these
-// (channels last 32@112 N=16, 16 results 2.3 ms, all 112 2.8; 8 are 5 % slower elsewhere).
+// Results of a march: rows of a strip of planes, pixels.
 constexpr int64_t kMarchResults = 16;
+// Of those that ask for memory along the way, with each result: rows of pixels of most images, as a march
+// begins with some 50 cycles for nothing. Asked for at once, lines occupy the core's buffers, the more
+// the longer a march is (fp32, one thread, of 16 and of 128 results 128@80 283 us and 314, 728@65 dilated
+// 1,366 and 1,718). They pay for 16-bit values (of 16 results at once, and these: fp16 32@112 99 us and 89,
+// N=16 1,450 and 1,257, 728@65 880 and 779), and for results stored past the caches (fp32 32@112 N=16 2,057
+// and 1,992), not for others (384@14 N=16 435 and 494).
+constexpr int64_t kLongMarchResults = 128;
 
 // Windows of kSide x kSide without tiles: line by line, each, once loaded for each of the other taps,
-// multiplied into the kSide results that it meets, whose sums move on with it. Weights of 3 x 3 stay in
-// registers. All indices are constants from the start: those of loops are too late for GCC 12, which
-// then keeps a part of what is to be registers in memory.
-template <typename scalar_t, Weights kWeights, int kKind, int kSide>
+// multiplied into the kSide results that it meets. Weights of 3 x 3 stay in registers. All indices are
+// constants from the start: those of loops are too late for GCC 12, which then keeps a part of what is to
+// be registers in memory. Of 3 x 3 a sum stays where it is, and which result is whose is known of three
+// lines that follow each other.
+template <typename scalar_t, Weights kWeights, int kKind, int kSide, bool kAsks = false>
 class March {
   using acc_t = opmath_type<scalar_t>;
   using Vec = Vectorized<acc_t>;
@@ -38,12 +45,15 @@ class March {
   using Side = Numbers<kSide>;
   static constexpr int kVectors = vectors_of(kKind);
   static constexpr bool kHold = kSide == 3;
+  // Lines after which sums are the same results' again. Of 1, they are moved on from line to line.
+  static constexpr int kPhases = kHold ? kSide : 1;
   static constexpr int kScales = kWeights == Weights::kOfLane ? kVectors : 1;
   // Sums of each result, each of some of the other taps: additions wait less for each other, and err
   // less. Two where three of them and the weights are more than there are registers.
   static constexpr int kChains = kHold && kScales == 1 ? 3 : 2;
   static constexpr int kTaps = kSide * kSide;
   static constexpr int kSums = kChains * kSide * kVectors;
+  using Sums = Numbers<kSums>;
 
  public:
   C10_ALWAYS_INLINE March(const Tiles<scalar_t>& t, TilePlace at, Range results)
@@ -53,35 +63,24 @@ class March {
             results,
             Numbers<kScales>(),
             Numbers<kHold ? kTaps * kScales : 1>(),
-            Numbers<kSums>(),
+            Sums(),
             Side()) {}
 
   C10_ALWAYS_INLINE void run() {
-    const int64_t lines = results_ + kSide - 1;
-    const int64_t step = t_.line_step;
     // The lines that are inside, found without divisions, which are as much as a line of a small plane.
     int64_t begin = 0;
-    while (begin < lines && first_line_ + begin * step < 0) {
+    while (begin < lines_ && first_line_ + begin * line_step_ < 0) {
       ++begin;
     }
-    int64_t end = lines;
-    while (end > begin && first_line_ + (end - 1) * step >= t_.lines_end) {
-      --end;
+    end_ = lines_;
+    while (end_ > begin && first_line_ + (end_ - 1) * line_step_ >= t_.lines_end) {
+      --end_;
     }
-    int64_t j = 0;
-    for (; j < begin; ++j) {
-      finish(j);
+    for (; j_ < begin; ++j_) {
+      finish<0>();
     }
-    for (; j < std::min<int64_t>(end, kSide - 1); ++j) {
-      add(source_ + j * step, Side());
-      move();
-    }
-    for (; j < end; ++j) {
-      add(source_ + j * step, Side());
-      finish(j);
-    }
-    for (; j < lines; ++j) {
-      finish(j);
+    line_ += begin * line_step_;
+    while (go_on(Numbers<kPhases>())) {
     }
   }
 
@@ -99,11 +98,14 @@ class March {
       std::integer_sequence<int, c...> /*side*/)
       : t_(t),
         at_(at),
-        results_(results.size()),
+        lines_(results.size() + kSide - 1),
         first_line_(t.first_line + t.groups[0].line + results.begin * t.line_step),
-        source_(t.source + t.groups[0].source + at.lane + first_line_),
+        line_step_(t.line_step),
+        line_(t.source + t.groups[0].source + at.lane + first_line_),
         target_(t.target + results.begin * t.target_step + at.lane),
+        target_step_(t.target_step),
         scales_(t.weights + t.groups[0].weight + (kWeights == Weights::kOfLane ? at.weights : 0)),
+        cross_{t.cross[c].source...},
         start_{
             (kWeights == Weights::kOfLane
                  ? Vec::loadu(t.start + start_of<acc_t>(at) + v * Vec::size())
@@ -111,7 +113,7 @@ class March {
         held_{
             (kHold ? scale_at(h / kScales / kSide, h / kScales % kSide, h % kScales)
                    : Vec(acc_t(0)))...},
-        sums_{(void(s), Vec(acc_t(0)))...},
+        sums_{first_sum(s)...},
         lanes_{(kKind == kRowOfPlanes ? t.cross_lanes[c] : 0)...} {}
 
   // Known to the compiler where it is a whole vector.
@@ -119,12 +121,18 @@ class March {
     return kKind == kTwoOverlapping ? at_.vector_step : Vec::size();
   }
 
+  // What sums begin with: those of the first chain with what the result does.
+  C10_ALWAYS_INLINE Vec first_sum(int i) const {
+    return i < kSide * kVectors ? start_[kScales > 1 ? i % kVectors : 0] : Vec(acc_t(0));
+  }
+
   static constexpr int chain_of(int cross) {
     return kChains == kSide ? cross : (cross < kSide / 2 ? 0 : 1);
   }
-  // Result 0 of the sums is the one that has met the most lines.
-  static constexpr int sum_index(int chain, int result, int v) {
-    return (chain * kSide + result) * kVectors + v;
+  // That of the result that tap `tap` of line j meets, the phase being the lines from the first one inside to
+  // this one, modulo kPhases.
+  static constexpr int sum_index(int chain, int phase, int tap, int v) {
+    return (chain * kSide + (phase - tap + kSide) % kSide) * kVectors + v;
   }
   static constexpr int held_index(int cross, int tap, int v) {
     return (cross * kSide + tap) * kScales + v;
@@ -137,21 +145,23 @@ class March {
   template <int kCross, int kTap, int v>
   C10_ALWAYS_INLINE Vec scale() const {
     if constexpr (kHold) {
-      return held_[held_index(kCross, kTap, v)];
+      return held_[held_index(kCross, kTap, kScales > 1 ? v : 0)];
     } else {
-      return scale_at(kCross, kTap, v);
+      return scale_at(kCross, kTap, kScales > 1 ? v : 0);
     }
   }
 
-  template <int kCross, int kTap>
-  C10_ALWAYS_INLINE void multiply(const Vec& first, const Vec& second) {
-    constexpr int kSum = sum_index(chain_of(kCross), kSide - 1 - kTap, 0);
-    const Vec scale_of_first = scale<kCross, kTap, 0>();
-    sums_[kSum] = vec::fmadd(first, scale_of_first, sums_[kSum]);
-    if constexpr (kVectors == 2 && kScales == 1) {
-      sums_[kSum + 1] = vec::fmadd(second, scale_of_first, sums_[kSum + 1]);
-    } else if constexpr (kVectors == 2) {
-      sums_[kSum + 1] = vec::fmadd(second, scale<kCross, kTap, 1>(), sums_[kSum + 1]);
+  // Tap 0 is the first that a result meets, and begins its sums.
+  template <int kPhase, int kCross, int kTap, int v>
+  C10_ALWAYS_INLINE void multiply(const Vec& values) {
+    constexpr int kSum = sum_index(chain_of(kCross), kPhase, kTap, v);
+    const Vec weight = scale<kCross, kTap, v>();
+    if constexpr (kTap == 0 && kCross == 0) {
+      sums_[kSum] = vec::fmadd(values, weight, start_[kScales > 1 ? v : 0]);
+    } else if constexpr (kTap == 0 && chain_of(kCross) != chain_of(kCross - 1)) {
+      sums_[kSum] = values * weight;
+    } else {
+      sums_[kSum] = vec::fmadd(values, weight, sums_[kSum]);
     }
   }
 
@@ -166,77 +176,130 @@ class March {
     }
   }
 
-  template <int kCross, int... kTap>
-  C10_ALWAYS_INLINE void add_cross(
-      const scalar_t* source,
-      std::integer_sequence<int, kTap...> /*taps*/) {
-    const Vec first = load<kCross>(source);
-    const Vec second = kVectors > 1 ? load_of_two(source, 1, vector_step()) : first;
-    (multiply<kCross, kTap>(first, second), ...);
+  template <int kPhase, int kCross, int... kTap>
+  C10_ALWAYS_INLINE void add_cross(std::integer_sequence<int, kTap...> /*taps*/) {
+    const scalar_t* const source = line_ + cross_[kCross];
+    const Vec first = held_in_register(load<kCross>(source));
+    (multiply<kPhase, kCross, kTap, 0>(first), ...);
+    if constexpr (kVectors == 2) {
+      const Vec second = held_in_register(load_of_two(source, 1, vector_step()));
+      (multiply<kPhase, kCross, kTap, 1>(second), ...);
+    }
   }
 
-  template <int... kCross>
-  C10_ALWAYS_INLINE void add(const scalar_t* line, std::integer_sequence<int, kCross...> side) {
-    (add_cross<kCross>(line + t_.cross[kCross].source, side), ...);
+  template <int kPhase, int... kCross>
+  C10_ALWAYS_INLINE void add(std::integer_sequence<int, kCross...> side) {
+    (add_cross<kPhase, kCross>(side), ...);
   }
 
-  template <int v>
+  template <int kPhase, int v>
   C10_ALWAYS_INLINE Vec result() const {
-    const Vec first = sums_[sum_index(0, 0, v)] + start_[kScales > 1 ? v : 0];
-    const Vec second = sums_[sum_index(1, 0, v)];
+    const Vec first = sums_[sum_index(0, kPhase, kSide - 1, v)];
+    const Vec second = sums_[sum_index(1, kPhase, kSide - 1, v)];
     if constexpr (kChains == 2) {
       return first + second;
     } else {
-      return first + (second + sums_[sum_index(2, 0, v)]);
+      return first + (second + sums_[sum_index(2, kPhase, kSide - 1, v)]);
     }
   }
 
   // Result j - (kSide - 1) has met all of its lines.
-  C10_ALWAYS_INLINE void finish(int64_t j) {
-    if (j >= kSide - 1) {
-      const Vec results[] = {result<0>(), result<kVectors - 1>()};
-      scalar_t* const target = target_ + (j - (kSide - 1)) * t_.target_step;
-      if constexpr (kKind == kRowOfPlanes) {
-        store_chosen(results[0], target, t_.row[0]);
-        if constexpr (kWeights == Weights::kOfLane) {
-          store_chosen(results[0], target + t_.second_row, t_.row[1]);
-        }
-      } else if (t_.stream) {
-        stream_vectors<kVectors>(results, target);
-      } else {
-        store_vectors<kVectors>(results, target, vector_step());
-      }
+  template <int kPhase>
+  C10_ALWAYS_INLINE void finish() {
+    if (j_ < kSide - 1) {
+      return;
     }
-    move();
+    const Vec results[] = {result<kPhase, 0>(), result<kPhase, kVectors - 1>()};
+    if constexpr (kKind == kRowOfPlanes) {
+      store_chosen(results[0], target_, t_.row[0]);
+      if constexpr (kWeights == Weights::kOfLane) {
+        store_chosen(results[0], target_ + t_.second_row, t_.row[1]);
+      }
+    } else if (t_.stream) {
+      stream_vectors<kVectors>(results, target_);
+    } else {
+      store_vectors<kVectors>(results, target_, vector_step());
+    }
+    target_ += target_step_;
   }
 
-  // Sum i becomes that of the result before.
+  // Line j, or if no more are inside the results that are left, and then nothing is.
+  template <int kPhase>
+  C10_ALWAYS_INLINE bool take_line() {
+    if (j_ == end_) {
+      finish_rest<kPhase>(Numbers<kPhases>());
+      return false;
+    }
+    if constexpr (kAsks) {
+      at_.ahead.ask_for_part();
+    }
+    add<kPhase>(Side());
+    finish<kPhase>();
+    move_on(Sums());
+    line_ += line_step_;
+    ++j_;
+    return true;
+  }
+  template <int... kPhase>
+  C10_ALWAYS_INLINE bool go_on(std::integer_sequence<int, kPhase...> /*side*/) {
+    return (take_line<kPhase>() && ...);
+  }
+
+  // Where sums are moved on, that of tap 1 of this line becomes that of tap 2 of the next, and so on.
   template <int i>
   C10_ALWAYS_INLINE void move_one() {
-    if constexpr (i / kVectors % kSide < kSide - 1) {
-      sums_[i] = sums_[i + kVectors];
-    } else {
-      sums_[i] = Vec(acc_t(0));
+    constexpr int kTap = kSide - 1 - i / kVectors % kSide;
+    constexpr int kChain = i / kVectors / kSide;
+    if constexpr (kTap > 0) {
+      sums_[sum_index(kChain, 0, kTap, i % kVectors)] =
+          sums_[sum_index(kChain, 0, kTap - 1, i % kVectors)];
     }
   }
   template <int... i>
-  C10_ALWAYS_INLINE void move_all(std::integer_sequence<int, i...> /*all*/) {
-    (move_one<i>(), ...);
+  C10_ALWAYS_INLINE void move_on(std::integer_sequence<int, i...> /*sums*/) {
+    if constexpr (kPhases == 1) {
+      (move_one<i>(), ...);
+    }
   }
-  C10_ALWAYS_INLINE void move() {
-    move_all(Numbers<kSums>());
+
+  // Another line, of those outside. The result that it begins takes the place of one that is there.
+  template <int kPhase>
+  C10_ALWAYS_INLINE void pass_line() {
+    if (j_ < lines_) {
+      begin<kPhase>(Numbers<kChains * kVectors>());
+      finish<kPhase>();
+      move_on(Sums());
+      ++j_;
+    }
+  }
+  template <int kPhase, int... i>
+  C10_ALWAYS_INLINE void begin(std::integer_sequence<int, i...> /*sums*/) {
+    ((sums_[sum_index(i / kVectors, kPhase, 0, i % kVectors)] =
+          first_sum(i / kVectors * kSide * kVectors + i % kVectors)),
+     ...);
+  }
+  template <int kPhase, int... i>
+  C10_ALWAYS_INLINE void finish_rest(std::integer_sequence<int, i...> /*phases*/) {
+    while (j_ < lines_) {
+      (pass_line<(kPhase + i) % kPhases>(), ...);
+    }
   }
 
   const Tiles<scalar_t>& t_;
   TilePlace at_;
-  int64_t results_;
+  int64_t lines_;
   int64_t first_line_;
-  const scalar_t* source_;
-  scalar_t* target_;
+  int64_t line_step_;
+  const scalar_t* line_; // line j
+  scalar_t* target_; // of the next result
+  int64_t target_step_;
   const acc_t* scales_;
+  int64_t cross_[kSide];
+  int64_t j_ = 0;
+  int64_t end_ = 0; // lines from here on are outside
   Vec start_[kScales];
   Vec held_[kHold ? kTaps * kScales : 1];
-  Vec sums_[kSums]; // [chains][results j - (kSide - 1) to j][vectors]
+  Vec sums_[kSums]; // [chains][results modulo kSide][vectors]
   LaneBits lanes_[kSide];
 };
 

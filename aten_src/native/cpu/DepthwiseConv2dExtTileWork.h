@@ -39,7 +39,7 @@ constexpr int kRowWindow = 2 * kRowTileResults - 1;
 #if defined(CPU_CAPABILITY_AVX512)
 template <typename scalar_t>
 constexpr bool is_taken_by_rows(int taps) {
-  return (taps == 5 || taps == 7 || (taps == kRowWindow && !kEvenAndOdd<scalar_t>)) &&
+  return (taps == 3 || taps == 5 || taps == 7 || (taps == kRowWindow && !kEvenAndOdd<scalar_t>)) &&
       !std::is_same_v<scalar_t, double>;
 }
 #else
@@ -128,6 +128,12 @@ struct Tiles {
 struct AheadParts {
   Range left{0, 0};
   int64_t step = 0;
+  // The next `size` bytes, in parts as these.
+  C10_ALWAYS_INLINE AheadParts take(int64_t size) {
+    const Range taken{left.begin, std::min(left.end, left.begin + size)};
+    left.begin = taken.end;
+    return {taken, step};
+  }
   C10_ALWAYS_INLINE void ask_for_part() {
     const int64_t end = std::min(left.end, left.begin + step);
     for (; left.begin < end; left.begin += kCacheLine) {

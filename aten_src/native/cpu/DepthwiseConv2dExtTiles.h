@@ -227,15 +227,29 @@ C10_ALWAYS_INLINE void known_taps(const Tiles<scalar_t>& t, TilePlace at) {
   sums.store(t, at);
 }
 
-template <typename scalar_t, Weights kWeights, int kSide>
-struct MarchOfSide {
-  static constexpr bool kPairs = !kVectorsAreArrays;
+// What for_each_tile is told of a kind of tiles, each kResults results.
+template <Weights kWeights>
+struct TileKind {
+  static constexpr bool kPairs = !kVectorsAreArrays; // of vectors
   static constexpr bool kOverlaps = kWeights == Weights::kOfPlane;
+  // Whether memory is asked for by the tile itself, in this many parts, or before it.
   static constexpr bool kAsksInParts = false;
-  static constexpr int64_t kResults = kMarchResults;
+  template <typename scalar_t>
+  static int64_t ahead_parts(const Tiles<scalar_t>& /*t*/) {
+    return 1;
+  }
+};
+
+template <typename scalar_t, Weights kWeights, int kSide, bool kAsks>
+struct MarchOfSide : TileKind<kWeights> {
+  static constexpr bool kAsksInParts = kAsks;
+  static constexpr int64_t kResults = kAsks ? kLongMarchResults : kMarchResults;
+  static int64_t ahead_parts(const Tiles<scalar_t>& t) {
+    return kAsks ? std::min(kResults, t.results) : 1;
+  }
   template <int kVectors>
   static C10_ALWAYS_INLINE void run(const Tiles<scalar_t>& t, TilePlace at) {
-    March<scalar_t, kWeights, kVectors, kSide>(
+    March<scalar_t, kWeights, kVectors, kSide, kAsks>(
         t, at, {at.first, std::min(at.first + kResults, t.results)})
         .run();
   }
@@ -291,20 +305,13 @@ C10_ALWAYS_INLINE void for_each_tile(const Tiles<scalar_t>& t) {
   constexpr int64_t kLanes = Vectorized<opmath_type<scalar_t>>::size();
   const int64_t lanes = t.last_lane - t.first_lane;
   const int64_t tiles = ceil_div(t.results, Kind::kResults) * ceil_div(lanes, 2 * kLanes);
-  const int64_t ahead_step = round_up(ceil_div(t.ahead.size(), tiles), kCacheLine);
-  const int64_t ahead_part =
-      Kind::kAsksInParts ? round_up(ceil_div(ahead_step, t.cross_count), kCacheLine) : 0;
-  int64_t ahead = t.ahead.begin;
+  const int64_t ahead_of_tile = round_up(ceil_div(t.ahead.size(), tiles), kCacheLine);
+  AheadParts ahead{t.ahead, round_up(ceil_div(ahead_of_tile, Kind::ahead_parts(t)), kCacheLine)};
   for (int64_t first = 0; first < t.results; first += Kind::kResults) {
     for (int64_t lane = t.first_lane; lane < t.last_lane;) {
-      const int64_t ahead_end = std::min(t.ahead.end, ahead + ahead_step);
-      AheadParts parts{};
-      if constexpr (Kind::kAsksInParts) {
-        parts = {{ahead, ahead_end}, ahead_part};
-        ahead += ahead_step;
-      }
-      for (; ahead < ahead_end; ahead += kCacheLine) {
-        __builtin_prefetch(reinterpret_cast<const void*>(ahead), 0, 2);
+      AheadParts parts = ahead.take(ahead_of_tile);
+      if constexpr (!Kind::kAsksInParts) {
+        parts.ask_for_part();
       }
       const int64_t left = t.last_lane - lane;
       const int64_t weights = ceil_div(lane, kLanes) * t.block_step;
@@ -329,10 +336,7 @@ C10_ALWAYS_INLINE void for_each_tile(const Tiles<scalar_t>& t) {
 }
 
 template <typename scalar_t, Weights kWeights>
-struct TileOfAnyTaps {
-  static constexpr bool kPairs = !kVectorsAreArrays;
-  static constexpr bool kOverlaps = kWeights == Weights::kOfPlane;
-  static constexpr bool kAsksInParts = false;
+struct TileOfAnyTaps : TileKind<kWeights> {
   static constexpr int64_t kResults = tile_rows(kWeights);
   template <int kVectors>
   static void run(const Tiles<scalar_t>& t, TilePlace at) {
@@ -345,10 +349,7 @@ struct TileOfAnyTaps {
 };
 
 template <typename scalar_t, Weights kWeights, int kFirst, int kSecond>
-struct TileOfKnownTaps {
-  static constexpr bool kPairs = !kVectorsAreArrays;
-  static constexpr bool kOverlaps = kWeights == Weights::kOfPlane;
-  static constexpr bool kAsksInParts = false;
+struct TileOfKnownTaps : TileKind<kWeights> {
   static constexpr int64_t kResults = tile_rows(kWeights);
   template <int kVectors>
   static C10_ALWAYS_INLINE void run(const Tiles<scalar_t>& t, TilePlace at) {
@@ -367,10 +368,8 @@ struct TileOfKnownTaps {
 // Rows of pixels in tiles of kRowTileResults, of which the first and the last meet half of a window outside
 // the image, and no lines are asked where they are.
 template <typename scalar_t, int kTaps>
-struct TileOfRow {
+struct TileOfRow : TileKind<Weights::kOfLane> {
   static constexpr bool kPairs = kTaps <= kMaxTaps; // more leave registers for one vector
-  static constexpr bool kOverlaps = false;
-  static constexpr bool kAsksInParts = false;
   static constexpr int64_t kResults = kRowTileResults;
   template <int kVectors>
   static C10_ALWAYS_INLINE void run(const Tiles<scalar_t>& t, TilePlace at) {
@@ -405,10 +404,11 @@ bool are_tiles_of_row(const Tiles<scalar_t>& t) {
 // Rows of pixels at a stride in tiles of as many, of any padding. The last begins before the one before it
 // ends. Memory is asked for in parts, one with each tap of the other dimension.
 template <typename scalar_t, int kFirst, int kSecond>
-struct TileOfStridedRow {
-  static constexpr bool kPairs = true;
-  static constexpr bool kOverlaps = false;
+struct TileOfStridedRow : TileKind<Weights::kOfLane> {
   static constexpr bool kAsksInParts = true;
+  static int64_t ahead_parts(const Tiles<scalar_t>& t) {
+    return t.cross_count;
+  }
   static constexpr int64_t kResults = kRowTileResults;
   template <int kVectors>
   static C10_ALWAYS_INLINE void run(const Tiles<scalar_t>& t, TilePlace at) {
@@ -433,10 +433,8 @@ struct TileOfStridedRow {
 };
 
 template <typename scalar_t>
-struct TileOfManyTaps {
+struct TileOfManyTaps : TileKind<Weights::kOfLane> {
   static constexpr bool kPairs = false;
-  static constexpr bool kOverlaps = false;
-  static constexpr bool kAsksInParts = false;
   static constexpr int64_t kResults = kManyTapsRows;
   template <int kVectors>
   static void run(const Tiles<scalar_t>& t, TilePlace at) {
@@ -446,16 +444,27 @@ struct TileOfManyTaps {
 
 template <typename scalar_t, Weights kWeights, int kFirst, int kSecond>
 void tiles_of_known_taps(const Tiles<scalar_t>& t) {
-  if constexpr (kSecond == 0 && is_marched(kFirst)) {
-    if (t.cross_count == kFirst) {
-      for_each_tile<MarchOfSide<scalar_t, kWeights, kFirst>>(t);
+  if constexpr (
+      kWeights == Weights::kOfLane && kSecond == 0 && is_taken_by_rows<scalar_t>(kFirst)) {
+    // Of windows that are marched through, rows of one tile, for which a march would do little but begin
+    // (960@7 k3 18.5 us, 16.0 so), and those that not all of the other taps meet, but for results stored past
+    // the caches (grad_input of 144@56 k5s2 N=16, phases of 2 x 3 taps, 1,960 us, 2,166 so).
+    const bool pays = !is_marched(kFirst) || t.results == kRowTileResults ||
+        (t.cross_count < kFirst && !t.stream);
+    if (pays && are_tiles_of_row<kFirst>(t)) {
+      for_each_tile<TileOfRow<scalar_t, kFirst>>(t);
       return;
     }
   }
-  if constexpr (
-      kWeights == Weights::kOfLane && kSecond == 0 && is_taken_by_rows<scalar_t>(kFirst)) {
-    if (are_tiles_of_row<kFirst>(t)) {
-      for_each_tile<TileOfRow<scalar_t, kFirst>>(t);
+  if constexpr (kSecond == 0 && is_marched(kFirst)) {
+    if (t.cross_count == kFirst) {
+      constexpr bool kMayAsk = kWeights == Weights::kOfLane;
+      constexpr bool kAsks = kMayAsk && sizeof(scalar_t) == 2;
+      if (kMayAsk && !kAsks && t.stream) {
+        for_each_tile<MarchOfSide<scalar_t, kWeights, kFirst, kMayAsk>>(t);
+      } else {
+        for_each_tile<MarchOfSide<scalar_t, kWeights, kFirst, kAsks>>(t);
+      }
       return;
     }
   }
