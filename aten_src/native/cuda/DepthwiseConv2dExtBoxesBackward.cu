@@ -551,7 +551,8 @@ bool launch(const BackwardPass& pass, const Params& params) {
   CUtensorMap grads_map;
   CUtensorMap input_map;
   const auto kernel = boxes_backward_kernel<Traits>;
-  if (!has_shared(shared) || !compiled_for_boxes(kernel) ||
+  static const bool compiled = compiled_for_boxes(kernel);
+  if (!has_shared(shared) || !compiled ||
       !map_boxes(
           grads_map,
           pass.grad_output,
