@@ -163,7 +163,7 @@ def measure_edit_loop(scratch: Path) -> dict[str, float]:
         shutil.copy(PROJECT / name, additions)
     for directory in ("aten_src", "patches"):
         shutil.copytree(PROJECT / directory, additions / directory)
-    options = ("--additions", additions, "--develop", "--python", python)
+    options: tuple[str | Path, ...] = ("--additions", additions, "--develop", "--python", python)
     options += ("--work", scratch / "develop")
     run(*options)
     result = {}

@@ -39,7 +39,7 @@ def measure(model: str, what: str, batch: int, dtype: str, budget: float) -> dic
     torch.manual_seed(0)
     images = torch.randn(batch, 3, IMAGE, IMAGE)
     run = functools.partial(RUNS[what], autocast=DTYPES[dtype])
-    times = medians(pairs(timm_model(model), images, run), budget)
+    times = medians(lambda: pairs(timm_model(model), images, run), budget)
     return {name: microseconds / 1e3 for name, microseconds in times.items()}
 
 
@@ -90,7 +90,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--inference-batch", type=int, default=1)
     parser.add_argument("--training-batch", type=int, default=8)
     parser.add_argument("--threads", nargs="+", type=int, help="default: 1 and all cores")
-    parser.add_argument("--budget", type=float, default=10, help="seconds for one row")
+    parser.add_argument("--budget", type=float, default=25, help="seconds for one row")
     return parser.parse_args(arguments)
 
 

@@ -30,7 +30,7 @@ LARGE_BATCH = 32
 LARGE_STAGES = ((128, 31, 2), (256, 29, 2), (512, 27, 6), (1024, 13, 2))
 
 
-class LargeBlock(nn.Module):
+class LargeBlock(nn.Module):  # type: ignore[misc]  # torch is not seen
     """A residual block around one depthwise convolution of a large window."""
 
     def __init__(self, channels: int, window: int) -> None:
@@ -87,7 +87,9 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     torch.backends.cudnn.benchmark = True
     head = {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
-    models = [(n, b, functools.partial(timm_model, n)) for n, b in TIMM]
+    models: list[tuple[str, int, Callable[[], nn.Module]]] = [
+        (n, b, functools.partial(timm_model, n)) for n, b in TIMM
+    ]
     models.append(("large windows", LARGE_BATCH, large_windows))
     results = []
     for name, batch, make in models:

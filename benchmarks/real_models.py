@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import importlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -38,9 +39,7 @@ def import_timm() -> ModuleType:
         _declared.append(Library("torchvision", "FRAGMENT"))
         for schema in UNDECLARED:
             _declared[0].define(schema)
-    import timm
-
-    return timm
+    return importlib.import_module("timm")
 
 
 def timm_model(name: str, **settings: Any) -> nn.Module:
