@@ -258,11 +258,16 @@ def latency_line(result: dict[str, Any]) -> str:
     )
 
 
+def chosen(options: argparse.Namespace) -> list[Row]:
+    """The rows of the suite that were asked for."""
+    return [row for row in SUITE if (options.rows or "") in row.name]
+
+
 def measure_latency(
     clock: Clock, options: argparse.Namespace, ops: Any
 ) -> tuple[dict[str, float], list[dict[str, Any]]]:
     """The times of an empty kernel, and of the rows of latency, on the device; prints a table."""
-    rows = [r for r in SUITE if r.name.startswith(LATENCY) and (options.rows or "") in r.name]
+    rows = [row for row in chosen(options) if row.name.startswith(LATENCY)]
     if not rows:
         return {}, []
 
@@ -370,9 +375,7 @@ def main(arguments: list[str]) -> int:
     print(json.dumps(head))
     print("microseconds: floor, ours nchw, ours nhwc, opponent's best; fraction of copy; ratio")
     results: list[dict[str, Any]] = []
-    for row in SUITE:
-        if options.rows and options.rows not in row.name:
-            continue
+    for row in chosen(options):
         for dtype in options.dtypes:
             for result in measure_row(row, dtype, clock, bandwidth, options, ops):
                 results.append(result)

@@ -227,8 +227,8 @@ __device__ __forceinline__ void write_bias(float* to, int next, double sum) {
 }
 
 // One result of a window at stride 1, tap by tap, of taps inside the image only: `sum`
-// is what it begins with. Of a geometry as Large.cu has it.
-template <typename scalar_t, typename Geometry>
+// is what it begins with. Of a geometry as Large.cu has it; of pixels the plane is a channel of an image.
+template <bool kChannelsLast = false, typename scalar_t, typename Geometry>
 __device__ __noinline__ float careful_output(
     const scalar_t* plane,
     const scalar_t* taps,
@@ -245,7 +245,8 @@ __device__ __noinline__ float careful_output(
       const int w = column - p.padding_width + kw * p.dilation_width;
       if (w >= 0 && w < p.src_width) {
         const int tap = kh * p.kernel_width + kw;
-        sum += static_cast<float>(plane[h * p.src_width + w]) *
+        const int at = kChannelsLast ? (h * p.src_width + w) * p.channels : h * p.src_width + w;
+        sum += static_cast<float>(plane[at]) *
             static_cast<float>(taps[p.flip ? p.kernel_height * p.kernel_width - 1 - tap : tap]);
       }
     }

@@ -18,17 +18,8 @@ namespace {
 constexpr int64_t kEnoughBlocks = 72;
 constexpr int64_t kWantedBlocks = 132 * 2;
 
-struct Backward {
-  const TensorBase& grad_input;
-  const TensorBase& grad_weight;
-  const TensorBase& grad_bias;
-  const TensorBase& grad_output;
-  const TensorBase& input;
-  const TensorBase& weight;
-};
-
 template <typename Traits>
-void launch(const Backward& pass, const Params& p) {
+void launch(const BackwardPass& pass, const Params& p) {
   using scalar_t = typename Traits::scalar_t;
   Batch b = batch_of(p);
   b.flip = true; // of grad_input
@@ -67,7 +58,7 @@ bool batch_backward(
   if (side == 0 || (grad_input.defined() && batch_side(p, {&grad_input}, true) == 0)) {
     return false;
   }
-  const Backward pass{grad_input, grad_weight, grad_bias, grad_output, input, weight};
+  const BackwardPass pass{grad_input, grad_weight, grad_bias, grad_output, input, weight};
   return with_batch_kernel(p, input.scalar_type(), side, [&](auto scalar, auto fixed, auto reach) {
     using scalar_t = decltype(scalar);
     constexpr int kSide = decltype(fixed)::value;

@@ -91,30 +91,6 @@ __device__ __forceinline__ void store_vector_if(
   }
 }
 
-// One sum, tap by tap, of taps inside the image only.
-template <typename Traits>
-__device__ __noinline__ float careful_sum(
-    const typename Traits::scalar_t* src,
-    const typename Traits::scalar_t* taps,
-    float sum,
-    const UnitStridePass& p,
-    int image,
-    int channel,
-    int row,
-    int column) {
-#pragma unroll 1
-  for (int tap = 0; tap < Traits::kTaps; ++tap) {
-    const int h = row - p.padding_height + tap / Traits::kWidth * p.dilation_height;
-    const int w = column - p.padding_width + tap % Traits::kWidth * p.dilation_width;
-    if (h >= 0 && h < p.src_height && w >= 0 && w < p.src_width) {
-      sum += static_cast<float>(
-                 src[((image * p.src_height + h) * p.src_width + w) * p.channels + channel]) *
-          static_cast<float>(taps[p.flip ? Traits::kTaps - 1 - tap : tap]);
-    }
-  }
-  return sum;
-}
-
 template <typename Traits>
 C10_LAUNCH_BOUNDS_2(Traits::kThreads, Traits::kBlocks)
 __global__ void boxes_kernel(
@@ -133,10 +109,9 @@ __global__ void boxes_kernel(
   constexpr int kTile = Traits::kTile;
   constexpr int kVector = Traits::kVector;
   extern __shared__ __align__(kBoxBytes) char shared_boxes[];
-  const int bytes_of_stage = (b.box_bytes + kBoxBytes - 1) / kBoxBytes * kBoxBytes;
-  BoxRing ring(shared_boxes, b.stages, bytes_of_stage);
+  BoxRing ring(shared_boxes, b.stages, b.stage_bytes);
   scalar_t* const shared_taps = // [channel of the block][tap]
-      reinterpret_cast<scalar_t*>(ring.boxes + b.stages * bytes_of_stage);
+      reinterpret_cast<scalar_t*>(ring.boxes + b.stages * b.stage_bytes);
 
   const BoxPlace place(b);
   const int block_channels = b.lanes * kVector;
@@ -227,9 +202,14 @@ __global__ void boxes_kernel(
         const int w = column + i % kTile * p.dilation_width;
 #pragma unroll 1
         for (int c = channel; w < p.dst_width && c < channel + kVector; ++c) {
-          dst[((n * p.dst_height + row) * p.dst_width + w) * p.channels + c] = static_cast<
-              scalar_t>(careful_sum<Traits>(
-              src, weight + c * kTaps, bias ? static_cast<float>(bias[c]) : 0.0f, p, n, c, row, w));
+          dst[((n * p.dst_height + row) * p.dst_width + w) * p.channels + c] =
+              static_cast<scalar_t>(careful_output<true>(
+                  src + n * p.src_height * p.src_width * p.channels + c,
+                  weight + c * kTaps,
+                  bias ? static_cast<float>(bias[c]) : 0.0f,
+                  p,
+                  row,
+                  w));
         }
       }
     }
@@ -380,7 +360,7 @@ bool launch_boxes(const ForwardPass& pass, const UnitStridePass& p) {
   if (!compiled || !plan_boxes(plan, request)) {
     return false;
   }
-  plan_ring(plan, static_cast<int64_t>(plan.images) * plan.row_bytes, p.dilation_height);
+  plan_ring(plan, p.dilation_height);
   if (!map_boxes(
           map,
           pass.src,
@@ -390,7 +370,7 @@ bool launch_boxes(const ForwardPass& pass, const UnitStridePass& p) {
           plan.images)) {
     return false;
   }
-  const int64_t shared = kRingHead + plan.stages * stage_bytes(plan.box_bytes) +
+  const int64_t shared = kRingHead + plan.stages * plan.stage_bytes +
       Traits::kTaps * plan.lanes * Traits::kVectorBytes;
   if (!has_shared(shared)) {
     return false;

@@ -39,6 +39,7 @@ struct BoxPlan {
   int32_t box_columns;
   int32_t box_rows;
   int32_t box_bytes;
+  int32_t stage_bytes; // of a box, up to where the next may begin
   int32_t column_bytes; // from a column of a thread to its next in a box
   int32_t row_bytes; // from a row to the next
   int32_t dst_height;
@@ -184,10 +185,10 @@ inline int64_t stage_bytes(int64_t box_bytes) {
   return divide_up(box_bytes, kBoxBytes) * kBoxBytes;
 }
 
-// The rows of a box and the stages of a ring whose stages have `row_bytes` a row, of all tensors. Several
-// rows a box where they are short: a box costs each warp some 20 instructions and the thread that asks 60,
-// which all others come to wait for (96@56 k7 fp16 70 us by single rows, 57 by four).
-inline void plan_ring(BoxPlan& plan, int64_t row_bytes, int64_t dilation_height) {
+// The rows of a box and the stages of the ring. Several rows a box where they are short: a box costs each
+// warp some 20 instructions and the thread that asks 60, which all others come to wait for (96@56 k7 fp16
+// 70 us by single rows, 57 by four).
+inline void plan_ring(BoxPlan& plan, int64_t dilation_height) {
   // Of the rings of a multiprocessor: more leave less L1, 192@28 k7 fp32 50 us with 144 KB, 48 with 96.
   // Images of a single row have little of each asked for: 3072@1x202 fp16 93 us with 100 KB, 88 with 144.
   const int64_t bytes = plan.phase_rows > 1 ? 100 * 1024 : 144 * 1024;
@@ -195,13 +196,14 @@ inline void plan_ring(BoxPlan& plan, int64_t row_bytes, int64_t dilation_height)
   constexpr int64_t kMostRows = 4;
   constexpr int64_t kLeastStages = 3;
   const int64_t of_block = bytes / plan.blocks;
+  const int64_t row_bytes = static_cast<int64_t>(plan.images) * plan.row_bytes;
   const int64_t most = std::min<int64_t>(kMostRows, plan.phase_rows);
   plan.box_rows = dilation_height > 1
       ? 1
       : std::clamp<int64_t>(std::min(kWantedBytes, of_block / kLeastStages) / row_bytes, 1, most);
-  plan.box_bytes = plan.images * plan.row_bytes * plan.box_rows;
-  plan.stages = std::clamp<int64_t>(
-      of_block / stage_bytes(row_bytes * plan.box_rows), kLeastStages, kMostStages);
+  plan.box_bytes = row_bytes * plan.box_rows;
+  plan.stage_bytes = stage_bytes(plan.box_bytes);
+  plan.stages = std::clamp<int64_t>(of_block / plan.stage_bytes, kLeastStages, kMostStages);
 }
 
 // The shares for `resident` blocks, where that is enough for each group and stretch; the number of blocks.

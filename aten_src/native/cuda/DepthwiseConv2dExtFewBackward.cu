@@ -327,17 +327,8 @@ __global__ void few_backward_kernel(
   }
 }
 
-struct FewTensors {
-  const TensorBase& grad_input;
-  const TensorBase& grad_weight;
-  const TensorBase& grad_bias;
-  const TensorBase& grad_output;
-  const TensorBase& input;
-  const TensorBase& weight;
-};
-
 template <typename Traits>
-bool launch(const FewTensors& pass, const Params& params) {
+bool launch(const BackwardPass& pass, const Params& params) {
   using scalar_t = typename Traits::scalar_t;
   constexpr int64_t kWarpsAlone = 4; // of a block, each with a channel
   // What others do faster, all gradients: one channel in more rounds (N=1 32@112 in float 6.0 us by
@@ -347,14 +338,12 @@ bool launch(const FewTensors& pass, const Params& params) {
   constexpr int64_t kMostRounds = 2;
   constexpr int64_t kMultiprocessors = 132;
   constexpr int64_t kMostImages = Traits::kExact ? 15 : 4;
-  const int64_t elements =
-      params.batch * params.channels * params.input_height * params.input_width;
   const int64_t most = Traits::kColumns > 1 ? 6144
       : params.batch > kMostImages          ? (Traits::kExact ? 4096 : 0)
                                             : (Traits::kExact ? 4608 : 2304);
   const int64_t tiles = divide_up(params.input_width, Traits::kColumns);
   const int64_t strips = divide_up(params.input_height, Traits::kRows);
-  if (elements > most * kMultiprocessors ||
+  if (pass.input.numel() > most * kMultiprocessors ||
       params.batch * tiles * strips > kMostRounds * kMostThreads) {
     return false;
   }
@@ -394,7 +383,7 @@ bool few_backward(
       !march_fits_32_bits(p)) {
     return false;
   }
-  const FewTensors pass{grad_input, grad_weight, grad_bias, grad_output, input, weight};
+  const BackwardPass pass{grad_input, grad_weight, grad_bias, grad_output, input, weight};
   return with_scalar_type(input.scalar_type(), [&](auto scalar) {
     using scalar_t = decltype(scalar);
     using Fixed = Window<3, 3, 1>;

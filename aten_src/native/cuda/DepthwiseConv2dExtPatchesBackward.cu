@@ -347,7 +347,7 @@ int64_t launch(TensorBase& partial, const Pass& pass, const Params& params) {
   allow_shared(patches_backward_kernel<Traits>, shared);
   const unsigned int grid = divide_up(params.batch, images.per_chunk) * an_image;
   patches_backward_kernel<Traits><<<grid, threads, shared, c10::cuda::getCurrentCUDAStream()>>>(
-      pass.grad_input.defined() ? pass.grad_input.mutable_data_ptr<scalar_t>() : nullptr,
+      mutable_pointer_or_null<scalar_t>(pass.grad_input),
       partial.mutable_data_ptr<float>(),
       pass.grad_output.const_data_ptr<scalar_t>(),
       pass.input.const_data_ptr<scalar_t>(),
