@@ -225,6 +225,14 @@ BOXES = [
     Case(30, 240, 1, (20, 21), (5, 5), padding=(2, 2)),  # and from registers
     Case(3, 16, 1, (100, 300), (5, 5), padding=(0, 2)),  # grad_output is the smaller
     Case(40, 64, 1, (40, 90), (1, 3), padding=(0, 1)),  # rows of one image
+    Case(3, 96, 1, (112, 112), (3, 3), stride=(2, 2), padding=(1, 1)),  # at stride 2
+    Case(2, 144, 1, (56, 56), (5, 5), stride=(2, 2), padding=(2, 2)),
+    Case(5, 672, 1, (14, 14), (5, 5), stride=(2, 2), padding=(2, 2)),  # a tile that is not full
+    Case(9, 40, 1, (33, 65), (5, 5), stride=(2, 2), padding=(2, 2)),  # a group not full
+    Case(33, 24, 1, (7, 9), (3, 3), stride=(2, 2), padding=(1, 1)),  # odd planes, few columns
+    Case(12, 360, 1, (61, 64), (3, 3), stride=(2, 2), padding=(1, 1)),  # the weight's gradient too
+    Case(24, 672, 1, (28, 27), (5, 5), stride=(2, 2), padding=(2, 2)),
+    Case(4, 16, 1, (1, 9), (5, 5), stride=(2, 2), padding=(2, 2)),  # fewer rows than taps
 ]
 
 

@@ -458,6 +458,7 @@ void forward_cuda(
       fast::strips_strided_forward(output, input, weight, bias, p) ||
       fast::patches_forward(output, input, weight, bias, p) ||
       fast::boxes_forward(output, input, weight, bias, p) ||
+      fast::boxes_strided_forward(output, input, weight, bias, p) ||
       fast::march_forward(output, input, weight, bias, p) ||
       fast::lanes_forward(output, input, weight, bias, p) ||
       fast::large_forward(output, input, weight, bias, p)) {
@@ -480,6 +481,8 @@ void backward_cuda(
   if (fast::lanes_strided_backward(
           grad_input, grad_weight, grad_bias, grad_output, input, weight, p) ||
       fast::strips_strided_backward(
+          grad_input, grad_weight, grad_bias, grad_output, input, weight, p) ||
+      fast::boxes_strided_backward(
           grad_input, grad_weight, grad_bias, grad_output, input, weight, p)) {
     return;
   }

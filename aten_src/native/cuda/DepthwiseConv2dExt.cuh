@@ -98,6 +98,10 @@ constexpr int64_t kFewTaps = 9;
 ForwardEntry boxes_forward;
 GradInputEntry boxes_grad_input;
 BackwardEntry boxes_backward;
+// The same at stride 2.
+ForwardEntry boxes_strided_forward;
+// Also of grad_input alone.
+BackwardEntry boxes_strided_backward;
 
 // For 16-bit types, on the tensor cores.
 ForwardEntry bands_forward;
