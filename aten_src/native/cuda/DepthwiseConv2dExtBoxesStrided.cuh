@@ -416,7 +416,7 @@ bool plan_strided(StridedLaunch& launch, const Params& p, Kernel* kernel) {
   }
   b.stages = std::clamp<int64_t>(kWantedBytes / wanted / s.stage_bytes, kLeastStages, kMostStages);
   // At the end of a block, of taps and, before those, of biases.
-  const int64_t sums = Traits::kWeight ? taps * b.tiles * b.images : 0;
+  const int64_t sums = Traits::kWeight ? kRingHead + taps * b.tiles * b.images : 0;
   launch.shared = std::max(fixed + b.stages * s.stage_bytes, sums);
   if (!has_shared(launch.shared)) {
     return false;

@@ -303,11 +303,12 @@ __global__ void boxes_strided_backward_kernel(
         spoilt = spoilt || isnan(sums[tap][v]);
       }
     }
-    // All boxes have been read, so that their room is free: [tap][tile of an image][channel of the block].
+    // All boxes have been read, so that their room is free: [tap][tile of an image][channel of the block]. The
+    // barriers' is not: who writes there must invalidate them first.
     const bool again = __syncthreads_or(spoilt);
     const int tiles = b.tiles * b.images;
     const int row = threadIdx.x / b.lanes; // of the sums
-    float* const shared = reinterpret_cast<float*>(shared_boxes);
+    float* const shared = reinterpret_cast<float*>(ring.boxes);
     if (row < tiles) {
       if (again) {
 #pragma unroll 1
@@ -362,7 +363,7 @@ __global__ void boxes_strided_backward_kernel(
       }
     }
     __syncthreads();
-    bias_t* const shared_bias = reinterpret_cast<bias_t*>(shared_boxes);
+    bias_t* const shared_bias = reinterpret_cast<bias_t*>(ring.boxes);
     if (row < tiles) {
 #pragma unroll
       for (int v = 0; v < kVector; ++v) {
