@@ -418,7 +418,7 @@ bool plan_strided(StridedLaunch& launch, const Params& p, Kernel* kernel) {
   // At the end of a block, of taps and, before those, of biases.
   const int64_t sums = Traits::kWeight ? kRingHead + taps * b.tiles * b.images : 0;
   launch.shared = std::max(fixed + b.stages * s.stage_bytes, sums);
-  if (!has_shared(launch.shared)) {
+  if (!has_shared(launch.shared + static_cast<int64_t>(sizeof(StageAsker<Traits>)))) {
     return false;
   }
   int64_t blocks = resident_blocks(kernel, b.threads, launch.shared);

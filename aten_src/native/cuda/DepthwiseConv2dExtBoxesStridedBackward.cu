@@ -398,16 +398,12 @@ bool boxes_strided_backward(
   const bool data = grad_input.defined();
   const bool asks_weight = grad_weight.defined() || grad_bias.defined();
   // A block's sums are added up at its end, which a few elements do not pay for: the weight's gradient of
-  // 192@28 k5 of 64 images (2.4 million) 28 us by a march, 32 by boxes; 960@14 (3 million) 38 and 36. All
-  // gradients of small planes by 5 x 5, 192@28 of one image 18 and 21.
+  // 192@28 k5 of 64 images (2.4 million) 28 us by a march, 32 by boxes; 960@14 (3 million) 38 and 36; all
+  // gradients of 192@28 k5 of one image 18 and 21.
   constexpr int64_t kFewOfWeight = 132 * 20 * 1024;
   constexpr int64_t kFewOfAll = 132 * 1024;
-  constexpr int64_t kSmallWidth = 14;
   constexpr int64_t kLeastBytes = 32;
-  const int64_t elements = grad_output.numel();
-  if ((asks_weight && !data && elements < kFewOfWeight) ||
-      (asks_weight && p.kernel_width == 5 && p.output_width <= kSmallWidth &&
-       elements < kFewOfAll)) {
+  if (asks_weight && grad_output.numel() < (data ? kFewOfAll : kFewOfWeight)) {
     return false;
   }
   const TensorBase& result = data ? grad_input : input;
