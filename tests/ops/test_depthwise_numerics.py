@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from itertools import product
 
@@ -63,25 +64,30 @@ def test_forward_and_backward_match_the_float64_reference(
         assert results[0].stride() == torch.empty_like(inputs.input, memory_format=given).stride()
 
 
-@pytest.mark.parametrize("mask", list(product((True, False), repeat=3)), ids=str)
-@pytest.mark.parametrize("memory_format", FORMATS, ids=str)
+MASKED = [Case(2, 9, 1, (6, 5), (3, 2), stride=(2, 1), padding=(1, 1))] + [
+    Case(2, 17, 1, size, (side, side), (stride, stride), (side // 2, side // 2))
+    for size, side, stride in product([(15, 33), (14, 32)], [3, 5, 7], [1, 2])
+]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("multiplier", [1, 2])
+@pytest.mark.parametrize("case", MASKED, ids=str)
 def test_each_output_mask_gives_just_those_gradients(
-    mask: tuple[bool, bool, bool],
-    memory_format: torch.memory_format,
-    multiplier: int,
-    device: str,
+    case: Case, multiplier: int, dtype: torch.dtype, device: str
 ) -> None:
-    """A gradient does not depend on which others are asked for."""
-    case = Case(2, 9, multiplier, (6, 5), (3, 2), stride=(2, 1), padding=(1, 1))
-    x, w, _ = make_inputs(case, device=device, dtype=torch.float32, memory_format=memory_format)
-    grad = torch.randn_like(op(x, w, None, *case.window))
-    every = backward(grad, x, w, *case.window, ALL)
-    for actual, full, wanted in zip(
-        backward(grad, x, w, *case.window, mask), every, mask, strict=True
-    ):
-        assert (actual is not None) == wanted
-        assert not wanted or torch.equal(actual, full)
+    """A gradient of few elements does not depend on which others are asked for."""
+    case = dataclasses.replace(case, multiplier=multiplier)
+    for memory_format in FORMATS:
+        x, w, _ = make_inputs(case, device=device, dtype=dtype, memory_format=memory_format)
+        grad = torch.randn_like(op(x, w, None, *case.window))
+        every = backward(grad, x, w, *case.window, ALL)
+        for mask in product((True, False), repeat=3):
+            for actual, full, wanted in zip(
+                backward(grad, x, w, *case.window, mask), every, mask, strict=True
+            ):
+                assert (actual is not None) == wanted
+                assert not wanted or torch.equal(actual, full)
 
 
 def strided_variants(x: Tensor) -> dict[str, Tensor]:

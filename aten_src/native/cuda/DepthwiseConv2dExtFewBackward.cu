@@ -103,6 +103,7 @@ __device__ __forceinline__ void take_patch(
   constexpr int kRows = Traits::kRows;
   constexpr int kReach = Traits::kReach;
   constexpr int kWindow = Traits::kWindow;
+  constexpr int kTaps = Traits::kTaps;
   constexpr int kSeen = kRows + 2 * kReach; // rows of grad_output
   constexpr int kWide = kColumns + 2 * kReach;
   using Own = Packed<scalar_t, kColumns>;
@@ -155,9 +156,9 @@ __device__ __forceinline__ void take_patch(
       grads[i][kReach + j] = unpack(middle[i], j);
     }
   }
-  float taps[Traits::kTaps];
+  float taps[kTaps];
 #pragma unroll
-  for (int tap = 0; tap < Traits::kTaps; ++tap) {
+  for (int tap = 0; tap < kTaps; ++tap) {
     taps[tap] = tap_as_float(packed_taps[tap]);
   }
   float whole = 0.0f;
@@ -165,17 +166,19 @@ __device__ __forceinline__ void take_patch(
   for (int i = 0; i < kRows; ++i) {
     float result[kColumns][1] = {};
 #pragma unroll
-    for (int kh = 0; kh < kWindow; ++kh) {
-      RowSums<kColumns, 1> products(result, kh >= Traits::kOwnRow);
+    for (int h = 0; h < kWindow; ++h) {
+      // In the order of the forward with the taps flipped, which is what grad_input alone is: its bits
+      // are the same whatever else is wanted.
+      RowSums<kColumns, 1> products(result, h >= Traits::kOwnRow);
 #pragma unroll
-      for (int kw = 0; kw < kWindow; ++kw) {
-        const int tap = kh * kWindow + kw;
+      for (int w = 0; w < kWindow; ++w) {
+        const int tap = kTaps - 1 - (h * kWindow + w);
 #pragma unroll
         for (int c = 0; c < kColumns; ++c) {
-          const float grad = grads[i + 2 * kReach - kh][c + 2 * kReach - kw];
+          const float grad = grads[i + h][c + w];
           sums[tap] = fmaf(unpack(values[i], c), grad, sums[tap]);
           if constexpr (Traits::kData) {
-            products.add(kw, c, 0, grad, taps[tap]);
+            products.add(w, c, 0, grad, taps[tap]);
           }
         }
       }

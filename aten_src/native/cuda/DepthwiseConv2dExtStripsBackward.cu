@@ -250,18 +250,20 @@ __device__ __forceinline__ void march_strip(
       m.read_input(values, i % Traits::kSlots);
       float result[kVector][1] = {};
 #pragma unroll
-      for (int kh = 0; kh < kWindow; ++kh) {
-        const float (&row)[Traits::kColumns] = grads[(i - kh) % kWindow];
-        RowSums<kVector, 1> products(result, kh >= Traits::kOwnRow);
+      for (int r = 0; r < kWindow; ++r) {
+        // From the oldest row, as the forward with the taps flipped goes, which grad_input alone is: of
+        // few elements its bits are the same whatever else is wanted.
+        const float (&row)[Traits::kColumns] = grads[(i + 1 + r) % kWindow];
+        RowSums<kVector, 1> products(result, r >= Traits::kOwnRow);
 #pragma unroll
-        for (int kw = 0; kw < kWindow; ++kw) {
-          const int tap = kh * kWindow + kw;
+        for (int c = 0; c < kWindow; ++c) {
+          const int tap = Traits::kTaps - 1 - (r * kWindow + c);
 #pragma unroll
           for (int s = 0; s < kVector; ++s) {
-            const float grad = row[s + kWindow - 1 - kw];
+            const float grad = row[s + c];
             sums[tap] = fmaf(values[s], grad, sums[tap]);
             if constexpr (Traits::kData) {
-              products.add(kw, s, 0, grad, taps[tap]);
+              products.add(c, s, 0, grad, taps[tap]);
             }
           }
         }
