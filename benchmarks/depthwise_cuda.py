@@ -290,11 +290,13 @@ def measure_latency(
     return empty, results
 
 
-def best(result: dict[str, Any], who: str) -> float:
-    """The least time of ours or of the opponent."""
+def best(result: dict[str, Any], who: str, layout: str = "") -> float:
+    """The least time of ours or of the opponent, in any layout or in one."""
     times = result["times"].items()
+    mine = who == "ours"
     return min(
-        (t for name, t in times if name.startswith("ours") == (who == "ours")), default=math.nan
+        (t for name, t in times if name.startswith("ours") == mine and name.endswith(layout)),
+        default=math.nan,
     )
 
 
@@ -316,24 +318,35 @@ def line(result: dict[str, Any]) -> str:
     )
 
 
+def worst(ratios: dict[str, float]) -> str:
+    """The rows with the least."""
+    named = sorted((ratio, name) for name, ratio in ratios.items())
+    return "worst: " + "; ".join(f"{ratio:.2f} {name}" for ratio, name in named[:4])
+
+
 def summary(results: list[dict[str, Any]], options: argparse.Namespace) -> str:
-    """Geometric means and worst rows by pass."""
+    """Geometric means and worst rows by pass, in the better layout of each and in the same."""
     lines = []
     for which in options.passes:
-        mine = [r for r in results if r["pass"] == which]
-        ratio = [(best(r, "opponent") / best(r, "ours"), f"{r['row']} {r['dtype']}") for r in mine]
-        worst = sorted(ratio)[:4]
-        fraction = geometric_mean(r["floor"] / best(r, "ours") for r in mine)
+        mine = {f"{r['row']} {r['dtype']}": r for r in results if r["pass"] == which}
+        ratios = {name: best(r, "opponent") / best(r, "ours") for name, r in mine.items()}
+        fraction = geometric_mean(r["floor"] / best(r, "ours") for r in mine.values())
         lines.append(
             f"{which:8} copy fraction {fraction:.2f}, opponent / ours"
-            f" {geometric_mean(r for r, _ in ratio):.2f}, worst: "
-            + "; ".join(f"{r:.2f} {name}" for r, name in worst)
+            f" {geometric_mean(ratios.values()):.2f}, {worst(ratios)}"
         )
         for layout in LAYOUTS:
+            same = {
+                name: best(r, "opponent", layout) / best(r, "ours", layout)
+                for name, r in mine.items()
+            }
             strict = geometric_mean(
-                best(r, "opponent") / r["times"][f"ours {layout}"] for r in mine
+                best(r, "opponent") / best(r, "ours", layout) for r in mine.values()
             )
-            lines.append(f"{'':8} ours in {layout} against the opponent's best layout {strict:.2f}")
+            lines.append(
+                f"{'':8} both in {layout} {geometric_mean(same.values()):.2f}, {worst(same)};"
+                f" ours in it against the opponent's best {strict:.2f}"
+            )
     return "\n".join(lines)
 
 
