@@ -1,7 +1,8 @@
 """Fixtures of the operator tests.
 
 The directory runs against whatever torch is installed: it takes nothing from the checkout but its
-own files and benchmarks/. It needs pytest, numpy and expecttest (which torch.testing._internal imports).
+own files and benchmarks/. It needs pytest, numpy and expecttest (which torch.testing._internal
+imports).
 """
 
 from __future__ import annotations
