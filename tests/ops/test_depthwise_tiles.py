@@ -235,6 +235,18 @@ BOXES = [
     Case(4, 16, 1, (1, 9), (5, 5), stride=(2, 2), padding=(2, 2)),  # fewer rows than taps
 ]
 
+# Small planes of many images, whole runs of them in shared memory; much for a CPU.
+FLAT_PLANES = [
+    Case(300, 104, 1, (7, 7), (3, 3), padding=(1, 1)),  # a last tile of eight planes
+    Case(700, 104, 1, (7, 7), (3, 3), padding=(1, 1)),  # and enough for the gradients in 16 bit
+    Case(1001, 104, 1, (7, 7), (5, 5), padding=(2, 2)),  # a last task of fewer images
+    Case(7, 72, 1, (7, 7), (5, 5), padding=(2, 2)),  # a tile a task
+    Case(45, 39, 1, (14, 14), (3, 3), padding=(1, 1)),  # odd channels
+    Case(840, 34, 1, (14, 14), (3, 3), padding=(1, 1)),
+    Case(17, 35, 1, (14, 14), (5, 5), padding=(2, 2)),  # rows read again
+    Case(17, 35, 1, (14, 14), (7, 7), padding=(3, 3)),
+]
+
 
 CUDA = ["cuda"] if torch.cuda.is_available() else []
 
@@ -249,14 +261,24 @@ SPOILT = [
     *((*pair, dtype) for dtype in HALVES for pair in on_devices(SIZES[:12:2], PATCHES[::5])),
     *(
         (*pair, torch.float32)
-        for pair in on_devices([], LANES + LANE_PLANES + STRIPS + STRIDED_STRIPS + BOXES + FEW)
+        for pair in on_devices(
+            [],
+            LANES + LANE_PLANES + FLAT_PLANES + STRIPS + STRIDED_STRIPS + BOXES + FEW,
+        )
     ),
     *(
         (*pair, dtype)
         for dtype in HALVES
         for pair in on_devices(
             [],
-            LANE_PLANES[-3:] + MARCHES + STRIPS + STRIDED_STRIPS + SWEEPS + BOXES + FEW,
+            LANE_PLANES[-3:]
+            + FLAT_PLANES
+            + MARCHES
+            + STRIPS
+            + STRIDED_STRIPS
+            + SWEEPS
+            + BOXES
+            + FEW,
         )
     ),
 ]
@@ -300,7 +322,15 @@ def assert_matches_float64(
     ("case", "device"),
     on_devices(
         SIZES + FEW,
-        PATCHES + LANES + LANE_PLANES + MARCHES + STRIPS + STRIDED_STRIPS + SWEEPS + BOXES,
+        PATCHES
+        + LANES
+        + LANE_PLANES
+        + FLAT_PLANES
+        + MARCHES
+        + STRIPS
+        + STRIDED_STRIPS
+        + SWEEPS
+        + BOXES,
     ),
     ids=str,
 )

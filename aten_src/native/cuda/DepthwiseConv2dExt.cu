@@ -1,6 +1,7 @@
 // CUDA entries of depthwise_conv2d_ext and its generic kernels, which take what the specialised ones
 // (DepthwiseConv2dExtForward.cu, ...GradInput.cu, ...GradWeight.cu, ...Large.cu, ...Lanes*.cu,
-// ...Bands.cu, ...Sweep*.cu, ...Patches.cu, ...Batch*.cu, ...Strips*.cu, ...Boxes*.cu, ...FewBackward.cu) do
+// ...Bands.cu, ...Sweep*.cu, ...Patches.cu, ...Batch*.cu, ...Strips*.cu, ...Boxes*.cu, ...FewBackward.cu,
+// ...FlatPlanes*.cu) do
 // not: double, other strides and windows, sizes beyond 32 bits. The generic kernels:
 //
 // Forward and grad_input: one thread an element of the result, which gathers its taps. Weight and
@@ -450,6 +451,7 @@ void forward_cuda(
     const Params& p) {
   if (fast::strips_flat_forward(output, input, weight, bias, p) ||
       fast::strips_forward(output, input, weight, bias, p) ||
+      fast::flat_planes_forward(output, input, weight, bias, p) ||
       fast::batch_march_forward(output, input, weight, bias, p) ||
       fast::batch_forward(output, input, weight, bias, p) ||
       fast::bands_forward(output, input, weight, bias, p) ||
@@ -494,6 +496,8 @@ void backward_cuda(
   if (grad_input.defined() && asks_weight &&
       (fast::boxes_backward(grad_input, grad_weight, grad_bias, grad_output, input, weight, p) ||
        fast::strips_backward(grad_input, grad_weight, grad_bias, grad_output, input, weight, p) ||
+       fast::flat_planes_backward(
+           grad_input, grad_weight, grad_bias, grad_output, input, weight, p) ||
        fast::batch_march_backward(
            grad_input, grad_weight, grad_bias, grad_output, input, weight, p) ||
        fast::batch_backward(grad_input, grad_weight, grad_bias, grad_output, input, weight, p) ||
@@ -505,6 +509,7 @@ void backward_cuda(
   const bool wants_input = grad_input.defined() &&
       !fast::strips_flat_grad_input(grad_input, grad_output, weight, p) &&
       !fast::strips_grad_input(grad_input, grad_output, weight, p) &&
+      !fast::flat_planes_grad_input(grad_input, grad_output, weight, p) &&
       !fast::batch_march_grad_input(grad_input, grad_output, weight, p) &&
       !fast::batch_grad_input(grad_input, grad_output, weight, p) &&
       !fast::bands_grad_input(grad_input, grad_output, weight, p) &&
@@ -518,6 +523,8 @@ void backward_cuda(
       asks_weight &&
       !fast::boxes_backward(TensorBase(), grad_weight, grad_bias, grad_output, input, weight, p) &&
       !fast::strips_backward(TensorBase(), grad_weight, grad_bias, grad_output, input, weight, p) &&
+      !fast::flat_planes_backward(
+          TensorBase(), grad_weight, grad_bias, grad_output, input, weight, p) &&
       !fast::batch_march_backward(
           TensorBase(), grad_weight, grad_bias, grad_output, input, weight, p) &&
       !fast::batch_backward(TensorBase(), grad_weight, grad_bias, grad_output, input, weight, p) &&

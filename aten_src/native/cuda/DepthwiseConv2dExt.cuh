@@ -58,6 +58,10 @@ GradWeightEntry lanes_grad_weight;
 ForwardEntry lanes_planes_forward;
 GradInputEntry lanes_planes_grad_input;
 BackwardEntry lanes_planes_backward;
+// Planes of 7 x 7 and 14 x 14 of many images, in plane order.
+ForwardEntry flat_planes_forward;
+GradInputEntry flat_planes_grad_input;
+BackwardEntry flat_planes_backward;
 // At stride 2 from planes of 14 x 14 to 7 x 7 of many images, in plane order.
 ForwardEntry lanes_strided_forward;
 // Also of grad_input alone.

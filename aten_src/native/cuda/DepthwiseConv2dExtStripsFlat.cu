@@ -29,8 +29,6 @@ namespace {
 
 constexpr int kWarps = 4; // of a block: as many to each of a multiprocessor's four schedulers
 constexpr int kThreads = kWarps * kWarpSize;
-// Runs begin and end at multiples of these: a bulk copy moves no less.
-constexpr int kBulkBytes = 16;
 
 // A chunk has planes * strips strips side by side in the lanes of its warp.
 struct FlatStrips {
@@ -110,111 +108,6 @@ struct FlatLane {
     strip.lanes = s.lanes;
     find_neighbours(strip);
     strip.owns = lane == index;
-  }
-};
-
-// Runs of a warp on their way into kStages buffers and out of one: bulk copies where there are any, else
-// copies of 16 bytes a lane. All lanes call everything.
-template <int kStages>
-struct WarpRuns {
-  static constexpr int kBarrierBytes = kStages * static_cast<int>(sizeof(uint64_t));
-
-  const uint32_t barriers;
-
-  __device__ __forceinline__ explicit WarpRuns(void* shared) : barriers(shared_address(shared)) {
-#if __CUDA_ARCH__ >= 900
-    if (threadIdx.x == 0) {
-#pragma unroll
-      for (int i = 0; i < kStages; ++i) {
-        init_barrier(barrier(i), 1);
-      }
-      fence_barriers();
-    }
-    __syncwarp();
-#endif
-  }
-
-  __device__ __forceinline__ uint32_t barrier(int stage) const {
-    return barriers + stage * static_cast<int>(sizeof(uint64_t));
-  }
-
-  // Says how many bytes the runs into a stage have; before them.
-  __device__ __forceinline__ void expect(int stage, int bytes) const {
-#if __CUDA_ARCH__ >= 900
-    if (threadIdx.x == 0) {
-      arrive_and_expect(barrier(stage), bytes);
-    }
-#endif
-  }
-
-  __device__ __forceinline__ void load(int stage, void* to, const void* from, int bytes) const {
-#if __CUDA_ARCH__ >= 900
-    if (threadIdx.x == 0) {
-      load_run(to, barrier(stage), from, bytes);
-    }
-#else
-    for (int i = threadIdx.x * kBulkBytes; i < bytes; i += kWarpSize * kBulkBytes) {
-      copy_async<kBulkBytes>(static_cast<char*>(to) + i, static_cast<const char*>(from) + i, true);
-    }
-#endif
-  }
-
-  // After the runs into a stage, or none.
-  __device__ __forceinline__ void commit() const {
-#if __CUDA_ARCH__ < 900
-    commit_copies();
-#endif
-  }
-
-  // Until the runs into a stage are there; `parity` changes with each use of the stage.
-  __device__ __forceinline__ void wait(int stage, uint32_t parity) const {
-#if __CUDA_ARCH__ >= 900
-    wait_for(barrier(stage), parity);
-#else
-    wait_for_groups<kStages - 1>();
-    __syncwarp();
-#endif
-  }
-
-  // Sends what the lanes wrote; afterwards all of them have also read what they wanted of a stage.
-  __device__ __forceinline__ void store(void* to, const void* from, int bytes) const {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-    __syncwarp();
-    if (threadIdx.x == 0) {
-      asm volatile(
-          "cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\n"
-          "cp.async.bulk.commit_group;\n" ::"l"(to),
-          "r"(shared_address(from)),
-          "r"(bytes)
-          : "memory");
-    }
-#else
-    __syncwarp();
-    for (int i = threadIdx.x * kBulkBytes; i < bytes; i += kWarpSize * kBulkBytes) {
-      *reinterpret_cast<uint4*>(static_cast<char*>(to) + i) =
-          *reinterpret_cast<const uint4*>(static_cast<const char*>(from) + i);
-    }
-#endif
-  }
-
-  // Until the buffer of what was sent may be written again.
-  __device__ __forceinline__ void wait_sent() const {
-#if __CUDA_ARCH__ >= 900
-    if (threadIdx.x == 0) {
-      asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
-    }
-#endif
-    __syncwarp();
-  }
-
-  // Until all that was sent is in device memory; before the block ends.
-  __device__ __forceinline__ void finish() const {
-#if __CUDA_ARCH__ >= 900
-    if (threadIdx.x == 0) {
-      asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
-    }
-#endif
   }
 };
 

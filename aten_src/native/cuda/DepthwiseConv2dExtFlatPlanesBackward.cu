@@ -1,0 +1,62 @@
+// All gradients of depthwise_conv2d_ext on planes of 7 x 7 and 14 x 14 in one pass over the tensors, or
+// those of weight and bias, by flat runs of planes (DepthwiseConv2dExtFlatPlanes.cuh).
+#define TORCH_ASSERT_ONLY_METHOD_OPERATORS
+#include <ATen/core/Tensor.h>
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAStream.h>
+#include <ATen/native/cuda/DepthwiseConv2dExtFlatPlanes.cuh>
+
+namespace at::native::depthwise_conv2d_ext_cuda {
+
+namespace {
+
+template <typename Traits>
+bool launch(const BackwardPass& pass, const Params& p) {
+  using scalar_t = typename Traits::scalar_t;
+  FlatPlan plan;
+  if (!plan_flat_planes<Traits>(plan, p, true)) {
+    return false;
+  }
+  const TensorBase partial = empty_partial(pass.input, plan.parts, p);
+  flat_planes_kernel<Traits>
+      <<<plan.blocks,
+         dim3(kWarpSize, Traits::kWarps),
+         Traits::kShared,
+         c10::cuda::getCurrentCUDAStream()>>>(
+          mutable_pointer_or_null<scalar_t>(pass.grad_input),
+          partial.mutable_data_ptr<float>(),
+          pass.grad_output.const_data_ptr<scalar_t>(),
+          pass.input.const_data_ptr<scalar_t>(),
+          pass.weight.const_data_ptr<scalar_t>(),
+          nullptr,
+          plan.planes);
+  C10_CUDA_KERNEL_LAUNCH_CHECK();
+  add_partials(pass.grad_weight, pass.grad_bias, partial, plan.parts, p);
+  return true;
+}
+
+} // namespace
+
+bool flat_planes_backward(
+    const TensorBase& grad_input,
+    const TensorBase& grad_weight,
+    const TensorBase& grad_bias,
+    const TensorBase& grad_output,
+    const TensorBase& input,
+    const TensorBase& weight,
+    const Params& p) {
+  const TensorBase& result = grad_input.defined() ? grad_input : input;
+  if (!flat_planes_take(p, {&grad_output, &input, &result})) {
+    return false;
+  }
+  const BackwardPass pass{grad_input, grad_weight, grad_bias, grad_output, input, weight};
+  const auto with_traits = [&](auto traits) {
+    return launch<decltype(traits)>(pass, p);
+  };
+  if (grad_input.defined()) {
+    return with_flat_planes<true, true>(p, input.scalar_type(), with_traits);
+  }
+  return with_flat_planes<false, true>(p, input.scalar_type(), with_traits);
+}
+
+} // namespace at::native::depthwise_conv2d_ext_cuda
