@@ -247,6 +247,28 @@ FLAT_PLANES = [
     Case(17, 35, 1, (14, 14), (7, 7), padding=(3, 3)),
 ]
 
+# Channels-last order at stride 1, channels that are no whole vectors or have several outputs each.
+PIXEL_ROWS = [
+    Case(9, 33, 1, (65, 67), (3, 3), padding=(1, 1)),  # stretches, the last bytes by themselves
+    Case(3, 5, 1, (33, 31), (3, 3), padding=(1, 1)),  # several tiles a warp, several rows a stage
+    Case(2, 365, 1, (40, 41), (3, 3), padding=(1, 1)),  # groups of channels
+    Case(7, 65, 1, (50, 51), (3, 3), padding=(2, 2), dilation=(2, 2)),  # phases, one a row shorter
+    Case(2, 100, 1, (80, 81), (3, 3), padding=(3, 3), dilation=(3, 3)),  # and groups
+    Case(4, 17, 1, (60, 270), (3, 3), padding=(0, 1)),  # grad_output is the smaller
+    Case(2, 9, 1, (11, 100), (3, 3), padding=(2, 2)),  # grad_output is the larger
+    Case(3, 41, 1, (90, 100), (5, 5), padding=(2, 2)),
+    Case(3, 41, 1, (90, 100), (7, 7), padding=(3, 3)),
+    Case(1, 129, 1, (9, 16), (7, 7), padding=(9, 9), dilation=(3, 3)),
+    Case(1, 513, 1, (8, 14), (5, 5), padding=(2, 2)),
+    Case(5, 41, 1, (1, 90), (1, 3)),
+    Case(3, 24, 2, (30, 31), (3, 3), padding=(1, 1)),  # two outputs, whose gradients are added up
+    Case(1, 400, 2, (6, 10), (3, 3), padding=(1, 1)),
+    Case(2, 33, 3, (20, 21), (3, 3), padding=(1, 1)),
+    Case(2, 18, 2, (20, 21), (7, 7), padding=(3, 3)),
+]
+
+CHANNELS_LAST = BOXES + PIXEL_ROWS
+
 
 CUDA = ["cuda"] if torch.cuda.is_available() else []
 
@@ -263,7 +285,7 @@ SPOILT = [
         (*pair, torch.float32)
         for pair in on_devices(
             [],
-            LANES + LANE_PLANES + FLAT_PLANES + STRIPS + STRIDED_STRIPS + BOXES + FEW,
+            LANES + LANE_PLANES + FLAT_PLANES + STRIPS + STRIDED_STRIPS + CHANNELS_LAST + FEW,
         )
     ),
     *(
@@ -277,7 +299,7 @@ SPOILT = [
             + STRIPS
             + STRIDED_STRIPS
             + SWEEPS
-            + BOXES
+            + CHANNELS_LAST
             + FEW,
         )
     ),
@@ -310,7 +332,7 @@ def assert_matches_float64(
         assert_within(mine, reference, magnitude, count)
     for mine, again in zip(first, results(case, inputs, grad), strict=True):
         assert torch.equal(mine, again)
-    if case in BOXES:  # whose weight's gradient alone is another kernel's
+    if case in CHANNELS_LAST:  # whose weight's gradient alone is another kernel's
         only_weight = (False, True, True)
         alone = backward(grad, *inputs[:2], *case.window, only_weight)[1:]
         for mine, reference, magnitude in zip(alone, references[2:], magnitudes[2:], strict=True):
@@ -330,7 +352,7 @@ def assert_matches_float64(
         + STRIPS
         + STRIDED_STRIPS
         + SWEEPS
-        + BOXES,
+        + CHANNELS_LAST,
     ),
     ids=str,
 )
@@ -401,12 +423,12 @@ def test_what_is_not_finite_stays_where_it_belongs(
     The reference pads with zeros that it multiplies, so that of a spoilt gradient it says nothing
     about the weight's.
     """
-    memory_format = torch.channels_last if case in BOXES else torch.contiguous_format
+    memory_format = torch.channels_last if case in CHANNELS_LAST else torch.contiguous_format
     for index, checked in ((0, (0, 1, 2, 3)), (1, (1, 3))):
         inputs = make_inputs(case, device=device, dtype=dtype, memory_format=memory_format)
         grad = torch.randn_like(op(*inputs, *case.window))
         spoilt = (inputs.input, grad)[index]
-        places = spoilt.movedim(1, -1) if case in BOXES else spoilt
+        places = spoilt.movedim(1, -1) if case in CHANNELS_LAST else spoilt
         places.view(-1)[spoilt.numel() // 2] = value
         exact = inputs.cast(device="cpu", dtype=torch.float64)
         expected = [conv2d(case, exact), *gradients(case, exact, grad)]

@@ -1,8 +1,8 @@
 // CUDA entries of depthwise_conv2d_ext and its generic kernels, which take what the specialised ones
 // (DepthwiseConv2dExtForward.cu, ...GradInput.cu, ...GradWeight.cu, ...Large.cu, ...Lanes*.cu,
-// ...Bands.cu, ...Sweep*.cu, ...Patches.cu, ...Batch*.cu, ...Strips*.cu, ...Boxes*.cu, ...FewBackward.cu,
-// ...FlatPlanes*.cu) do
-// not: double, other strides and windows, sizes beyond 32 bits. The generic kernels:
+// ...Bands.cu, ...Sweep*.cu, ...Patches.cu, ...Batch*.cu, ...Strips*.cu, ...Boxes*.cu, ...PixelRows*.cu,
+// ...FewBackward.cu, ...FlatPlanes*.cu) do not: double, other strides and windows, sizes beyond 32 bits. The
+// generic kernels:
 //
 // Forward and grad_input: one thread an element of the result, which gathers its taps. Weight and
 // bias gradients: one block a (chunk of pixels, channels, tap), reduced in shared memory; a second
@@ -461,6 +461,7 @@ void forward_cuda(
       fast::patches_forward(output, input, weight, bias, p) ||
       fast::boxes_forward(output, input, weight, bias, p) ||
       fast::boxes_strided_forward(output, input, weight, bias, p) ||
+      fast::pixel_rows_forward(output, input, weight, bias, p) ||
       fast::march_forward(output, input, weight, bias, p) ||
       fast::lanes_forward(output, input, weight, bias, p) ||
       fast::large_forward(output, input, weight, bias, p)) {
@@ -495,6 +496,8 @@ void backward_cuda(
   }
   if (grad_input.defined() && asks_weight &&
       (fast::boxes_backward(grad_input, grad_weight, grad_bias, grad_output, input, weight, p) ||
+       fast::pixel_rows_backward(
+           grad_input, grad_weight, grad_bias, grad_output, input, weight, p) ||
        fast::strips_backward(grad_input, grad_weight, grad_bias, grad_output, input, weight, p) ||
        fast::flat_planes_backward(
            grad_input, grad_weight, grad_bias, grad_output, input, weight, p) ||
@@ -512,6 +515,7 @@ void backward_cuda(
       !fast::flat_planes_grad_input(grad_input, grad_output, weight, p) &&
       !fast::batch_march_grad_input(grad_input, grad_output, weight, p) &&
       !fast::batch_grad_input(grad_input, grad_output, weight, p) &&
+      !fast::pixel_rows_grad_input(grad_input, grad_output, weight, p) &&
       !fast::bands_grad_input(grad_input, grad_output, weight, p) &&
       !fast::lanes_planes_grad_input(grad_input, grad_output, weight, p) &&
       !fast::patches_grad_input(grad_input, grad_output, weight, p) &&
@@ -522,6 +526,8 @@ void backward_cuda(
   const bool wants_weight =
       asks_weight &&
       !fast::boxes_backward(TensorBase(), grad_weight, grad_bias, grad_output, input, weight, p) &&
+      !fast::pixel_rows_backward(
+          TensorBase(), grad_weight, grad_bias, grad_output, input, weight, p) &&
       !fast::strips_backward(TensorBase(), grad_weight, grad_bias, grad_output, input, weight, p) &&
       !fast::flat_planes_backward(
           TensorBase(), grad_weight, grad_bias, grad_output, input, weight, p) &&

@@ -107,6 +107,11 @@ ForwardEntry boxes_strided_forward;
 // Also of grad_input alone.
 BackwardEntry boxes_strided_backward;
 
+// In channels-last order at stride 1, of channels that are no whole vectors or have several outputs each.
+ForwardEntry pixel_rows_forward;
+GradInputEntry pixel_rows_grad_input;
+BackwardEntry pixel_rows_backward;
+
 // For 16-bit types, on the tensor cores.
 ForwardEntry bands_forward;
 GradInputEntry bands_grad_input;

@@ -433,7 +433,9 @@ struct BoxRing {
   uint32_t filled_parity = 1;
 
   // __syncthreads() before anything else. `shared` begins at a multiple of kBoxBytes.
-  __device__ __forceinline__ BoxRing(void* shared, int count, int stage_size)
+  // `readers`: warps that do.
+  __device__ __forceinline__
+  BoxRing(void* shared, int count, int stage_size, int readers = blockDim.x / kWarpSize)
       : barriers(shared_address(shared)),
         boxes(static_cast<char*>(shared) + kRingHead),
         bytes(stage_size),
@@ -441,7 +443,7 @@ struct BoxRing {
     if (threadIdx.x == 0) {
       for (int i = 0; i < stages; ++i) {
         init_barrier(full(i), 1);
-        init_barrier(empty(i), blockDim.x / kWarpSize);
+        init_barrier(empty(i), readers);
       }
       init_barrier(taps(), 1);
       fence_barriers();

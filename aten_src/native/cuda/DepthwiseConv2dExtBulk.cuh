@@ -23,12 +23,19 @@ __device__ __forceinline__ void init_barrier(uint32_t barrier, int arrivals) {
 #endif
 }
 
+// After what the thread itself has written to shared memory, before copies that write there.
+__device__ __forceinline__ void fence_shared() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
+}
+
 // After the thread's init_barrier(), so that copies meet what they did.
 __device__ __forceinline__ void fence_barriers() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 #endif
+  fence_shared();
 }
 
 __device__ __forceinline__ void arrive(uint32_t barrier) {
