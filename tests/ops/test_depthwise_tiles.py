@@ -77,6 +77,10 @@ SIZES = [
     Case(2, 33, 1, (15, 24), (7, 7), stride=(2, 2)),  # grad_input by taps of 3 x 3
     Case(1, 33, 1, (6, 9), (3, 3), padding=(7, 8)),
     Case(9, 64, 1, (90, 90), (3, 3), padding=(1, 1)),  # of pixels past the caches
+    # Of two rows of pixels: no more of them, one more; neither the first nor the last line inside
+    Case(2, 40, 1, (2, 20), (3, 3), padding=(1, 1)),
+    Case(2, 40, 1, (3, 18), (3, 3), padding=(1, 0)),
+    Case(2, 50, 1, (4, 17), (3, 3), padding=(0, 2)),
     # Too many zeros above and below for tiles
     Case(2, 3, 1, (4, 20), (3, 3), padding=(200000, 1), dilation=(200000, 1)),
 ]

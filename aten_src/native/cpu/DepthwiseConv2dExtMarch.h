@@ -9,26 +9,21 @@ namespace at::native {
 namespace {
 
 // Windows of 3 x 3 are marched through instead of taken by tiles. fp32, one thread, AVX-512, tiles of 4 and
-// marches: NCHW 144@56 258 and 199 us, 128@80 475 and 380, 384@14 54 and 49; channels last 144@56 191 and
-// 166, 384@14 29 and 23, bf16 34 and 28. Marches need more registers than AVX2 has. k5 in channels last,
-// where each lane has its own 25 weights, 124 and 139; in NCHW, tiles of 7, 119 and 136.
-#if defined(CPU_CAPABILITY_AVX512)
+// marches: NCHW 144@56 258 and 199 us, 128@80 475 and 380, 384@14 54 and 49. Of planes, marches need more
+// registers than AVX2 has. k5 in NCHW, tiles of 7, 119 and 136. Pixels: DepthwiseConv2dExtPixelMarch.h.
+template <Weights kWeights>
 constexpr bool is_marched(int taps) {
+#if defined(CPU_CAPABILITY_AVX512)
   return taps == 3;
-}
 #else
-constexpr bool is_marched(int /*taps*/) {
-  return false;
-}
+  return kWeights == Weights::kOfLane && !kVectorsAreArrays && taps == 3;
 #endif
+}
 // Results of a march: rows of a strip of planes, pixels.
 constexpr int64_t kMarchResults = 16;
-// Of those that ask for memory along the way, with each result: rows of pixels of most images, as a march
-// begins with some 50 cycles for nothing. Asked for at once, lines occupy the core's buffers, the more
-// the longer a march is (fp32, one thread, of 16 and of 128 results 128@80 283 us and 314, 728@65 dilated
-// 1,366 and 1,718). They pay for 16-bit values (of 16 results at once, and these: fp16 32@112 99 us and 89,
-// N=16 1,450 and 1,257, 728@65 880 and 779), and for results stored past the caches (fp32 32@112 N=16 2,057
-// and 1,992), not for others (384@14 N=16 435 and 494).
+// Of 16-bit values and of results stored past the caches: rows of pixels of most images, as a march begins
+// with some 50 cycles for nothing. Not of others, of which more lines are in use at once than caches like
+// (fp32, one thread, of 16 and of 128 results 728@65 dilated 1,235 us and 1,549, 128@80 254 and 264).
 constexpr int64_t kLongMarchResults = 128;
 
 // Windows of kSide x kSide without tiles: line by line, each, once loaded for each of the other taps,
@@ -36,7 +31,7 @@ constexpr int64_t kLongMarchResults = 128;
 // constants from the start: those of loops are too late for GCC 12, which then keeps a part of what is to
 // be registers in memory. Of 3 x 3 a sum stays where it is, and which result is whose is known of three
 // lines that follow each other.
-template <typename scalar_t, Weights kWeights, int kKind, int kSide, bool kAsks = false>
+template <typename scalar_t, Weights kWeights, int kKind, int kSide>
 class March {
   using acc_t = opmath_type<scalar_t>;
   using Vec = Vectorized<acc_t>;
@@ -229,9 +224,6 @@ class March {
     if (j_ == end_) {
       finish_rest<kPhase>(Numbers<kPhases>());
       return false;
-    }
-    if constexpr (kAsks) {
-      at_.ahead.ask_for_part();
     }
     add<kPhase>(Side());
     finish<kPhase>();

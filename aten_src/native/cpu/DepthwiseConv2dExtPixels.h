@@ -147,6 +147,55 @@ class PixelRows {
       int64_t first_weight,
       Range ahead = {0, 0}) {
     find_kernel_rows(row);
+    run_tiles(
+        image, result, channels, first_weight, ahead, [](const Phase& phase, const auto& tiles) {
+          phase.function(tiles);
+        });
+  }
+
+  // The same for this row and the next, where are_taken_by_pairs.
+  void run_pair(const scalar_t* image, scalar_t* result, int64_t row, Range channels, Range ahead) {
+    const int64_t next = width_.results * pitch_;
+    const TapGroup& group = kernel_rows_.of_phase(0)[0];
+    const auto source_row = [&](int64_t i) {
+      return group.source + (row + i) * height_.source_step();
+    };
+    const auto is_inside = [&](int64_t i) {
+      return source_row(i) >= 0 && source_row(i) < height_.sources;
+    };
+    if (!is_inside(1) || !is_inside(2)) {
+      run(image, result, row, channels, 0, ahead);
+      run(image, result + next, row + 1, channels, 0);
+      return;
+    }
+    cross_.clear();
+    for (const auto i : c10::irange(4)) {
+      const int64_t tap = group.first + i * group.step;
+      cross_.push_back({source_row(i) * width_.sources * pitch_, tap * row_weights_});
+    }
+    run_tiles(image, result, channels, 0, ahead, [&](const Phase& /*phase*/, auto& tiles) {
+      tiles.second_row = next;
+      tiles_of_row_pair(tiles, is_inside(0), is_inside(3));
+    });
+  }
+
+ private:
+  // Results of which the same taps have neighbouring sources.
+  struct Phase {
+    int64_t results;
+    int64_t first_group;
+    int64_t group_count;
+    TilesFunction<scalar_t> function;
+  };
+
+  template <typename F>
+  void run_tiles(
+      const scalar_t* image,
+      scalar_t* result,
+      Range channels,
+      int64_t first_weight,
+      Range ahead,
+      const F& run_phase) {
     Tiles<scalar_t> tiles{};
     tiles.source = image;
     tiles.target_step = width_.result_step() * pitch_;
@@ -166,18 +215,9 @@ class PixelRows {
       tiles.groups = groups_.data() + phases_[phase].first_group;
       tiles.group_count = phases_[phase].group_count;
       tiles.ahead = std::exchange(ahead, Range{0, 0});
-      phases_[phase].function(tiles);
+      run_phase(phases_[phase], tiles);
     }
   }
-
- private:
-  // Results of which the same taps have neighbouring sources.
-  struct Phase {
-    int64_t results;
-    int64_t first_group;
-    int64_t group_count;
-    TilesFunction<scalar_t> function;
-  };
 
   void add_phase(int64_t phase, ArrayRef<TapGroup> taps, int64_t channels) {
     const auto first = static_cast<int64_t>(groups_.size());
@@ -268,7 +308,17 @@ inline int64_t rows_met_before(int64_t row, const Params& p, Direction direction
       : floor_div(row - 1 + p.padding_height, p.stride_height) + 1;
 }
 
-// A task is one row of results.
+// Whether two rows of results are taken at once.
+template <typename acc_t>
+bool are_taken_by_pairs(const Params& p, const Dimension& height, const Dimension& width) {
+  const auto is_of_three = [](const Dimension& d) {
+    return d.kernel == 3 && d.groups() == 1 && d.result_step() == 1;
+  };
+  return is_marched<Weights::kOfLane>(3) && p.channels >= Vectorized<acc_t>::size() &&
+      is_of_three(height) && is_of_three(width);
+}
+
+// A task is one row of results, or two.
 template <typename scalar_t>
 void pixel_pass(
     const TensorBase& result,
@@ -296,28 +346,36 @@ void pixel_pass(
         std::clamp<int64_t>(image * height.sources + met, 0, p.batch * height.sources);
     return reinterpret_cast<int64_t>(of.sources + index * width.sources * p.channels);
   };
-  const auto grain = grain_of(p.output_width * p.channels * p.kernel_size());
-  at::parallel_for(0, p.batch * height.results, grain, [&](int64_t begin, int64_t end) {
+  const int64_t rows_at_once = are_taken_by_pairs<acc_t>(p, height, width) ? 2 : 1;
+  const int64_t tasks = ceil_div(height.results, rows_at_once); // of an image
+  const auto grain = grain_of(rows_at_once * p.output_width * p.channels * p.kernel_size());
+  at::parallel_for(0, p.batch * tasks, grain, [&](int64_t begin, int64_t end) {
     PixelRows<scalar_t> rows(p, direction, of.weights, p.channels);
     if (stream) {
       rows.stream();
     }
     for (const auto task : c10::irange(begin, end)) {
-      const int64_t image = task / height.results;
-      const int64_t row = task % height.results;
+      const int64_t image = task / tasks;
+      const int64_t row = task % tasks * rows_at_once;
       Range ahead{0, 0};
       if (distant) {
-        ahead = {source_row(image, row + 1), source_row(image, row + 2)};
+        const int64_t next = row + rows_at_once;
+        ahead = {source_row(image, next), source_row(image, next + rows_at_once)};
       }
+      const scalar_t* const sources =
+          of.sources + image * height.sources * width.sources * p.channels;
+      scalar_t* const results =
+          of.results + (image * height.results + row) * width.results * p.channels;
       for (int64_t channel = 0; channel < p.channels; channel += part) {
-        rows.run(
-            of.sources + image * height.sources * width.sources * p.channels,
-            of.results + task * width.results * p.channels,
-            row,
-            {channel, std::min(p.channels, channel + part)},
-            0,
-            {ahead.begin + ahead.size() * channel / p.channels,
-             ahead.begin + ahead.size() * std::min(p.channels, channel + part) / p.channels});
+        const Range channels{channel, std::min(p.channels, channel + part)};
+        const Range ahead_of_part{
+            ahead.begin + ahead.size() * channels.begin / p.channels,
+            ahead.begin + ahead.size() * channels.end / p.channels};
+        if (row + 1 < height.results && rows_at_once == 2) {
+          rows.run_pair(sources, results, row, channels, ahead_of_part);
+        } else {
+          rows.run(sources, results, row, channels, 0, ahead_of_part);
+        }
       }
     }
     if (stream) {

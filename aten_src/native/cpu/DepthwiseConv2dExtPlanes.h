@@ -147,7 +147,7 @@ class PlanePass {
   // No more than there are, and whose stage is as large as a band's rows at most.
   int64_t strip_rows() const {
     const int64_t row_bytes = stage_pitch() * static_cast<int64_t>(sizeof(acc_t));
-    const bool three = is_marched(params_.kernel_height);
+    const bool three = is_marched<Weights::kOfPlane>(params_.kernel_height);
     const int64_t most = three ? kMarchResults : kTiledStripRows;
     const bool many = (columns_.result_step == 1 || !three) && most * row_bytes <= kBandBytes;
     return std::min<int64_t>(many ? most : kPlaneTileRows, height_.results_of(0));

@@ -116,10 +116,10 @@ struct Tiles {
   Range ahead;
   bool stream; // results past the caches; whole cache lines of them, but for parts of a vector
   // Where a vector is a row of a plane, or of one in each half: the lanes that each tap of the other
-  // dimension meets inside the image, those that are stored of the first and of the second plane, and how
-  // far from the former's the latter's lane 0 would be.
+  // dimension meets inside the image, and those that are stored of the first and of the second plane.
   const LaneBits* cross_lanes;
   LaneBits row[2];
+  // Of two rows at once: how far from the first one's lane 0 the second one's would be.
   int64_t second_row;
 };
 

@@ -14,6 +14,7 @@
 #pragma once
 
 #include <ATen/native/cpu/DepthwiseConv2dExtMarch.h>
+#include <ATen/native/cpu/DepthwiseConv2dExtPixelMarch.h>
 #include <utility>
 
 namespace at::native {
@@ -240,20 +241,39 @@ struct TileKind {
   }
 };
 
-template <typename scalar_t, Weights kWeights, int kSide, bool kAsks>
+template <typename scalar_t, Weights kWeights, int kSide>
 struct MarchOfSide : TileKind<kWeights> {
-  static constexpr bool kAsksInParts = kAsks;
-  static constexpr int64_t kResults = kAsks ? kLongMarchResults : kMarchResults;
-  static int64_t ahead_parts(const Tiles<scalar_t>& t) {
-    return kAsks ? std::min(kResults, t.results) : 1;
-  }
+  static constexpr int64_t kResults = kMarchResults;
   template <int kVectors>
   static C10_ALWAYS_INLINE void run(const Tiles<scalar_t>& t, TilePlace at) {
-    March<scalar_t, kWeights, kVectors, kSide, kAsks>(
+    March<scalar_t, kWeights, kVectors, kSide>(
         t, at, {at.first, std::min(at.first + kResults, t.results)})
         .run();
   }
 };
+
+template <typename scalar_t, int64_t kLength, int kRows, int kFirstRow, int kLastRow>
+struct MarchOfPixels : TileKind<Weights::kOfLane> {
+  static constexpr bool kAsksInParts = true;
+  static constexpr int64_t kResults = kLength;
+  static int64_t ahead_parts(const Tiles<scalar_t>& t) {
+    return std::min(kResults, t.results);
+  }
+  template <int kVectors>
+  static C10_ALWAYS_INLINE void run(const Tiles<scalar_t>& t, TilePlace at) {
+    PixelMarch<scalar_t, kVectors, kRows, kFirstRow, kLastRow>::run(
+        t, at, {at.first, std::min(at.first + kResults, t.results)});
+  }
+};
+
+template <typename scalar_t, int kRows, int kFirstRow, int kLastRow>
+void march_of_pixels(const Tiles<scalar_t>& t) {
+  if (sizeof(scalar_t) == 2 || t.stream) {
+    for_each_tile<MarchOfPixels<scalar_t, kLongMarchResults, kRows, kFirstRow, kLastRow>>(t);
+  } else {
+    for_each_tile<MarchOfPixels<scalar_t, kMarchResults, kRows, kFirstRow, kLastRow>>(t);
+  }
+}
 
 // By halves, as above.
 template <int kTaps, typename Sums, typename scalar_t>
@@ -449,21 +469,19 @@ void tiles_of_known_taps(const Tiles<scalar_t>& t) {
     // Of windows that are marched through, rows of one tile, for which a march would do little but begin
     // (960@7 k3 18.5 us, 16.0 so), and those that not all of the other taps meet, but for results stored past
     // the caches (grad_input of 144@56 k5s2 N=16, phases of 2 x 3 taps, 1,960 us, 2,166 so).
-    const bool pays = !is_marched(kFirst) || t.results == kRowTileResults ||
+    const bool pays = !is_marched<kWeights>(kFirst) || t.results == kRowTileResults ||
         (t.cross_count < kFirst && !t.stream);
     if (pays && are_tiles_of_row<kFirst>(t)) {
       for_each_tile<TileOfRow<scalar_t, kFirst>>(t);
       return;
     }
   }
-  if constexpr (kSecond == 0 && is_marched(kFirst)) {
+  if constexpr (kSecond == 0 && is_marched<kWeights>(kFirst)) {
     if (t.cross_count == kFirst) {
-      constexpr bool kMayAsk = kWeights == Weights::kOfLane;
-      constexpr bool kAsks = kMayAsk && sizeof(scalar_t) == 2;
-      if (kMayAsk && !kAsks && t.stream) {
-        for_each_tile<MarchOfSide<scalar_t, kWeights, kFirst, kMayAsk>>(t);
+      if constexpr (kWeights == Weights::kOfLane) {
+        march_of_pixels<scalar_t, 1, 0, 2>(t);
       } else {
-        for_each_tile<MarchOfSide<scalar_t, kWeights, kFirst, kAsks>>(t);
+        for_each_tile<MarchOfSide<scalar_t, kWeights, kFirst>>(t);
       }
       return;
     }
@@ -509,6 +527,19 @@ void tiles_of_few_lanes(const Tiles<scalar_t>& t) {
 
 template <typename scalar_t>
 using TilesFunction = void (*)(const Tiles<scalar_t>&);
+
+// Two rows of results that meet four rows of pixels by 3 x 3 taps. The first and the last of these may be
+// outside the image.
+template <typename scalar_t>
+void tiles_of_row_pair(const Tiles<scalar_t>& t, bool has_first, bool has_last) {
+  if constexpr (is_marched<Weights::kOfLane>(3)) {
+    if (has_first) {
+      has_last ? march_of_pixels<scalar_t, 2, 0, 3>(t) : march_of_pixels<scalar_t, 2, 0, 2>(t);
+    } else {
+      has_last ? march_of_pixels<scalar_t, 2, 1, 3>(t) : march_of_pixels<scalar_t, 2, 1, 2>(t);
+    }
+  }
+}
 
 // Sizes of the groups of kernels of 3, 5 and 7 taps: whole (stride 1), or the odd and the even ones
 // (stride 2), which meet the same results in the forward pass and different ones in grad_input.
