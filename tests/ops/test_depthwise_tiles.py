@@ -273,6 +273,21 @@ PIXEL_ROWS = [
 
 CHANNELS_LAST = BOXES + PIXEL_ROWS
 
+# Sequences, and rows of no whole vectors, through shared memory element by element; much for a CPU.
+COLUMNS = [
+    Case(11, 250, 1, (1, 202), (1, 3)),  # planes left over of a run, runs that begin anywhere
+    Case(3, 1001, 1, (203, 1), (3, 1), padding=(1, 0)),  # the same upright
+    Case(29, 400, 1, (1, 50), (1, 5), padding=(0, 4)),  # grad_output is the larger
+    Case(2, 9, 1, (1, 40001), (1, 7), padding=(0, 3)),  # bands of a plane
+    Case(7, 250, 1, (1, 333), (1, 3), padding=(0, 5), dilation=(1, 5)),
+    Case(3, 60, 1, (65, 65), (3, 3), padding=(2, 2), dilation=(2, 2)),  # phases of rows
+    Case(2, 9, 1, (67, 513), (3, 3), padding=(1, 1)),  # rows that go on from band to band
+    Case(3, 5, 1, (40, 1001), (3, 3), padding=(1, 1)),
+    Case(5, 9, 1, (113, 113), (3, 3), padding=(1, 1)),  # pairs of columns in bands
+    Case(3, 60, 1, (58, 58), (3, 3)),  # no padding
+    Case(4, 11, 1, (130, 97), (3, 3), padding=(2, 0)),
+]
+
 
 CUDA = ["cuda"] if torch.cuda.is_available() else []
 
@@ -289,7 +304,14 @@ SPOILT = [
         (*pair, torch.float32)
         for pair in on_devices(
             [],
-            LANES + LANE_PLANES + FLAT_PLANES + STRIPS + STRIDED_STRIPS + CHANNELS_LAST + FEW,
+            LANES
+            + LANE_PLANES
+            + FLAT_PLANES
+            + STRIPS
+            + STRIDED_STRIPS
+            + CHANNELS_LAST
+            + FEW
+            + COLUMNS,
         )
     ),
     *(
@@ -304,7 +326,8 @@ SPOILT = [
             + STRIDED_STRIPS
             + SWEEPS
             + CHANNELS_LAST
-            + FEW,
+            + FEW
+            + COLUMNS,
         )
     ),
 ]
@@ -356,7 +379,8 @@ def assert_matches_float64(
         + STRIPS
         + STRIDED_STRIPS
         + SWEEPS
-        + CHANNELS_LAST,
+        + CHANNELS_LAST
+        + COLUMNS,
     ),
     ids=str,
 )

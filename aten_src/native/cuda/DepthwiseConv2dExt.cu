@@ -449,7 +449,8 @@ void forward_cuda(
     const TensorBase& weight,
     const TensorBase& bias,
     const Params& p) {
-  if (fast::strips_flat_forward(output, input, weight, bias, p) ||
+  if (fast::columns_forward(output, input, weight, bias, p) ||
+      fast::strips_flat_forward(output, input, weight, bias, p) ||
       fast::strips_forward(output, input, weight, bias, p) ||
       fast::flat_planes_forward(output, input, weight, bias, p) ||
       fast::batch_march_forward(output, input, weight, bias, p) ||
@@ -492,6 +493,9 @@ void backward_cuda(
   const bool asks_weight = grad_weight.defined() || grad_bias.defined();
   if (asks_weight &&
       fast::few_backward(grad_input, grad_weight, grad_bias, grad_output, input, weight, p)) {
+    return;
+  }
+  if (fast::columns_backward(grad_input, grad_weight, grad_bias, grad_output, input, weight, p)) {
     return;
   }
   if (grad_input.defined() && asks_weight &&

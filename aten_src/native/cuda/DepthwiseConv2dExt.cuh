@@ -92,6 +92,11 @@ BackwardEntry strips_backward;
 ForwardEntry strips_flat_forward;
 GradInputEntry strips_flat_grad_input;
 
+// In plane order at stride 1, of rows that fall into no whole vectors, and of sequences.
+ForwardEntry columns_forward;
+// Also of grad_input alone.
+BackwardEntry columns_backward;
+
 // Bytes of results up to which a window of at most kFewTaps taps is for the kernel of small problems in
 // channels-last order (...Forward.cu). 144@56 k3 fp16 of one image 8.4 us by marches, 7.6 by boxes, 6.3
 // there, of two 8.9, 8.0, 7.3, of four 10.9, 9.3, 9.6; fp32 8.4, 8.0, 6.9; 9.6, 9.3, 8.9, but 4096@7 of four

@@ -65,6 +65,40 @@ __device__ __forceinline__ void load_run(void* to, uint32_t barrier, const void*
 #endif
 }
 
+// After a thread's stores to shared memory, or its reads of what copies will write: for bulk copies that begin
+// after the barrier that follows.
+__device__ __forceinline__ void fence_for_copies() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
+}
+
+// A run out of shared memory, of a multiple of 16 bytes to a multiple of them, by one thread.
+__device__ __forceinline__ void store_run(void* to, const void* from, int bytes) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\n"
+      "cp.async.bulk.commit_group;\n" ::"l"(to),
+      "r"(shared_address(from)),
+      "r"(bytes)
+      : "memory");
+#endif
+}
+
+// Until the buffers of what the thread sent may be written again.
+__device__ __forceinline__ void wait_until_sent() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+#endif
+}
+
+// Until all that the thread sent is in device memory; before the block ends.
+__device__ __forceinline__ void wait_until_stored() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+#endif
+}
+
 // Until the round of this parity has ended: the first has parity 0, and a barrier that is new stands as
 // if one of parity 1 had.
 __device__ __forceinline__ void wait_for(uint32_t barrier, uint32_t parity) {
@@ -150,15 +184,10 @@ struct WarpRuns {
   // Sends what the lanes wrote; afterwards all of them have also read what they wanted of a stage.
   __device__ __forceinline__ void store(void* to, const void* from, int bytes) const {
 #if __CUDA_ARCH__ >= 900
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    fence_for_copies();
     __syncwarp();
     if (threadIdx.x == 0) {
-      asm volatile(
-          "cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\n"
-          "cp.async.bulk.commit_group;\n" ::"l"(to),
-          "r"(shared_address(from)),
-          "r"(bytes)
-          : "memory");
+      store_run(to, from, bytes);
     }
 #else
     __syncwarp();
@@ -173,7 +202,7 @@ struct WarpRuns {
   __device__ __forceinline__ void wait_sent() const {
 #if __CUDA_ARCH__ >= 900
     if (threadIdx.x == 0) {
-      asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+      wait_until_sent();
     }
 #endif
     __syncwarp();
@@ -183,7 +212,7 @@ struct WarpRuns {
   __device__ __forceinline__ void finish() const {
 #if __CUDA_ARCH__ >= 900
     if (threadIdx.x == 0) {
-      asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+      wait_until_stored();
     }
 #endif
   }
