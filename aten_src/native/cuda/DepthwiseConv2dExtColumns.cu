@@ -1,25 +1,26 @@
 // Forward, grad_input and the weight's gradient of depthwise_conv2d_ext in plane order at stride 1 where rows
 // fall into no whole vectors: odd widths, and sequences, whose planes are single rows or columns.
 //
-// Such planes begin anywhere in memory, but a few of them side by side, or a band of rows of one, are a single
-// run of it, which bulk copies bring into shared memory and take out of it (DepthwiseConv2dExtColumns.cuh). There
-// a thread owns a column, of 16-bit types two or four a dilation apart, and walks down its rows element by
-// element, with the last rows of src in registers: threads side by side read side by side, whatever the width.
-// Of a sequence it owns positions as far apart as its plane has threads.
+// Such planes begin anywhere in memory, but a few of them side by side, or a band of rows of one, are a
+// single run of it, which bulk copies bring into shared memory and take out of it
+// (DepthwiseConv2dExtColumns.cuh). There a thread owns a column, of 16-bit types two or four a dilation
+// apart, and walks down its rows element by element, with the last rows of src in registers: threads side by
+// side read side by side, whatever the width. Of a sequence it owns positions as far apart as its plane has
+// threads.
 //
-// Where the weight's gradient is wanted, src is grad_output, and a run of the input comes with each: row h of it
-// meets all the rows of grad_output that it belongs to, which serve twice,
+// Where the weight's gradient is wanted, src is grad_output, and a run of the input comes with each: row h of
+// it meets all the rows of grad_output that it belongs to, which serve twice,
 //   sum[kh][kw] += input[h][s] * grad_output[h + padding - kh][s + padding - kw],
-// and with the taps they make the row of grad_input. In float the sums of a run go to totals, which bounds the
-// chains; the bias is compensated. A block adds its threads up in a fixed order and writes one partial.
+// and with the taps they make the row of grad_input. In float the sums of a run go to totals, which bounds
+// the chains; the bias is compensated. A block adds its threads up in a fixed order and writes one partial.
 //
 // What lies outside src is zeros that are multiplied, which is the same only for finite values: a thread with
 // other taps takes its results tap by tap, and a sum that ends as NaN is taken again so.
 //
-// Microseconds of an H200 before and by this, forward, dgrad, wgrad and all gradients (floors 150, 150, 150, 225;
-// 46, 46, 46, 70): 3072@1x202 k1x3 float 645, 667, 992, 1,648 and 158, 158, 171, 263; half 633, 661, 972, 1,630 and
-// 94, 95, 105, 159; 728@65 k3 dilated by 2 float 112, 115, 139, 251 and 76, 76, 82, 102; half 65, 70, 129, 191 and 40,
-// 40, 44, 65.
+// Microseconds of an H200 before and by this, forward, dgrad, wgrad and all gradients (floors 150, 150, 150,
+// 225; 46, 46, 46, 70): 3072@1x202 k1x3 float 645, 667, 992, 1,648 and 158, 158, 171, 263; half 633, 661,
+// 972, 1,630 and 94, 95, 105, 159; 728@65 k3 dilated by 2 float 112, 115, 139, 251 and 76, 76, 82, 102; half
+// 65, 70, 129, 191 and 40, 40, 44, 65.
 #define TORCH_ASSERT_ONLY_METHOD_OPERATORS
 #include <ATen/core/Tensor.h>
 #include <c10/cuda/CUDAException.h>
@@ -284,8 +285,8 @@ struct ColumnMarch {
   }
 };
 
-// The products of one row of a thread: to its results, and to the sums of the taps. row_of(kh) has the columns
-// of src that kernel row kh meets.
+// The products of one row of a thread: to its results, and to the sums of the taps. row_of(kh) has the
+// columns of src that kernel row kh meets.
 template <typename Traits, typename RowOf>
 __device__ __forceinline__ void add_products(
     float (&results)[Traits::kTile][1],
@@ -609,10 +610,10 @@ bool takes_whole(int64_t height, int64_t width) {
   return height * width * 2 <= kWholeBytes;
 }
 
-// Bytes of dst that a run may have. Larger ones begin less often and leave fewer blocks: forward of 3072@1x202 in
-// float by 6, 8, 12 KB 198, 158, 164 us, of 728@65 dilated by 2 by 8, 12, 17 KB 81, 82, 76, in half 41, 40, 44;
-// all gradients of 113 columns in half by 12 and 17 KB 82 and 71, of 513 in float by 17 and 25 KB 133 and 128,
-// of 1001 194 and 147.
+// Bytes of dst that a run may have. Larger ones begin less often and leave fewer blocks: forward of
+// 3072@1x202 in float by 6, 8, 12 KB 198, 158, 164 us, of 728@65 dilated by 2 by 8, 12, 17 KB 81, 82, 76, in
+// half 41, 40, 44; all gradients of 113 columns in half by 12 and 17 KB 82 and 71, of 513 in float by 17 and
+// 25 KB 133 and 128, of 1001 194 and 147.
 template <typename Traits>
 int64_t most_run_bytes(const UnitStridePass& s) {
   constexpr int64_t kKilo = 1024;
@@ -656,9 +657,9 @@ bool launch(const ColumnsPass& pass, const Params& params, ColumnsPlan s) {
   if (!has_shared(shared) || !compiled_for_boxes(kernel)) {
     return false;
   }
-  // Short shares, so that faster multiprocessors take more of them: forward of 3072@1x202 in float with 2, 4, 8,
-  // 32 runs 157, 157, 163, 176 us. But each of the weight's gradient writes a partial: in half with 4, 8, 16, 32
-  // 137, 119, 105, 109.
+  // Short shares, so that faster multiprocessors take more of them: forward of 3072@1x202 in float with 2, 4,
+  // 8, 32 runs 157, 157, 163, 176 us. But each of the weight's gradient writes a partial: in half with 4, 8,
+  // 16, 32 137, 119, 105, 109.
   constexpr int64_t kShare = !Traits::kWeight ? 4 : Traits::kSequence ? 16 : 8;
   constexpr int64_t kMostParts = 32768;
   const int64_t resident = resident_blocks(kernel, threads + kWarpSize, shared);
@@ -749,9 +750,9 @@ bool with_columns(const ColumnsPass& pass, const Params& params, ColumnsPlan s) 
     }
     return !doubled && fits(4) && with(kOne, kFour);
   } else {
-    // Four columns take a fifth fewer instructions each than two, and have twice the bank conflicts: forward of
-    // 728@65 dilated by 2 52 us by two, 40 by four, of 129 columns 45 and 32. But 113 columns, in bands
-    // of which few lanes are at work, 51 and 61, all their gradients 71 and 98.
+    // Four columns take a fifth fewer instructions each than two, and have twice the bank conflicts: forward
+    // of 728@65 dilated by 2 52 us by two, 40 by four, of 129 columns 45 and 32. But 113 columns, in bands of
+    // which few lanes are at work, 51 and 61, all their gradients 71 and 98.
     constexpr int64_t kLeast = 120;
     if (takes_whole(s.dst_height, s.dst_width) || s.dst_width >= kLeast) {
       return fits(4) && (doubled ? with(kTwo, kFour) : with(kOne, kFour));
@@ -775,9 +776,10 @@ bool columns_pay(const Params& p, int64_t element_bytes, bool weight) {
     const bool stands = p.kernel_width == 1 && p.input_width == 1 && p.output_width == 1;
     return (lies || stands) && std::max(p.input_height, p.input_width) >= kLeastLength;
   }
-  // Microseconds before and by this, forward without dilation: float 65 columns 69 and 74, 57 68 and 77, 225 39 and
-  // 40, 513 92 and 87, 1001 104 and 93; half 33 columns 15 and 17, 57 57 and 57, 65 52 and 38, 113 56 and
-  // 61, 129 37 and 32, 225 30 and 25. The weight's gradient is faster everywhere, but for 33 columns in half.
+  // Microseconds before and by this, forward without dilation: float 65 columns 69 and 74, 57 68 and 77, 225
+  // 39 and 40, 513 92 and 87, 1001 104 and 93; half 33 columns 15 and 17, 57 57 and 57, 65 52 and 38, 113 56
+  // and 61, 129 37 and 32, 225 30 and 25. The weight's gradient is faster everywhere, but for 33 columns in
+  // half.
   constexpr int64_t kVector = 4;
   constexpr int64_t kLeastColumns = 48;
   constexpr int64_t kLeastForward = 60;
@@ -786,7 +788,10 @@ bool columns_pay(const Params& p, int64_t element_bytes, bool weight) {
   if (width < kLeastColumns || (p.input_width % kVector == 0 && p.output_width % kVector == 0)) {
     return false;
   }
-  if (weight || p.dilation_height > 1) {
+  if (p.dilation_height > 1) {
+    return width < kManyColumns; // of more there are no measurements
+  }
+  if (weight) {
     return true;
   }
   return element_bytes == 4 ? width > kColumnThreads

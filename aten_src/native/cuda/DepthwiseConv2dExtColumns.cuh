@@ -1,7 +1,7 @@
 // How runs of memory come to the blocks of DepthwiseConv2dExtColumns.cu, and go.
 //
-// A run is what lies in one piece: a few planes side by side or a band of rows of one. A block stays with
-// its channels and takes a share of their runs, in order. One warp of it does nothing but ask for runs, by bulk
+// A run is what lies in one piece: a few planes side by side or a band of rows of one. A block stays with its
+// channels and takes a share of their runs, in order. One warp of it does nothing but ask for runs, by bulk
 // copies into a ring in shared memory, and send their results: it computes nothing, so that what is under way
 // does not wait for who computes. Runs begin at any element: copies begin with the 16 bytes that have the
 // first, and results leave by a copy but for the few elements at both ends that share their 16 with others.
@@ -15,8 +15,8 @@ constexpr int kColumnThreads = 288; // of a block that compute, at most
 // Stages of the ring. Three leave too few blocks: forward of 728@65 k3 dilated by 2 in half 40 us and 41, of
 // 57 columns 57 and 63, of 113 in float 76 and 86.
 constexpr int kRunStages = 2;
-// Bytes of shared memory before and after the buffers: what a window reads beside a run lies there too. Before
-// them are the barriers and zeros, which rows outside the image are read from.
+// Bytes of shared memory before and after the buffers: what a window reads beside a run lies there too.
+// Before them are the barriers and zeros, which rows outside the image are read from.
 constexpr int kMarginBytes = 256;
 constexpr int kZeros = 128;
 constexpr int kZeroBytes = kMarginBytes - kZeros;
