@@ -222,11 +222,13 @@ BOXES = [
     Case(3, 16, 1, (2, 500), (7, 7), padding=(6, 3)),  # rows of results that meet few rows
     Case(2, 12, 1, (30, 30), (3, 3), padding=(1, 1)),  # few results: a pixel or two a thread
     Case(2, 24, 1, (11, 13), (3, 3), padding=(3, 2), dilation=(3, 2)),
+    Case(9, 24, 1, (60, 230), (3, 3), padding=(1, 1)),  # few channels: a warp to ask for boxes
     # The weight's gradient and all gradients: tiles of seven columns, two rows a share at least.
     Case(30, 48, 1, (29, 35), (3, 3), padding=(1, 1)),  # groups of 48 channels, half a warp over
-    Case(50, 48, 1, (7, 7), (5, 5), padding=(2, 2)),  # rows of grad_output from the ring
-    Case(130, 96, 1, (7, 7), (7, 7), padding=(3, 3)),
-    Case(30, 240, 1, (20, 21), (5, 5), padding=(2, 2)),  # and from registers
+    Case(50, 48, 1, (7, 7), (5, 5), padding=(2, 2)),  # rows of grad_output from registers
+    Case(130, 96, 1, (7, 7), (7, 7), padding=(3, 3)),  # and from the ring
+    Case(30, 240, 1, (20, 21), (5, 5), padding=(2, 2)),
+    Case(40, 256, 1, (16, 33), (3, 3), padding=(1, 1)),  # all of a multiprocessor in one block
     Case(3, 16, 1, (100, 300), (5, 5), padding=(0, 2)),  # grad_output is the smaller
     Case(40, 64, 1, (40, 90), (1, 3), padding=(0, 1)),  # rows of one image
     Case(3, 96, 1, (112, 112), (3, 3), stride=(2, 2), padding=(1, 1)),  # at stride 2

@@ -23,7 +23,14 @@ namespace {
 #if CUDART_VERSION >= 12000
 
 // The tile of a thread: registers bound it, sums and taps and a row of src.
-template <typename scalar_t_, typename Window, int kVector_, int kTile_, int kThreads_>
+template <
+    typename scalar_t_,
+    typename Window,
+    int kVector_,
+    int kTile_,
+    int kThreads_,
+    int kBlocks_ = 2,
+    bool kOwnAsker_ = false>
 struct BoxTraits {
   using scalar_t = scalar_t_;
   static constexpr int kHeight = Window::kHeight;
@@ -34,8 +41,10 @@ struct BoxTraits {
   static constexpr int kVectorBytes = kVector * static_cast<int>(sizeof(scalar_t));
   static constexpr int kTile = kTile_;
   static constexpr int kColumns = kTile + kWidth - 1;
-  static constexpr int kThreads = kThreads_;
-  static constexpr int kBlocks = 2; // a multiprocessor, for which registers are bounded
+  static constexpr int kThreads = kThreads_; // that compute
+  static constexpr bool kOwnAsker = kOwnAsker_; // a warp more that asks for boxes
+  static constexpr int kAllThreads = kThreads + (kOwnAsker ? kWarpSize : 0);
+  static constexpr int kBlocks = kBlocks_; // a multiprocessor, for which registers are bounded
 };
 
 // A vector of a box.
@@ -92,7 +101,7 @@ __device__ __forceinline__ void store_vector_if(
 }
 
 template <typename Traits>
-C10_LAUNCH_BOUNDS_2(Traits::kThreads, Traits::kBlocks)
+C10_LAUNCH_BOUNDS_2(Traits::kAllThreads, Traits::kBlocks)
 __global__ void boxes_kernel(
     typename Traits::scalar_t* __restrict__ dst,
     const __grid_constant__ CUtensorMap map,
@@ -109,7 +118,8 @@ __global__ void boxes_kernel(
   constexpr int kTile = Traits::kTile;
   constexpr int kVector = Traits::kVector;
   extern __shared__ __align__(kBoxBytes) char shared_boxes[];
-  BoxRing ring(shared_boxes, b.stages, b.stage_bytes);
+  const int asker = Traits::kOwnAsker ? b.threads : 0;
+  BoxRing ring(shared_boxes, b.stages, b.stage_bytes, b.threads / kWarpSize, asker);
   scalar_t* const shared_taps = // [channel of the block][tap]
       reinterpret_cast<scalar_t*>(ring.boxes + b.stages * b.stage_bytes);
 
@@ -125,14 +135,14 @@ __global__ void boxes_kernel(
   const int column = place.stretch * b.stretch + tile_column;
   const bool works = image < b.images && channel < p.channels;
 
-  // By one thread.
+  // By one thread, while it returns that there was more to ask for.
   const auto fill_next = [&]() {
     BoxFeed& feed = ring.feed();
     int row = feed.row;
     int left = feed.rows;
     while (left <= 0) {
       if (!feed.runs.more()) {
-        return;
+        return false;
       }
       const BoxRun run = feed.runs.next(b, p.dilation_height);
       const SrcRows rows(run, kHeight, 1, p.padding_height, p.dilation_height, p.src_height);
@@ -152,8 +162,9 @@ __global__ void boxes_kernel(
     });
     feed.row = row + b.box_rows * p.dilation_height;
     feed.rows = left - b.box_rows;
+    return true;
   };
-  if (threadIdx.x == 0) {
+  if (threadIdx.x == asker) {
     prefetch_map(map);
     const int bytes = min(block_channels, p.channels - block_channel) * kTaps *
         static_cast<int>(sizeof(scalar_t));
@@ -189,7 +200,7 @@ __global__ void boxes_kernel(
   const bool careful = __syncthreads_or(!finite);
 
   if (careful) {
-    if (threadIdx.x == 0) {
+    if (threadIdx.x == asker) {
       ring.drain();
     }
 #pragma unroll 1
@@ -212,6 +223,12 @@ __global__ void boxes_kernel(
                   w));
         }
       }
+    }
+    return;
+  }
+
+  if (Traits::kOwnAsker && threadIdx.x >= asker) {
+    while (threadIdx.x == asker && fill_next()) {
     }
     return;
   }
@@ -267,7 +284,7 @@ __global__ void boxes_kernel(
         from += b.row_bytes;
         if (i + 1 == next) {
           ring.release();
-          if (threadIdx.x == 0) {
+          if (!Traits::kOwnAsker && threadIdx.x == 0) {
             fill_next();
           }
         }
@@ -375,9 +392,10 @@ bool launch_boxes(const ForwardPass& pass, const UnitStridePass& p) {
   if (!has_shared(shared)) {
     return false;
   }
+  const int threads = plan.threads + Traits::kAllThreads - Traits::kThreads;
   const auto grid = static_cast<unsigned int>(
-      plan_box_shares(plan, resident_blocks(kernel, plan.threads, shared), Traits::kHeight - 1));
-  kernel<<<grid, plan.threads, shared, c10::cuda::getCurrentCUDAStream()>>>(
+      plan_box_shares(plan, resident_blocks(kernel, threads, shared), Traits::kHeight - 1));
+  kernel<<<grid, threads, shared, c10::cuda::getCurrentCUDAStream()>>>(
       pass.dst.mutable_data_ptr<scalar_t>(),
       map,
       pass.src.const_data_ptr<scalar_t>(),
@@ -394,9 +412,21 @@ bool launch_window(const ForwardPass& pass, const UnitStridePass& p) {
   if constexpr (Window::kHeight == 1) {
     return launch_boxes<BoxTraits<scalar_t, Window, 4, 8, 256>>(pass, p);
   } else if constexpr (Window::kHeight == 3) {
+    // Few channels of wide rows: twice the warps, and one that asks (32@112 fp32 113 and 109 us, fp16 62 and
+    // 58); others have short runs of memory or columns twice (384@14 22 and 24).
+    constexpr int kFewChannels = 32;
+    constexpr int kWideRow = 112;
+    if (p.channels <= kFewChannels && p.dst_width >= kWideRow) {
+      return launch_boxes<BoxTraits<scalar_t, Window, 2, 4, 224, 3, true>>(pass, p);
+    }
     return launch_boxes<BoxTraits<scalar_t, Window, 4, 4, 256>>(pass, p);
   } else if constexpr (Window::kHeight == 5) {
-    return launch_boxes<BoxTraits<scalar_t, Window, 2, 7, 192>>(pass, p);
+    // 672@14 fp32 41 us by the second, 38 by the first, fp16 36 and 37; 240@28 60 and 59, 46 and 52.
+    if constexpr (sizeof(scalar_t) == sizeof(float)) {
+      return launch_boxes<BoxTraits<scalar_t, Window, 2, 7, 320, 1, true>>(pass, p);
+    } else {
+      return launch_boxes<BoxTraits<scalar_t, Window, 2, 7, 192>>(pass, p);
+    }
   } else {
     return launch_boxes<BoxTraits<scalar_t, Window, 1, 7, 192>>(pass, p);
   }

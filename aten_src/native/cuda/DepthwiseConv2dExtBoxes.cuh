@@ -47,7 +47,7 @@ struct BoxPlan {
   int32_t rows; // of all images and phases
   int32_t share; // of a block
   int32_t stages;
-  int32_t threads;
+  int32_t threads; // that compute
   int32_t blocks; // of a multiprocessor, about
 };
 
@@ -190,9 +190,13 @@ inline int64_t stage_bytes(int64_t box_bytes) {
 // 70 us by single rows, 57 by four).
 inline void plan_ring(BoxPlan& plan, int64_t dilation_height) {
   // Of the rings of a multiprocessor: more leave less L1, 192@28 k7 fp32 50 us with 144 KB, 48 with 96.
-  // Images of a single row have little of each asked for: 3072@1x202 fp16 93 us with 100 KB, 88 with 144.
-  const int64_t bytes = plan.phase_rows > 1 ? 100 * 1024 : 144 * 1024;
-  constexpr int64_t kWantedBytes = 16 * 1024; // of a stage
+  // Images of few rows are a block's whole share, of which all that fits had better be under way from the
+  // start (960@7 k3 fp16 13.1 us with 100 KB, 12.4 with 140; 480@14 k5 26.8, 26.0), images of one row have
+  // little of each asked for (3072@1x202 fp16 93 us with 100 KB, 88 with 144).
+  constexpr int64_t kFewRows = 16;
+  const bool few = plan.phase_rows <= kFewRows;
+  const int64_t bytes = (few ? 144 : 100) * 1024;
+  const int64_t wanted = (few ? 32 : 16) * 1024; // of a stage
   constexpr int64_t kMostRows = 4;
   constexpr int64_t kLeastStages = 3;
   const int64_t of_block = bytes / plan.blocks;
@@ -200,7 +204,7 @@ inline void plan_ring(BoxPlan& plan, int64_t dilation_height) {
   const int64_t most = std::min<int64_t>(kMostRows, plan.phase_rows);
   plan.box_rows = dilation_height > 1
       ? 1
-      : std::clamp<int64_t>(std::min(kWantedBytes, of_block / kLeastStages) / row_bytes, 1, most);
+      : std::clamp<int64_t>(std::min(wanted, of_block / kLeastStages) / row_bytes, 1, most);
   plan.box_bytes = row_bytes * plan.box_rows;
   plan.stage_bytes = stage_bytes(plan.box_bytes);
   plan.stages = std::clamp<int64_t>(of_block / plan.stage_bytes, kLeastStages, kMostStages);
@@ -432,15 +436,19 @@ struct BoxRing {
   int32_t filled = 0; // the stage to fill next, and that of the round before
   uint32_t filled_parity = 1;
 
-  // __syncthreads() before anything else. `shared` begins at a multiple of kBoxBytes.
-  // `readers`: warps that do.
-  __device__ __forceinline__
-  BoxRing(void* shared, int count, int stage_size, int readers = blockDim.x / kWarpSize)
+  // __syncthreads() before anything else. `shared` begins at a multiple of kBoxBytes. `readers`: warps that do;
+  // `asker`: the thread that fills.
+  __device__ __forceinline__ BoxRing(
+      void* shared,
+      int count,
+      int stage_size,
+      int readers = blockDim.x / kWarpSize,
+      int asker = 0)
       : barriers(shared_address(shared)),
         boxes(static_cast<char*>(shared) + kRingHead),
         bytes(stage_size),
         stages(count) {
-    if (threadIdx.x == 0) {
+    if (threadIdx.x == asker) {
       for (int i = 0; i < stages; ++i) {
         init_barrier(full(i), 1);
         init_barrier(empty(i), readers);

@@ -17,8 +17,8 @@
 // where a tap is not finite.
 //
 // Microseconds of an H200, the weight's gradient and all gradients, by the march (two passes) and by this;
-// float 144@56 k3 195, 361 and 127, 218, 240@28 k5 101, 185 and 70, 122, 96@56 k7 130, 237 and 88, 147; half
-// 114, 213 and 80, 122, 89, 173 and 59, 112, 122, 238 and 89, 145.
+// float 144@56 k3 195, 361 and 115, 183, 240@28 k5 101, 185 and 58, 103, 96@56 k7 130, 237 and 86, 144; half
+// 114, 213 and 67, 102, 89, 173 and 49, 89, 122, 238 and 82, 144.
 #define TORCH_ASSERT_ONLY_METHOD_OPERATORS
 #include <ATen/core/Tensor.h>
 #include <c10/cuda/CUDAException.h>
@@ -605,10 +605,6 @@ bool boxes_backward(
     const Params& p) {
 #if CUDART_VERSION >= 12000
   constexpr int64_t kMostDilation = 8; // of a box's columns
-  constexpr int64_t kLeastRowsKept = 14; // 5 x 5
-  // From so many elements on a pass for grad_input and one for the weight's gradient are faster for 5 x 5 in
-  // 16 bit: 240@28 of 128 images 45 and 59 us, 112 here; of 16 images 26 here, 18 the weight's alone.
-  constexpr int64_t kManyOfHalf = 12 * 1024 * 1024;
   // Of fewer elements the march begins and ends sooner: the weight's gradient of four images of 960@7 k3
   // in half 8.0 us and 9.2 here, all gradients of one image of 768@7 k7 25 and 27.
   constexpr int64_t kFew = 40 * 1024;
@@ -636,45 +632,38 @@ bool boxes_backward(
       if constexpr (Fixed::kStride != 1) {
         return false;
       } else {
-        using Warp = std::integral_constant<int, 32>;
-        using Wide = std::integral_constant<int, 48>;
-        const auto with = [&](auto channels, auto keeps, auto data) {
-          return launch<BoxesWeightTraits<
-              scalar_t,
-              Fixed,
-              decltype(channels)::value,
-              decltype(data)::value,
-              decltype(keeps)::value>>(pass, p);
+        const auto with = [&](auto channels, auto data) {
+          return launch<
+              BoxesWeightTraits<scalar_t, Fixed, decltype(channels)::value, decltype(data)::value>>(
+              pass, p);
         };
-        constexpr auto kData = std::true_type();
+        constexpr auto kAll = std::true_type();
         constexpr auto kWeight = std::false_type();
-        constexpr auto kKeep = std::true_type();
-        constexpr auto kRead = std::false_type();
-        // Groups that leave few lanes without a channel.
-        const bool wide = divide_up(p.channels, Wide::value) * Wide::value <
-            divide_up(p.channels, Warp::value) * Warp::value;
         const bool all = grad_input.defined();
-        if constexpr (Fixed::kHeight == 1) {
-          return all ? with(Warp(), kKeep, kData) : with(Warp(), kKeep, kWeight);
-        } else if constexpr (Fixed::kHeight == 3) {
-          if (wide) {
-            return all ? with(Wide(), kKeep, kData) : with(Wide(), kKeep, kWeight);
+        // Groups of 48 channels where they leave fewer lanes without one; of 5 x 5 where they leave no more,
+        // too (all gradients of 480@14 in half 50 us, 54 by groups of 32), but for the weight's gradient of
+        // small planes (1152@7 29, 27). All gradients of 3 x 3 in float do without: 144@56 197 us, 182.
+        constexpr int64_t kLeastHeight = 14;
+        using Warp = std::integral_constant<int, kWarpSize>;
+        using Wide = std::integral_constant<int, 48>;
+        const int64_t of_warps = divide_up(p.channels, Warp::value) * Warp::value;
+        const int64_t of_wide = divide_up(p.channels, Wide::value) * Wide::value;
+        if constexpr (Fixed::kHeight == 3) {
+          if (of_wide < of_warps) {
+            if (!all) {
+              return with(Wide(), kWeight);
+            }
+            if constexpr (sizeof(scalar_t) == 2) {
+              return with(Wide(), kAll);
+            }
           }
-          return all ? with(Warp(), kKeep, kData) : with(Warp(), kKeep, kWeight);
         } else if constexpr (Fixed::kHeight == 5) {
-          if (!all) {
-            return with(Warp(), kKeep, kWeight);
+          if (of_wide < of_warps ||
+              (of_wide == of_warps && (all || p.input_height >= kLeastHeight))) {
+            return all ? with(Wide(), kAll) : with(Wide(), kWeight);
           }
-          if (p.input_height < kLeastRowsKept) {
-            return with(Warp(), kRead, kData);
-          }
-          if (sizeof(scalar_t) == 2 && input.numel() >= kManyOfHalf) {
-            return false;
-          }
-          return wide ? with(Wide(), kKeep, kData) : with(Warp(), kKeep, kData);
-        } else {
-          return all ? with(Warp(), kRead, kData) : with(Warp(), kRead, kWeight);
         }
+        return all ? with(Warp(), kAll) : with(Warp(), kWeight);
       }
     });
   });

@@ -37,7 +37,7 @@ struct BoxesWeight : UnitStridePass { // of multiplier 1
   uint32_t row_bytes;
 };
 
-template <typename scalar_t_, typename Window, int kChannels_, bool kData_, bool kKeeps_>
+template <typename scalar_t_, typename Window, int kChannels_, bool kData_>
 struct BoxesWeightTraits {
   using scalar_t = scalar_t_;
   static constexpr int kHeight = Window::kHeight;
@@ -55,12 +55,11 @@ struct BoxesWeightTraits {
   static constexpr int kAlike = kExact ? kTaps : kTaps + 1; // sums that are added as taps are
   static constexpr int kOwnRow = kFirstOwnRow<scalar_t, Window>;
   static constexpr int kBefore = kHeight - 1; // rows of grad_output before the first of the input
-  // Small windows keep the last rows of grad_output in registers, by a march that is unrolled by the rows of
-  // a window. Of 7 x 7 they would leave too few warps, and too long a march for the instruction cache (the
+  // Smaller windows keep the last rows of grad_output in registers, by a march that is unrolled by the rows
+  // of a window. Of 7 x 7 they would leave too few warps, and too long a march for the instruction cache (the
   // weight's gradient of 96@56 108 us, 89 here): rows are read again from the ring for each row of taps,
-  // and those outside the image left out, for which 5 x 5 on small planes does the same (all gradients of
-  // 1152@7 52 and 49 us).
-  static constexpr bool kKeeps = kKeeps_;
+  // and those outside the image left out.
+  static constexpr bool kKeeps = kTaps <= 25;
   static constexpr bool kTapsInRegisters = kTaps <= 9;
   // Stages of grad_output in use beside the newest.
   static constexpr int kHeld = kKeeps ? 0 : kBefore;
@@ -69,14 +68,23 @@ struct BoxesWeightTraits {
   // short shares bound the chains.
   static constexpr bool kTotals = kExact && kKeeps;
   static constexpr int kTurns = kHeight > 3 ? 1 : 2;
-  // Rows have a warp of their own to ask for them where there is little to compute: one that also computes
-  // is the block's slowest. All gradients of 32@112 k3 in half 123 us, 105 so.
-  static constexpr bool kOwnAsker = kTaps <= 9;
-  static constexpr int kMostParts = kKeeps && kTaps > 9 && kChannels > kWarpSize ? 4 : 8;
+  // Rows have a warp of their own to ask for them: one that also computes is the block's slowest (all
+  // gradients of 32@112 k3 in half 123 us, 105 so, of 240@28 k5 98 and 90). Not where registers would have to
+  // make room for it, as for all gradients of 7 x 7 (the weight's in float, dilated by 3, 74 us and 81).
+  static constexpr bool kOwnAsker = kKeeps || (!kData && !kExact);
+  // Threads of a multiprocessor that compute, so that few registers are spilt: all gradients of 32@112 k3 in
+  // half 103 us by 768 of 72 registers, 87 by 512 of 96.
+  static constexpr bool kSquare = kHeight == 3; // 3 x 3
+  static constexpr int kResident = kTaps > 25 ? 512
+      : kTaps > 9                             ? 384
+      : kSquare && (kData || !kExact)         ? 512
+                                              : 768;
+  // One block of all of them where stages are few bytes or have a warp to ask for them: fewer to ask and wait
+  // for (the weight's gradient in half of 32@112 k3 61 us by blocks of 256, 56 so, of 256@32 27 and 24).
+  static constexpr bool kOneBlock = kTaps > 9 ? kOwnAsker : kSquare && !kExact;
+  static constexpr int kMostParts = kOneBlock ? kResident / kChannels : 8;
   static constexpr int kThreads = kMostParts * kChannels + (kOwnAsker ? kWarpSize : 0);
-  // Threads of a multiprocessor that compute; for so many blocks registers are bounded.
-  static constexpr int kResident = kTaps > 25 || (kTaps > 9 && kKeeps) ? 512 : 768;
-  static constexpr int kBlocks = kResident / (kMostParts * kChannels);
+  static constexpr int kBlocks = kResident / (kMostParts * kChannels); // bound registers
   // Bytes of a multiprocessor's rings that are used or under way. More is slower: all gradients of 144@56 k3
   // with 64, 96 and 132 KB 213, 223, 225 us, in half 123, 139, 157; but what has the most rows to
   // compute for its bytes, and the weight's gradient in 16 bit (1 x 3 100, 90, 91), wants some.
