@@ -241,6 +241,45 @@ struct TileKind {
   }
 };
 
+// The tiles of one kind, two vectors each and one where no more are left. Rather than a part of a vector,
+// some lanes are done twice. Where there are less than two vectors, these overlap in one tile: the
+// sums of one after the other would wait for each other (28 columns, k5: 190 us became 141). Not so where
+// each lane has its own weights, whose vectors begin at whole numbers of vectors and at the last one.
+template <typename Kind, typename scalar_t>
+C10_ALWAYS_INLINE void for_each_tile(const Tiles<scalar_t>& t) {
+  constexpr int64_t kLanes = Vectorized<opmath_type<scalar_t>>::size();
+  const int64_t lanes = t.last_lane - t.first_lane;
+  const int64_t tiles = ceil_div(t.results, Kind::kResults) * ceil_div(lanes, 2 * kLanes);
+  const int64_t ahead_of_tile = round_up(ceil_div(t.ahead.size(), tiles), kCacheLine);
+  AheadParts ahead{t.ahead, round_up(ceil_div(ahead_of_tile, Kind::ahead_parts(t)), kCacheLine)};
+  for (int64_t first = 0; first < t.results; first += Kind::kResults) {
+    for (int64_t lane = t.first_lane; lane < t.last_lane;) {
+      AheadParts parts = ahead.take(ahead_of_tile);
+      if constexpr (!Kind::kAsksInParts) {
+        parts.ask_for_part();
+      }
+      const int64_t left = t.last_lane - lane;
+      const int64_t weights = ceil_div(lane, kLanes) * t.block_step;
+      if constexpr (Kind::kPairs) {
+        if (left >= 2 * kLanes || (Kind::kOverlaps && left > kLanes && lanes >= 2 * kLanes)) {
+          Kind::template run<2>(
+              t, {first, std::min(lane, t.last_lane - 2 * kLanes), 0, weights, parts});
+          lane += 2 * kLanes;
+          continue;
+        }
+      }
+      if constexpr (Kind::kPairs && Kind::kOverlaps) {
+        if (left > kLanes) {
+          Kind::template run<kTwoOverlapping>(t, {first, lane, left - kLanes, weights});
+          break;
+        }
+      }
+      Kind::template run<1>(t, {first, std::min(lane, t.last_lane - kLanes), 0, weights, parts});
+      lane += kLanes;
+    }
+  }
+}
+
 template <typename scalar_t, Weights kWeights, int kSide>
 struct MarchOfSide : TileKind<kWeights> {
   static constexpr int64_t kResults = kMarchResults;
@@ -314,45 +353,6 @@ C10_NOINLINE void any_taps(const Tiles<scalar_t>& t, TilePlace at) {
     }
   }
   sums.store(t, at);
-}
-
-// The tiles of one kind, two vectors each and one where no more are left. Rather than a part of a vector,
-// some lanes are done twice. Where there are less than two vectors, these overlap in one tile: the
-// sums of one after the other would wait for each other (28 columns, k5: 190 us became 141). Not so where
-// each lane has its own weights, whose vectors begin at whole numbers of vectors and at the last one.
-template <typename Kind, typename scalar_t>
-C10_ALWAYS_INLINE void for_each_tile(const Tiles<scalar_t>& t) {
-  constexpr int64_t kLanes = Vectorized<opmath_type<scalar_t>>::size();
-  const int64_t lanes = t.last_lane - t.first_lane;
-  const int64_t tiles = ceil_div(t.results, Kind::kResults) * ceil_div(lanes, 2 * kLanes);
-  const int64_t ahead_of_tile = round_up(ceil_div(t.ahead.size(), tiles), kCacheLine);
-  AheadParts ahead{t.ahead, round_up(ceil_div(ahead_of_tile, Kind::ahead_parts(t)), kCacheLine)};
-  for (int64_t first = 0; first < t.results; first += Kind::kResults) {
-    for (int64_t lane = t.first_lane; lane < t.last_lane;) {
-      AheadParts parts = ahead.take(ahead_of_tile);
-      if constexpr (!Kind::kAsksInParts) {
-        parts.ask_for_part();
-      }
-      const int64_t left = t.last_lane - lane;
-      const int64_t weights = ceil_div(lane, kLanes) * t.block_step;
-      if constexpr (Kind::kPairs) {
-        if (left >= 2 * kLanes || (Kind::kOverlaps && left > kLanes && lanes >= 2 * kLanes)) {
-          Kind::template run<2>(
-              t, {first, std::min(lane, t.last_lane - 2 * kLanes), 0, weights, parts});
-          lane += 2 * kLanes;
-          continue;
-        }
-      }
-      if constexpr (Kind::kPairs && Kind::kOverlaps) {
-        if (left > kLanes) {
-          Kind::template run<kTwoOverlapping>(t, {first, lane, left - kLanes, weights});
-          break;
-        }
-      }
-      Kind::template run<1>(t, {first, std::min(lane, t.last_lane - kLanes), 0, weights, parts});
-      lane += kLanes;
-    }
-  }
 }
 
 template <typename scalar_t, Weights kWeights>
