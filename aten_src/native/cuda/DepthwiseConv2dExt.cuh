@@ -567,6 +567,32 @@ struct Window {
 template <typename scalar_t, typename Window>
 constexpr int kFirstOwnRow = sizeof(scalar_t) == 4 ? (Window::kHeight + 2) / 2 : Window::kHeight;
 
+// Calls launch with the side of a plane and that of a window, as constants, where there are kernels for
+// small planes of them; false where there are none.
+template <typename Launch>
+bool with_small_plane(const Params& p, const Launch& launch) {
+  const auto with_side = [&](auto side) {
+    switch (p.kernel_width) {
+      case 3:
+        return launch(side, std::integral_constant<int, 3>());
+      case 5:
+        return launch(side, std::integral_constant<int, 5>());
+      case 7:
+        return launch(side, std::integral_constant<int, 7>());
+      default:
+        return false;
+    }
+  };
+  switch (p.input_width) {
+    case 7:
+      return with_side(std::integral_constant<int, 7>());
+    case 14:
+      return with_side(std::integral_constant<int, 14>());
+    default:
+      return false;
+  }
+}
+
 // The windows that have kernels of their own. Dilation is free at stride 1 only.
 template <typename Launch>
 bool with_window(const Params& p, const Launch& launch) {

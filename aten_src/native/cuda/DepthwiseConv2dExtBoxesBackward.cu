@@ -425,47 +425,20 @@ __global__ void boxes_backward_kernel(
     }
   }
   __syncthreads();
-  const auto add_parts = [&](int k) {
-    double sum = 0;
-    for (int i = 0; i < parts; ++i) {
-      const int other = (i - mine.part) * kChannels;
-      sum += k < Traits::kAlike ? static_cast<double>(sums_of_block[k * threads + other])
-                                : biases[other];
-    }
-    return sum;
-  };
-  float* const to =
-      partial + static_cast<int64_t>(blockIdx.y) * (kTaps + kBiasRows) * p.channels + mine.channel;
-  const auto write = [&](int k, double sum) {
-    if (k == kTaps) {
-      write_bias(to + kTaps * p.channels, p.channels, sum);
-    } else {
-      to[k * p.channels] = static_cast<float>(sum);
-    }
-  };
-  bool spoilt = false;
-#pragma unroll 1
-  for (int k = computes ? mine.part : kTaps + 1; k <= kTaps; k += parts) {
-    const double sum = add_parts(k);
-    if (mine.channel < p.channels) {
-      spoilt = spoilt || isnan(sum);
-      write(k, sum);
-    }
-  }
-  if (!__syncthreads_or(spoilt)) {
-    return;
-  }
-#pragma unroll 1
-  for (int k = 0; k <= kTaps; ++k) {
-    if (computes) {
-      sums_of_block[0] = careful_sum<Traits>(grad_output, input, p, begin, end, k);
-    }
-    __syncthreads();
-    if (mine.part == 0 && mine.channel < p.channels && isnan(to[k * p.channels])) {
-      write(k, add_parts(0));
-    }
-    __syncthreads();
-  }
+  const BlockSums block{
+      sums_of_block,
+      biases,
+      threads,
+      mine.part,
+      parts,
+      kChannels,
+      computes,
+      computes && mine.channel < p.channels};
+  write_block_sums<Traits>(
+      block,
+      partial + static_cast<int64_t>(blockIdx.y) * (kTaps + kBiasRows) * p.channels + mine.channel,
+      p.channels,
+      [&](int k) { return careful_sum<Traits>(grad_output, input, p, begin, end, k); });
 #endif
 }
 

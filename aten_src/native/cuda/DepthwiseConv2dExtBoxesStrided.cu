@@ -20,28 +20,6 @@ namespace {
 
 #if CUDART_VERSION >= 12000
 
-// One result, tap by tap, of taps inside the image only. Of what the image and the channel begin at.
-template <typename scalar_t>
-__device__ __noinline__ float careful_forward(
-    const scalar_t* large,
-    const scalar_t* taps,
-    float sum,
-    const StridedBoxes& p,
-    int row,
-    int column) {
-  const int window = 2 * p.padding + 1;
-#pragma unroll 1
-  for (int tap = 0; tap < window * window; ++tap) {
-    const int h = 2 * row - p.padding + tap / window;
-    const int w = 2 * column - p.padding + tap % window;
-    if (h >= 0 && h < p.height && w >= 0 && w < p.width) {
-      sum +=
-          static_cast<float>(large[(h * p.width + w) * p.channels]) * static_cast<float>(taps[tap]);
-    }
-  }
-  return sum;
-}
-
 template <typename Traits>
 C10_LAUNCH_BOUNDS_2(Traits::kThreads, Traits::kBlocks)
 __global__ void boxes_strided_kernel(
@@ -104,7 +82,8 @@ __global__ void boxes_strided_kernel(
                   bias ? static_cast<float>(bias[channel]) : 0.0f,
                   p,
                   row,
-                  column));
+                  column,
+                  p.channels));
         }
       }
     }

@@ -10,19 +10,13 @@
 #pragma once
 
 #include <ATen/native/cuda/DepthwiseConv2dExtBoxes.cuh>
+#include <ATen/native/cuda/DepthwiseConv2dExtStrided.cuh>
 
 namespace at::native::depthwise_conv2d_ext_cuda {
 
 #if CUDART_VERSION >= 12000
 
-struct StridedBoxes {
-  int32_t batch;
-  int32_t channels;
-  int32_t height; // of the large plane
-  int32_t width;
-  int32_t small_height;
-  int32_t small_width;
-  int32_t padding; // on all sides
+struct StridedBoxes : StridedPlanes {
   int32_t large_columns; // of a box
   int32_t small_columns;
   int32_t large_bytes; // that a box brings, a pair of rows

@@ -28,64 +28,6 @@ namespace {
 
 #if CUDART_VERSION >= 12000
 
-// What an element of the large plane meets of the small one by a tap; null if there is nothing.
-template <typename scalar_t>
-__device__ __forceinline__ const scalar_t* met(
-    const scalar_t* small,
-    const StridedBoxes& p,
-    int h,
-    int w,
-    int tap) {
-  const int window = 2 * p.padding + 1;
-  const int down = h + p.padding - tap / window;
-  const int right = w + p.padding - tap % window;
-  const bool exists = down >= 0 && right >= 0 && down % 2 == 0 && right % 2 == 0 &&
-      down / 2 < p.small_height && right / 2 < p.small_width;
-  return exists ? small + (down / 2 * p.small_width + right / 2) * p.channels : nullptr;
-}
-
-template <typename scalar_t>
-__device__ __noinline__ float careful_grad_input(
-    const scalar_t* grads,
-    const scalar_t* taps,
-    const StridedBoxes& p,
-    int h,
-    int w) {
-  float sum = 0.0f;
-#pragma unroll 1
-  for (int tap = 0; tap < (2 * p.padding + 1) * (2 * p.padding + 1); ++tap) {
-    if (const scalar_t* const grad = met(grads, p, h, w, tap)) {
-      sum += static_cast<float>(*grad) * static_cast<float>(taps[tap]);
-    }
-  }
-  return sum;
-}
-
-// The products of one tap with some rows and columns of the large plane.
-template <typename scalar_t>
-__device__ __noinline__ float careful_products(
-    const scalar_t* grads,
-    const scalar_t* large,
-    const StridedBoxes& p,
-    int first_row,
-    int last_row,
-    int first_column,
-    int last_column,
-    int tap) {
-  float sum = 0.0f;
-#pragma unroll 1
-  for (int h = first_row; h < min(last_row, p.height); ++h) {
-#pragma unroll 1
-    for (int w = first_column; w < min(last_column, p.width); ++w) {
-      if (const scalar_t* const grad = met(grads, p, h, w, tap)) {
-        sum +=
-            static_cast<float>(*grad) * static_cast<float>(large[(h * p.width + w) * p.channels]);
-      }
-    }
-  }
-  return sum;
-}
-
 // Either of grad_input and partial may be null where it is not taken.
 template <typename Traits>
 C10_LAUNCH_BOUNDS_2(Traits::kThreads, Traits::kBlocks)
@@ -158,7 +100,8 @@ __global__ void boxes_strided_backward_kernel(
                     weight + channel * kTaps,
                     p,
                     h,
-                    w));
+                    w,
+                    p.channels));
           }
         }
       }
@@ -330,7 +273,8 @@ __global__ void boxes_strided_backward_kernel(
                   2 * run.last_row,
                   column,
                   column + kOwn,
-                  tap);
+                  tap,
+                  p.channels);
             }
           }
           shared[(tap * tiles + row) * block_channels + thread.lane * kVector + i % kVector] = sum;

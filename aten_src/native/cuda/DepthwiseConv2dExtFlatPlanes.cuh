@@ -660,35 +660,15 @@ template <bool kData, bool kWeight, typename Launch>
 bool with_flat_planes(const Params& p, ScalarType type, const Launch& launch) {
   return with_scalar_type(type, [&](auto scalar) {
     using scalar_t = decltype(scalar);
-    const auto with_kernel = [&](auto traits) {
-      using Traits = decltype(traits);
+    return with_small_plane(p, [&](auto side, auto window) {
+      constexpr int kSide = decltype(side)::value;
+      using Traits = FlatPlanesTraits<scalar_t, kSide, decltype(window)::value, kData, kWeight>;
       if constexpr (flat_planes_exist<Traits>()) {
-        return flat_planes_pay<Traits>(p) && launch(traits);
+        return flat_planes_pay<Traits>(p) && launch(Traits());
       } else {
         return false;
       }
-    };
-    const auto with_side = [&](auto side) {
-      constexpr int kSide = decltype(side)::value;
-      switch (p.kernel_width) {
-        case 3:
-          return with_kernel(FlatPlanesTraits<scalar_t, kSide, 3, kData, kWeight>());
-        case 5:
-          return with_kernel(FlatPlanesTraits<scalar_t, kSide, 5, kData, kWeight>());
-        case 7:
-          return with_kernel(FlatPlanesTraits<scalar_t, kSide, 7, kData, kWeight>());
-        default:
-          return false;
-      }
-    };
-    switch (p.input_width) {
-      case 7:
-        return with_side(std::integral_constant<int, 7>());
-      case 14:
-        return with_side(std::integral_constant<int, 14>());
-      default:
-        return false;
-    }
+    });
   });
 }
 

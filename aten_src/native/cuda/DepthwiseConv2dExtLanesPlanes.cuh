@@ -181,27 +181,10 @@ __device__ __forceinline__ void add_row(
 // Calls launch with the traits of the planes and the window; false where there are none.
 template <bool kData, bool kWeight, typename Launch>
 bool with_lanes_planes(const Params& p, const Launch& launch) {
-  const auto with_side = [&](auto side) {
+  return with_small_plane(p, [&](auto side, auto window) {
     constexpr int kSide = decltype(side)::value;
-    switch (p.kernel_width) {
-      case 3:
-        return launch(LanesPlanesTraits<kSide, 3, kData, kWeight>());
-      case 5:
-        return launch(LanesPlanesTraits<kSide, 5, kData, kWeight>());
-      case 7:
-        return launch(LanesPlanesTraits<kSide, 7, kData, kWeight>());
-      default:
-        return false;
-    }
-  };
-  switch (p.input_width) {
-    case 7:
-      return with_side(std::integral_constant<int, 7>());
-    case 14:
-      return with_side(std::integral_constant<int, 14>());
-    default:
-      return false;
-  }
+    return launch(LanesPlanesTraits<kSide, decltype(window)::value, kData, kWeight>());
+  });
 }
 
 // Whether the planes are as these kernels have them, and many enough.

@@ -408,46 +408,23 @@ __global__ void pixel_rows_backward_kernel(
     }
   }
   __syncthreads();
-  const auto add_parts = [&](int k) {
-    double sum = 0;
-    for (int i = 0; i < b.tiles; ++i) {
-      const int other = (i - mine.tile) * b.lanes;
-      sum += k < Traits::kAlike ? static_cast<double>(sums_of_block[k * computing + other])
-                                : biases[other];
-    }
-    return sum;
-  };
-  float* const to = partial +
-      static_cast<int64_t>(blockIdx.x / b.groups) * (kTaps + kBiasRows) * p.channels + mine.channel;
-  const auto write = [&](int k, double sum) {
-    if (k == kTaps) {
-      write_bias(to + kTaps * p.channels, p.channels, sum);
-    } else {
-      to[k * p.channels] = static_cast<float>(sum);
-    }
-  };
-  bool spoilt = false;
-#pragma unroll 1
-  for (int k = works ? mine.tile : kTaps + 1; k <= kTaps; k += b.tiles) {
-    const double sum = add_parts(k);
-    spoilt = spoilt || isnan(sum);
-    write(k, sum);
-  }
-  if (!__syncthreads_or(spoilt)) {
-    return;
-  }
-#pragma unroll 1
-  for (int k = 0; k <= kTaps; ++k) {
-    if (static_cast<int>(threadIdx.x) < computing) {
-      sums_of_block[0] =
-          works ? careful_sum<Traits>(grad_output, input, p, b, column, mine.channel, k) : 0.0f;
-    }
-    __syncthreads();
-    if (mine.tile == 0 && works && isnan(to[k * p.channels])) {
-      write(k, add_parts(0));
-    }
-    __syncthreads();
-  }
+  const BlockSums block{
+      sums_of_block,
+      biases,
+      computing,
+      mine.tile,
+      b.tiles,
+      b.lanes,
+      static_cast<int>(threadIdx.x) < computing,
+      works};
+  write_block_sums<Traits>(
+      block,
+      partial + static_cast<int64_t>(blockIdx.x / b.groups) * (kTaps + kBiasRows) * p.channels +
+          mine.channel,
+      p.channels,
+      [&](int k) {
+        return careful_sum<Traits>(grad_output, input, p, b, column, mine.channel, k);
+      });
 #endif
 }
 

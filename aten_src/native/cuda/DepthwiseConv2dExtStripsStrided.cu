@@ -32,6 +32,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAStream.h>
+#include <ATen/native/cuda/DepthwiseConv2dExtStrided.cuh>
 #include <ATen/native/cuda/DepthwiseConv2dExtStrips.cuh>
 
 namespace at::native::depthwise_conv2d_ext_cuda {
@@ -42,14 +43,7 @@ constexpr int kWarps = 4; // of a block
 constexpr int kThreads = kWarps * kWarpSize;
 constexpr unsigned int kMostGridRows = 65535;
 
-struct StridedStrips {
-  int32_t batch;
-  int32_t channels;
-  int32_t height; // of the large plane
-  int32_t width;
-  int32_t small_height;
-  int32_t small_width;
-  int32_t padding; // of both sides
+struct StridedStrips : StridedPlanes {
   int32_t lanes; // vectors of a row
   int32_t tiles; // warps side by side that share a row
   int32_t owned; // vectors of a tile
@@ -157,82 +151,6 @@ __device__ __forceinline__ bool read_taps(
   return finite;
 }
 
-// One result, tap by tap, of taps inside the image only.
-template <typename scalar_t>
-__device__ __noinline__ float careful_forward(
-    const scalar_t* plane,
-    const scalar_t* taps,
-    float sum,
-    const StridedStrips& p,
-    int row,
-    int column) {
-  const int window = 2 * p.padding + 1;
-#pragma unroll 1
-  for (int tap = 0; tap < window * window; ++tap) {
-    const int h = 2 * row - p.padding + tap / window;
-    const int w = 2 * column - p.padding + tap % window;
-    if (h >= 0 && h < p.height && w >= 0 && w < p.width) {
-      sum += static_cast<float>(plane[h * p.width + w]) * static_cast<float>(taps[tap]);
-    }
-  }
-  return sum;
-}
-
-// What an element of the large plane meets of the small one by a tap; null if there is nothing.
-template <typename scalar_t>
-__device__ __forceinline__ const scalar_t* met(
-    const scalar_t* small,
-    const StridedStrips& p,
-    int h,
-    int w,
-    int tap) {
-  const int window = 2 * p.padding + 1;
-  const int down = h + p.padding - tap / window;
-  const int right = w + p.padding - tap % window;
-  const bool exists = down >= 0 && right >= 0 && down % 2 == 0 && right % 2 == 0 &&
-      down / 2 < p.small_height && right / 2 < p.small_width;
-  return exists ? small + down / 2 * p.small_width + right / 2 : nullptr;
-}
-
-template <typename scalar_t>
-__device__ __noinline__ float careful_grad_input(
-    const scalar_t* grads,
-    const scalar_t* taps,
-    const StridedStrips& p,
-    int h,
-    int w) {
-  float sum = 0.0f;
-#pragma unroll 1
-  for (int tap = 0; tap < (2 * p.padding + 1) * (2 * p.padding + 1); ++tap) {
-    if (const scalar_t* const grad = met(grads, p, h, w, tap)) {
-      sum += static_cast<float>(*grad) * static_cast<float>(taps[tap]);
-    }
-  }
-  return sum;
-}
-
-// The products of one tap with a lane's columns of its strip.
-template <typename scalar_t>
-__device__ __noinline__ float careful_tap(
-    const scalar_t* grads,
-    const scalar_t* plane,
-    const StridedStrips& p,
-    const Strip& strip,
-    int columns,
-    int tap) {
-  float sum = 0.0f;
-#pragma unroll 1
-  for (int h = 2 * strip.first_row; h < min(2 * strip.own_last_row, p.height); ++h) {
-#pragma unroll 1
-    for (int w = strip.vector * columns; w < (strip.vector + 1) * columns; ++w) {
-      if (const scalar_t* const grad = met(grads, p, h, w, tap)) {
-        sum += static_cast<float>(*grad) * static_cast<float>(plane[h * p.width + w]);
-      }
-    }
-  }
-  return sum;
-}
-
 // grid: channels x groups of strips.
 template <typename Traits>
 C10_LAUNCH_BOUNDS_2(kThreads, Traits::kBlocks)
@@ -282,7 +200,8 @@ __global__ void strips_strided_kernel(
           begin,
           p,
           i / kSmall,
-          small_column + i % kSmall));
+          small_column + i % kSmall,
+          1));
     }
     return;
   }
@@ -426,7 +345,7 @@ __global__ void strips_strided_backward_kernel(
 #pragma unroll 1
         for (int c = 0; c < kColumns; ++c) {
           grad_input[own + h * p.width + c] = static_cast<scalar_t>(careful_grad_input(
-              grads, weight + channel * kTaps, p, h, strip.vector * kColumns + c));
+              grads, weight + channel * kTaps, p, h, strip.vector * kColumns + c, 1));
         }
       }
       if constexpr (!Traits::kWeight) {
@@ -540,8 +459,16 @@ __global__ void strips_strided_backward_kernel(
     if (__any_sync(0xffffffffu, spoilt)) {
 #pragma unroll 1
       for (int tap = 0; tap < kTaps; ++tap) {
-        const float sum = sum_of_warp(
-            careful_tap(grads, input + strip.plane * p.height * p.width, p, strip, kColumns, tap));
+        const float sum = sum_of_warp(careful_products(
+            grads,
+            input + strip.plane * p.height * p.width,
+            p,
+            2 * strip.first_row,
+            2 * strip.own_last_row,
+            strip.vector * kColumns,
+            (strip.vector + 1) * kColumns,
+            tap,
+            1));
         if (lane == 0) {
           shared[warp][tap] = sum;
         }
