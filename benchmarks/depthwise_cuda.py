@@ -4,7 +4,8 @@
 Every figure of a run is taken on one device in one run: median of CUDA-event times, L2 flushed
 before each repeat by reading other memory, so that it holds nothing that a call must first write
 back (--dirty: by writing, as do_bench does it), cuDNN warmed up with benchmark=True and TF32 off.
-The opponent of a row is the fastest of {cuDNN, native kernels} x {NCHW, channels_last}. The floor
+The opponent of a row is the fastest of {cuDNN, native kernels} x {NCHW, channels_last}; the summary
+also compares within each of the two. The floor
 is the bytes that a pass must move over the bandwidth of a device-to-device copy measured in the
 same run.
 

@@ -174,6 +174,12 @@ inline bool keeps_size_of_planes(const Params& p) {
       p.output_height == p.input_height && p.output_width == p.input_width;
 }
 
+// Whether the middle tap of an odd window meets all of grad_output, beside which a bias is summed then.
+inline bool middle_meets_all(const Params& p) {
+  return 2 * p.padding_height <= p.dilation_height * (p.kernel_height - 1) &&
+      2 * p.padding_width <= p.dilation_width * (p.kernel_width - 1);
+}
+
 // One pass seen as "write every dst element from a window of src", in 32 bits. `flip` reads the
 // taps backwards: grad_input at stride 1 is the forward on grad_output with flipped taps.
 struct March {
@@ -476,6 +482,35 @@ struct RowSums {
     }
   }
 };
+
+// Adds to a row of a whole plane what a row of src gives it by a row of taps, tap(kw), if `own` summed by
+// itself first.
+template <int kWindow, int kSide, typename Tap>
+__device__ __forceinline__ void add_plane_row(
+    float (&sums)[kSide],
+    const float (&src)[kSide],
+    bool own,
+    const Tap& tap) {
+  constexpr int kReach = (kWindow - 1) / 2;
+  float row[kSide] = {};
+#pragma unroll
+  for (int kw = 0; kw < kWindow; ++kw) {
+#pragma unroll
+    for (int t = 0; t < kSide; ++t) {
+      const int s = t + kw - kReach;
+      if (s >= 0 && s < kSide) {
+        float& sum = own ? row[t] : sums[t];
+        sum = fmaf(src[s], tap(kw), sum);
+      }
+    }
+  }
+  if (own) {
+#pragma unroll
+    for (int t = 0; t < kSide; ++t) {
+      sums[t] += row[t];
+    }
+  }
+}
 
 // The src columns of a thread in plane order, packed as they were loaded.
 template <typename Traits>

@@ -59,47 +59,6 @@ __device__ __forceinline__ Packed<scalar_t, kSize> read_vector(const char* from)
   return to;
 }
 
-// Stores the vector if `wanted`, without a branch.
-template <typename scalar_t, int kSize>
-__device__ __forceinline__ void store_vector_if(
-    bool wanted,
-    scalar_t* to,
-    const float (&values)[kSize]) {
-  const Packed<scalar_t, kSize> from = pack<scalar_t>(values);
-  if constexpr (from.kBytes == 2) {
-    asm volatile("{\n.reg .pred p;\nsetp.ne.s32 p, %0, 0;\n@p st.global.u16 [%1], %2;\n}\n" ::"r"(
-                     static_cast<int>(wanted)),
-                 "l"(to),
-                 "h"(static_cast<unsigned short>(from.words[0]))
-                 : "memory");
-  } else if constexpr (from.kWords == 1) {
-    asm volatile("{\n.reg .pred p;\nsetp.ne.s32 p, %0, 0;\n@p st.global.b32 [%1], %2;\n}\n" ::"r"(
-                     static_cast<int>(wanted)),
-                 "l"(to),
-                 "r"(from.words[0])
-                 : "memory");
-  } else if constexpr (from.kWords == 2) {
-    asm volatile(
-        "{\n.reg .pred p;\nsetp.ne.s32 p, %0, 0;\n@p st.global.v2.b32 [%1], {%2, %3};\n}\n" ::"r"(
-            static_cast<int>(wanted)),
-        "l"(to),
-        "r"(from.words[0]),
-        "r"(from.words[1])
-        : "memory");
-  } else {
-    static_assert(from.kWords == 4, "a store moves at most 16 bytes");
-    asm volatile(
-        "{\n.reg .pred p;\nsetp.ne.s32 p, %0, 0;\n@p st.global.v4.b32 [%1], {%2, %3, %4, "
-        "%5};\n}\n" ::"r"(static_cast<int>(wanted)),
-        "l"(to),
-        "r"(from.words[0]),
-        "r"(from.words[1]),
-        "r"(from.words[2]),
-        "r"(from.words[3])
-        : "memory");
-  }
-}
-
 template <typename Traits>
 C10_LAUNCH_BOUNDS_2(Traits::kAllThreads, Traits::kBlocks)
 __global__ void boxes_kernel(

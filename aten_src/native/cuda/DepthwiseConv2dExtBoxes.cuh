@@ -514,6 +514,47 @@ struct BoxRing {
   }
 };
 
+// Stores the vector if `wanted`, without a branch.
+template <typename scalar_t, int kSize>
+__device__ __forceinline__ void store_vector_if(
+    bool wanted,
+    scalar_t* to,
+    const float (&values)[kSize]) {
+  const Packed<scalar_t, kSize> from = pack<scalar_t>(values);
+  if constexpr (from.kBytes == 2) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.s32 p, %0, 0;\n@p st.global.u16 [%1], %2;\n}\n" ::"r"(
+                     static_cast<int>(wanted)),
+                 "l"(to),
+                 "h"(static_cast<unsigned short>(from.words[0]))
+                 : "memory");
+  } else if constexpr (from.kWords == 1) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.s32 p, %0, 0;\n@p st.global.b32 [%1], %2;\n}\n" ::"r"(
+                     static_cast<int>(wanted)),
+                 "l"(to),
+                 "r"(from.words[0])
+                 : "memory");
+  } else if constexpr (from.kWords == 2) {
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.s32 p, %0, 0;\n@p st.global.v2.b32 [%1], {%2, %3};\n}\n" ::"r"(
+            static_cast<int>(wanted)),
+        "l"(to),
+        "r"(from.words[0]),
+        "r"(from.words[1])
+        : "memory");
+  } else {
+    static_assert(from.kWords == 4, "a store moves at most 16 bytes");
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.s32 p, %0, 0;\n@p st.global.v4.b32 [%1], {%2, %3, %4, "
+        "%5};\n}\n" ::"r"(static_cast<int>(wanted)),
+        "l"(to),
+        "r"(from.words[0]),
+        "r"(from.words[1]),
+        "r"(from.words[2]),
+        "r"(from.words[3])
+        : "memory");
+  }
+}
+
 // Where a block's sums of a channel lie at its end: each tap's (kTaps: the bias') of all threads, in shared
 // memory, of those that share the channel, in order.
 struct BlockSums {

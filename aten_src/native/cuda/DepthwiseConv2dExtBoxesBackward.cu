@@ -584,17 +584,14 @@ bool boxes_backward(
   constexpr int64_t kFewOfWeight = 256 * 1024;
   constexpr int64_t kFewOfSmallWindow =
       1024 * 1024; // 144@56 k3 of two images in half 10.7 us and 11.6 here
-  // A bias is summed beside the middle tap, which meets all of grad_output where that is not larger.
   constexpr int64_t kLeastChannels = 16; // of a warp's 32 lanes; not tried with fewer
   const int64_t few = grad_input.defined() ? kFew
       : p.kernel_size() > 9                ? kFewOfWeight
                                            : kFewOfSmallWindow;
-  const bool within = 2 * p.padding_height <= p.dilation_height * (p.kernel_height - 1) &&
-      2 * p.padding_width <= p.dilation_width * (p.kernel_width - 1);
-  if (!p.channels_last || p.multiplier != 1 || p.channels < kLeastChannels || !within ||
-      p.dilation_width > kMostDilation || !march_fits_32_bits(p) || grad_output.numel() == 0 ||
-      input.numel() < few || !boxes_take(input) || !boxes_take(grad_output) ||
-      !device_has_boxes()) {
+  if (!p.channels_last || p.multiplier != 1 || p.channels < kLeastChannels ||
+      !middle_meets_all(p) || p.dilation_width > kMostDilation || !march_fits_32_bits(p) ||
+      grad_output.numel() == 0 || input.numel() < few || !boxes_take(input) ||
+      !boxes_take(grad_output) || !device_has_boxes()) {
     return false;
   }
   const BackwardPass pass{grad_input, grad_weight, grad_bias, grad_output, input, weight};

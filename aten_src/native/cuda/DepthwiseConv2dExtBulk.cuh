@@ -3,6 +3,7 @@
 // buffers of its own and out of them, before sm_90 by other copies.
 #pragma once
 
+#include <ATen/native/cuda/DepthwiseConv2dExt.cuh>
 #include <ATen/native/cuda/DepthwiseConv2dExtVectors.cuh>
 #include <cstdint>
 
@@ -10,6 +11,11 @@ namespace at::native::depthwise_conv2d_ext_cuda {
 
 // Runs begin and end at multiples of these: a bulk copy moves no less.
 constexpr int kBulkBytes = 16;
+
+// Whether the tensor begins where a run may, or is none.
+inline bool begins_a_run(const TensorBase& tensor) {
+  return !tensor.defined() || is_aligned(tensor.const_data_ptr(), kBulkBytes);
+}
 
 #ifdef __CUDACC__
 __device__ __forceinline__ uint32_t shared_address(const void* pointer) {

@@ -799,10 +799,6 @@ bool columns_pay(const Params& p, int64_t element_bytes, bool weight) {
           (width >= kLeastForward && takes_whole(p.output_height, p.output_width));
 }
 
-bool aligned_for_bulk(const TensorBase& tensor) {
-  return !tensor.defined() || is_aligned(tensor.const_data_ptr(), kBulkBytes);
-}
-
 ColumnsPlan columns_pass(const Params& p, bool grad) {
   ColumnsPlan s{};
   set_unit_stride_pass(s, p);
@@ -821,7 +817,7 @@ bool columns_forward(
     const TensorBase& bias,
     const Params& p) {
   if (!columns_pay(p, input.element_size(), false) || output.numel() == 0 ||
-      !aligned_for_bulk(output) || !aligned_for_bulk(input)) {
+      !begins_a_run(output) || !begins_a_run(input)) {
     return false;
   }
   const TensorBase none;
@@ -842,16 +838,10 @@ bool columns_backward(
   const TensorBase none;
   const bool wants_weight = grad_weight.defined() || grad_bias.defined();
   if (!columns_pay(p, grad_output.element_size(), wants_weight) || grad_output.numel() == 0 ||
-      !aligned_for_bulk(grad_input) || !aligned_for_bulk(grad_output)) {
+      !begins_a_run(grad_input) || !begins_a_run(grad_output)) {
     return false;
   }
-  // The middle of the window must meet all of grad_output, for the bias.
-  const auto meets = [](int64_t padding, int64_t kernel, int64_t dilation) {
-    return padding <= (kernel - 1) / 2 * dilation;
-  };
-  if (wants_weight &&
-      (!aligned_for_bulk(input) || !meets(p.padding_height, p.kernel_height, p.dilation_height) ||
-       !meets(p.padding_width, p.kernel_width, p.dilation_width))) {
+  if (wants_weight && (!begins_a_run(input) || !middle_meets_all(p))) {
     return false;
   }
   const ColumnsPass pass{

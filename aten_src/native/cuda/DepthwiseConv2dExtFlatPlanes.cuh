@@ -213,26 +213,8 @@ __device__ __forceinline__ void add_flat_row(
     const float (&row)[Traits::kSide],
     const float (&taps)[Traits::kTaps],
     int m) {
-  constexpr int kSide = Traits::kSide;
-  const bool own = m >= Traits::kOwnRow;
-  float products[kSide] = {};
-#pragma unroll
-  for (int kw = 0; kw < Traits::kWindow; ++kw) {
-#pragma unroll
-    for (int t = 0; t < kSide; ++t) {
-      const int s = t + kw - Traits::kReach;
-      if (s >= 0 && s < kSide) {
-        float& sum = own ? products[t] : result[t];
-        sum = fmaf(row[s], taps[m * Traits::kWindow + kw], sum);
-      }
-    }
-  }
-  if (own) {
-#pragma unroll
-    for (int t = 0; t < kSide; ++t) {
-      result[t] += products[t];
-    }
-  }
+  add_plane_row<Traits::kWindow>(
+      result, row, m >= Traits::kOwnRow, [&](int kw) { return taps[m * Traits::kWindow + kw]; });
 }
 
 // A march over the lane's rows: of dst, which is src's place or the input's, where kData, and of the
@@ -679,7 +661,7 @@ inline bool flat_planes_take(const Params& p, std::initializer_list<const Tensor
       p.kernel_height == p.kernel_width && p.padding_height == p.kernel_height / 2 &&
       p.padding_width == p.padding_height && march_fits_32_bits(p) && p.batch > 0 &&
       std::all_of(tensors.begin(), tensors.end(), [](const TensorBase* tensor) {
-           return is_aligned(tensor->const_data_ptr(), kBulkBytes);
+           return begins_a_run(*tensor);
          });
 }
 

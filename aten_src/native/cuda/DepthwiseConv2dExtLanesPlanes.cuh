@@ -154,27 +154,9 @@ __device__ __forceinline__ void add_row(
     const float (&src)[Traits::kSide],
     const float* taps,
     bool own) {
-  constexpr int kSide = Traits::kSide;
   float factors[Traits::kTapPitch];
   read_taps(factors, taps);
-  float row[kSide] = {};
-#pragma unroll
-  for (int kw = 0; kw < Traits::kWindow; ++kw) {
-#pragma unroll
-    for (int t = 0; t < kSide; ++t) {
-      const int s = t + kw - Traits::kReach;
-      if (s >= 0 && s < kSide) {
-        float& sum = own ? row[t] : sums[t];
-        sum = fmaf(src[s], factors[kw], sum);
-      }
-    }
-  }
-  if (own) {
-#pragma unroll
-    for (int t = 0; t < kSide; ++t) {
-      sums[t] += row[t];
-    }
-  }
+  add_plane_row<Traits::kWindow>(sums, src, own, [&](int kw) { return factors[kw]; });
 }
 #endif
 

@@ -127,8 +127,8 @@ __global__ void pixel_rows_kernel(
       place.stretch * b.stretch - p.padding_width,
       b.stretch + (kWidth - 1) * p.dilation_width,
       source_channel(first_channel),
-      b.whole ? 0
-              : source_channel(first_channel + block_sources - 1) + kSources -
+      b.whole() ? 0
+                : source_channel(first_channel + block_sources - 1) + kSources -
               source_channel(first_channel));
   const int column = place.stretch * b.stretch + mine.column;
   const bool works = mine.computes && mine.channel < p.channels;
@@ -303,7 +303,7 @@ bool launch_pixel_rows(const ForwardPass& pass, const UnitStridePass& p) {
     return false;
   }
   // Many taps take the march as long where it loads vectors (514@14 k7 45 us, 53 here by groups).
-  if (!plan.whole && Traits::kTaps > 9 && p.channels % 2 == 0) {
+  if (!plan.whole() && Traits::kTaps > 9 && p.channels % 2 == 0) {
     return false;
   }
   plan.per_result = Traits::kSources;
@@ -312,7 +312,7 @@ bool launch_pixel_rows(const ForwardPass& pass, const UnitStridePass& p) {
       pass.src,
       plan.stretch + (Traits::kWidth - 1) * p.dilation_width,
       divide_up(plan.lanes * Traits::kSources, p.multiplier) + 1,
-      plan.whole);
+      plan.whole());
   constexpr int64_t kRingBytes = 100 * 1024; // of a multiprocessor
   plan_pixel_ring(plan, source.slot_bytes, kRingBytes);
   const int64_t shared = kRingHead + plan.stages * plan.stage_bytes;

@@ -18,8 +18,7 @@
 
 namespace at::native::depthwise_conv2d_ext_cuda {
 
-constexpr int kRunBytes = 16; // of which bulk copies are multiples, and their places
-constexpr int kZeroBytes = 2 * kRunBytes; // in front of a slot
+constexpr int kZeroBytes = 2 * kBulkBytes; // in front of a slot
 
 // A tensor whose rows come to blocks.
 struct PixelSource {
@@ -36,7 +35,11 @@ struct PixelSource {
 struct PixelPlan : BoxPlan {
   int32_t per_source; // dst channels of a src channel
   int32_t per_result; // src channels of a dst channel
-  bool whole; // all channels to a block
+
+  // Whether a block has all channels.
+  C10_HOST_DEVICE bool whole() const {
+    return groups == 1;
+  }
 };
 
 struct PixelRequest {
@@ -82,7 +85,6 @@ inline bool plan_pixels(PixelPlan& plan, const PixelRequest& r) {
       plan.threads = (warps + 1) * kWarpSize;
     }
   }
-  plan.whole = plan.groups == 1;
   plan.batch = r.batch;
   plan.images = 1;
   plan.row_phases = std::min(r.dilation_height, r.dst_height);
@@ -111,11 +113,11 @@ inline PixelSource pixel_source(
   s.column_bytes = s.channels * element;
   if (!whole) {
     // As far from a multiple of 16 bytes as in memory, with room for what copies bring beside a column.
-    const int64_t room = divide_up(group * element + 2 * kRunBytes, kRunBytes) * kRunBytes;
-    s.column_bytes = room + s.column_bytes % kRunBytes;
+    const int64_t room = divide_up(group * element + 2 * kBulkBytes, kBulkBytes) * kBulkBytes;
+    s.column_bytes = room + s.column_bytes % kBulkBytes;
   }
   s.slot_bytes =
-      kZeroBytes + divide_up(s.columns * s.column_bytes + 2 * kRunBytes, kRunBytes) * kRunBytes;
+      kZeroBytes + divide_up(s.columns * s.column_bytes + 2 * kBulkBytes, kBulkBytes) * kBulkBytes;
   return s;
 }
 
@@ -137,13 +139,8 @@ inline void plan_pixel_ring(PixelPlan& plan, int64_t row_bytes, int64_t ring_byt
 // Whether a pass is for rows of pixels: one that boxes do not take.
 inline bool pixel_rows_take(const Params& p, const TensorBase& input) {
   const int64_t bytes = p.channels * static_cast<int64_t>(input.element_size());
-  return p.channels_last && (p.multiplier > 1 || bytes % kRunBytes != 0) && march_fits_32_bits(p) &&
-      input.numel() > 0;
-}
-
-// Whether bulk copies may begin in the tensor.
-inline bool begins_a_run(const TensorBase& tensor) {
-  return is_aligned(tensor.const_data_ptr(), kRunBytes);
+  return p.channels_last && (p.multiplier > 1 || bytes % kBulkBytes != 0) &&
+      march_fits_32_bits(p) && input.numel() > 0;
 }
 
 #ifdef __CUDACC__
@@ -178,7 +175,7 @@ struct PixelReach {
 
   // How far from a multiple of 16 bytes the row that begins with it lies.
   static __device__ __forceinline__ int lead_of(int first) {
-    return static_cast<uint32_t>(first) * kSize % kRunBytes;
+    return static_cast<uint32_t>(first) * kSize % kBulkBytes;
   }
 
   // Where in a slot a thread finds a column, from where the row begins; zeros if it does not exist.
@@ -208,11 +205,11 @@ struct PixelReach {
     Copy copy;
     copy.first = from + run * s.channels;
     copy.last = copy.first + (channels == 0 ? (end - begin) * s.channels : channels);
-    const uint32_t whole = s.bytes / kRunBytes * kRunBytes;
+    const uint32_t whole = s.bytes / kBulkBytes * kBulkBytes;
     const uint32_t end_byte = static_cast<uint32_t>(copy.last) * kSize;
-    copy.start = static_cast<uint32_t>(copy.first) * kSize / kRunBytes * kRunBytes;
-    copy.stop = end_byte > whole ? whole : (end_byte + (kRunBytes - 1)) / kRunBytes * kRunBytes;
-    copy.to = slot + kZeroBytes + (lead_of(from) + run * s.column_bytes) / kRunBytes * kRunBytes;
+    copy.start = static_cast<uint32_t>(copy.first) * kSize / kBulkBytes * kBulkBytes;
+    copy.stop = end_byte > whole ? whole : (end_byte + (kBulkBytes - 1)) / kBulkBytes * kBulkBytes;
+    copy.to = slot + kZeroBytes + (lead_of(from) + run * s.column_bytes) / kBulkBytes * kBulkBytes;
     return copy;
   }
 
@@ -310,20 +307,8 @@ __device__ __forceinline__ void keep(int64_t& value) {
 // Stores an element if `wanted`, without a branch.
 template <typename scalar_t>
 __device__ __forceinline__ void store_if(bool wanted, scalar_t* to, float value) {
-  const uint32_t bits = bits_of<scalar_t>(value);
-  if constexpr (sizeof(scalar_t) == sizeof(float)) {
-    asm volatile("{\n.reg .pred p;\nsetp.ne.s32 p, %0, 0;\n@p st.global.b32 [%1], %2;\n}\n" ::"r"(
-                     static_cast<int>(wanted)),
-                 "l"(to),
-                 "r"(bits)
-                 : "memory");
-  } else {
-    asm volatile("{\n.reg .pred p;\nsetp.ne.s32 p, %0, 0;\n@p st.global.b16 [%1], %2;\n}\n" ::"r"(
-                     static_cast<int>(wanted)),
-                 "l"(to),
-                 "h"(static_cast<unsigned short>(bits))
-                 : "memory");
-  }
+  const float values[1] = {value};
+  store_vector_if(wanted, to, values);
 }
 
 // A thread's place: channels innermost, then tiles of columns.

@@ -219,14 +219,14 @@ __global__ void pixel_rows_backward_kernel(
       left + p.padding_width - reach_width,
       b.stretch + reach_width,
       first_channel,
-      b.whole ? 0 : last_channel - first_channel + 1);
+      b.whole() ? 0 : last_channel - first_channel + 1);
   const PixelReach<scalar_t> input_reach(
       input,
       sources.input,
       left,
       b.stretch,
       input_channel(first_channel),
-      b.whole ? 0 : input_channel(last_channel) - input_channel(first_channel) + 1);
+      b.whole() ? 0 : input_channel(last_channel) - input_channel(first_channel) + 1);
   const int column = left + mine.column;
   const bool works = mine.computes && mine.channel < p.channels;
 
@@ -456,7 +456,7 @@ bool launch(const BackwardPass& pass, const Params& params) {
   }
   // By groups of channels the march is as fast, but by single elements of 16 bits (the weight's gradient of
   // 1023@14 k3 in float 34 us, some 50 here); for all gradients it is not (67 and 38).
-  if (!plan.whole && !Traits::kData && params.multiplier == 1 &&
+  if (!plan.whole() && !Traits::kData && params.multiplier == 1 &&
       (Traits::kTaps > 9 || pass.input.numel() >= kFewPixels) &&
       (Traits::kExact || p.channels % 2 == 0)) {
     return false;
@@ -466,8 +466,9 @@ bool launch(const BackwardPass& pass, const Params& params) {
           pass.grad_output,
           plan.stretch + (Traits::kWidth - 1) * p.dilation_width,
           plan.lanes,
-          plan.whole),
-      pixel_source(pass.input, plan.stretch, divide_up(plan.lanes, p.multiplier) + 1, plan.whole)};
+          plan.whole()),
+      pixel_source(
+          pass.input, plan.stretch, divide_up(plan.lanes, p.multiplier) + 1, plan.whole())};
   constexpr int64_t kRingBytes = 160 * 1024; // of a multiprocessor
   constexpr int64_t kLeastStages = 2;
   // Rows: each block begins with some for nothing, and leaves sums for the second kernel to add up.
@@ -525,10 +526,7 @@ bool pixel_rows_backward(
     const Params& p) {
   const bool all = grad_input.defined();
   const bool few = p.multiplier == 1 && input.scalar_type() == kFloat && input.numel() < kFewPixels;
-  // A bias is summed beside the middle tap, which meets all of grad_output where that is not larger.
-  const bool within = 2 * p.padding_height <= p.dilation_height * (p.kernel_height - 1) &&
-      2 * p.padding_width <= p.dilation_width * (p.kernel_width - 1);
-  if (!pixel_rows_take(p, input) || few || !within || grad_output.numel() == 0 ||
+  if (!pixel_rows_take(p, input) || few || !middle_meets_all(p) || grad_output.numel() == 0 ||
       (all && p.multiplier > 1) || !begins_a_run(input) || !begins_a_run(grad_output) ||
       !device_has_boxes()) {
     return false;
