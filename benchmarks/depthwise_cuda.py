@@ -5,9 +5,8 @@ Every figure of a run is taken on one device in one run: median of CUDA-event ti
 before each repeat by reading other memory, so that it holds nothing that a call must first write
 back (--dirty: by writing, as do_bench does it), cuDNN warmed up with benchmark=True and TF32 off.
 The opponent of a row is the fastest of {cuDNN, native kernels} x {NCHW, channels_last}; the summary
-also compares within each of the two. The floor
-is the bytes that a pass must move over the bandwidth of a device-to-device copy measured in the
-same run.
+also compares within each of the two. The floor is the bytes that a pass must move over the
+bandwidth of a device-to-device copy measured in the same run.
 
 Of a single image that is mostly the launch, so rows of latency have the device's time too: from the
 start of a call's first kernel to the end of its last, by the profiler, cold, and a call's part of a
