@@ -589,7 +589,7 @@ bool plan_flat_planes(FlatPlan& plan, const Params& p, bool flip) {
 template <typename Traits>
 constexpr bool flat_planes_exist() {
   if (sizeof(typename Traits::scalar_t) == 4) {
-    return Traits::kWindow <= 5 || (Traits::kWeight && Traits::kParts > 1);
+    return Traits::kWindow <= 5 || Traits::kParts > 1;
   }
   if (!Traits::kWeight || Traits::kWindow > 3) {
     return Traits::kData && Traits::kParts == 1 && Traits::kWindow <= 5;
@@ -613,6 +613,12 @@ bool flat_planes_pay(const Params& p) {
     if constexpr (!Traits::kWeight) {
       // 1152@7 k5 of 32 images 10.3, 11.6, of 48 14.3, 12.5; 672@14 k5 15.6, 16.4 and 24.4, 19.6.
       constexpr int64_t kManyTiles = 1500;
+      if (Traits::kWindow == 7) {
+        // Each warp has one tile at most, or there are many: 384@14 of 1 image 9.6, 9.0, of 16 11.7, 10.2, of
+        // 24 13.1, 14.9, of 32 14.0, 15.4, of 64 21.3, 21.0, of 128 35.7, 33.5; 768@14 of 128 66.5, 57.7.
+        constexpr int64_t kWarps = 132 * Traits::kWarps;
+        return tiles <= kWarps || tiles >= kManyTiles;
+      }
       return Traits::kWindow == 3 ? some : p.batch < kFewImages || tiles >= kManyTiles;
     } else if constexpr (Traits::kRolled && (Traits::kData || Traits::kWindow > 5)) {
       return true; // of 1 image of 384@14 k7 23.1, 15.8, of 32 32.2, 26.1
