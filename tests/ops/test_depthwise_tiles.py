@@ -81,6 +81,14 @@ SIZES = [
     Case(2, 40, 1, (2, 20), (3, 3), padding=(1, 1)),
     Case(2, 40, 1, (3, 18), (3, 3), padding=(1, 0)),
     Case(2, 50, 1, (4, 17), (3, 3), padding=(0, 2)),
+    # Its lines of the weight's gradient: bands of rows, zeros around lines, rows that meet
+    # nothing, a window wider than padded, sums that are in double on the way, chunks of images
+    Case(2, 37, 1, (70, 61), (7, 7), padding=(3, 3)),
+    Case(2, 37, 1, (60, 35), (51, 5), padding=(25, 3)),
+    Case(2, 20, 1, (3, 21), (9, 15), padding=(7, 7)),
+    Case(2, 20, 1, (40, 64), (9, 19), padding=(4, 16)),
+    Case(90, 515, 1, (7, 7), (5, 5), padding=(2, 2)),
+    Case(90, 17, 1, (7, 14), (7, 7), padding=(3, 3)),
     # Too many zeros above and below for tiles
     Case(2, 3, 1, (4, 20), (3, 3), padding=(200000, 1), dilation=(200000, 1)),
 ]
@@ -396,7 +404,7 @@ def test_every_tile_matches_the_float64_reference(
 
 @pytest.mark.parametrize("dtype", [torch.float32, *HALVES, torch.float64], ids=str)
 @pytest.mark.parametrize("stride", [1, 2])
-@pytest.mark.parametrize("kernel", [3, 5, 7])
+@pytest.mark.parametrize("kernel", [3, 5, 7, 13])
 @pytest.mark.parametrize("device", ["cpu", *CUDA])
 def test_rows_of_every_length_match_the_float64_reference(
     device: str, kernel: int, stride: int, dtype: torch.dtype

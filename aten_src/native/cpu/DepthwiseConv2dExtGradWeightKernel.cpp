@@ -4,6 +4,7 @@
 #include <ATen/Dispatch.h>
 #include <ATen/core/TensorBase.h>
 #include <ATen/native/cpu/DepthwiseConv2dExtGradWeightKernel.h>
+#include <ATen/native/cpu/DepthwiseConv2dExtGradWeightLines.h>
 #include <ATen/native/cpu/DepthwiseConv2dExtGradWeightPixels.h>
 #include <ATen/native/cpu/DepthwiseConv2dExtGradWeightPlanes.h>
 
@@ -24,7 +25,9 @@ void depthwise_conv2d_ext_grad_weight(
             grad_bias.defined() ? grad_bias.mutable_data_ptr<scalar_t>() : nullptr,
             grad_output.const_data_ptr<scalar_t>(),
             input.const_data_ptr<scalar_t>()};
-        if (p.channels_last) {
+        if (are_lines<scalar_t>(p)) {
+          LineGradWeight<scalar_t>(call).run();
+        } else if (p.channels_last) {
           PixelGradWeight<scalar_t>(call).run_pixels();
         } else if (are_small_planes<opmath_type<scalar_t>>(p)) {
           PixelGradWeight<scalar_t>(call).run_small_planes();

@@ -25,11 +25,6 @@ constexpr int64_t kVectorsPerRow = 10;
 constexpr int64_t kRowBytes = 2 << 20; // of both tensors
 constexpr int64_t kRowTaps = 9;
 constexpr int64_t kRowPlane = 49;
-// From so many taps on, the pixels of a vector of channels are copied next to each other first. fp32,
-// one thread of AVX2: 128@56 k31 29.1 -> 19.3 ms, 512@14 k27 5.2 -> 4.3, 1024@7 k13 1.62 -> 1.46; windows
-// of 7 within a tenth of what they were, of 5 up to a fifth slower.
-constexpr int64_t kPackedTaps = 64;
-
 template <typename scalar_t>
 class PixelGradWeight {
   using acc_t = opmath_type<scalar_t>;
@@ -52,7 +47,7 @@ class PixelGradWeight {
     const int64_t part = vectors * kLanes;
     const int64_t parts = ceil_div(p.channels, part);
     const int64_t chunks = chunk_count(segments, parts);
-    PartialSums partial(chunks, p);
+    PartialSums<kLanes> partial(chunks, p);
     const auto grain = grain_of(
         ceil_div(segments, chunks) * segment_rows * p.output_width * p.kernel_size() * part);
     at::parallel_for(0, parts * chunks, grain, [&](int64_t begin, int64_t end) {
@@ -86,7 +81,7 @@ class PixelGradWeight {
     const int64_t output_size = p.output_height * p.output_width;
     const int64_t parts = ceil_div(p.channels, kLanes);
     const int64_t chunks = chunk_count(p.batch, parts);
-    PartialSums partial(chunks, p);
+    PartialSums<kLanes> partial(chunks, p);
     const auto grain = grain_of(ceil_div(p.batch, chunks) * kLanes * output_size * p.kernel_size());
     at::parallel_for(0, parts * chunks, grain, [&](int64_t begin, int64_t end) {
       AlignedBuffer<acc_t> sums((p.kernel_size() + 1) * kLanes);
@@ -109,11 +104,11 @@ class PixelGradWeight {
           run_rows(rows, {0, 0, 0, 1, kLanes}, {0, 0}, sums.data());
           terms += output_size;
           if (terms >= kTermsPerLane) {
-            flush_lanes(channel, lanes, sums.data(), chunk, partial);
+            flush_lanes(channel, sums.data(), chunk, partial);
             terms = 0;
           }
         }
-        flush_lanes(channel, lanes, sums.data(), chunk, partial);
+        flush_lanes(channel, sums.data(), chunk, partial);
       }
     });
     finish(call_, partial);
@@ -327,7 +322,7 @@ class PixelGradWeight {
       const SegmentWork& work,
       PixelScratch& scratch,
       int64_t chunk,
-      PartialSums& partial) {
+      PartialSums<kLanes>& partial) {
     constexpr bool kPacked = kPixels == Pixels::kPacked;
     const int64_t image_segments = ceil_div(call_.p.output_height, work.segment_rows);
     const auto rows_of = [&](int64_t segment) -> Range {
@@ -358,7 +353,7 @@ class PixelGradWeight {
       for (int64_t c = work.channels.begin; c < work.channels.end; c += kLanes) {
         acc_t* const sums =
             scratch.sums.data() + (c - work.channels.begin) / kLanes * sums_of_vector();
-        flush_lanes(c, std::min(kLanes, work.channels.end - c), sums, chunk, partial);
+        flush_lanes(c, sums, chunk, partial);
       }
       return;
     }
@@ -376,7 +371,7 @@ class PixelGradWeight {
           run_rows(plan, place, next, scratch.sums.data());
         }
       }
-      flush_lanes(c, lanes, scratch.sums.data(), chunk, partial);
+      flush_lanes(c, scratch.sums.data(), chunk, partial);
     }
   }
 
@@ -501,22 +496,8 @@ class PixelGradWeight {
     }
   }
 
-  void flush_lanes(
-      int64_t channel,
-      int64_t lanes,
-      acc_t* sums,
-      int64_t chunk,
-      PartialSums& partial) {
-    for (const auto row : c10::irange(partial.rows)) {
-      double* const total = partial.at(chunk, row, channel);
-      const auto add = [&](int64_t count) {
-        for (const auto lane : c10::irange(count)) {
-          total[lane] += sums[row * kLanes + lane];
-        }
-      };
-      lanes == kLanes ? add(kLanes) : add(lanes);
-    }
-    std::fill_n(sums, partial.rows * kLanes, acc_t(0));
+  void flush_lanes(int64_t channel, acc_t* sums, int64_t chunk, PartialSums<kLanes>& partial) {
+    move_sums(sums, partial.at(chunk, 0, channel), partial.rows * kLanes);
   }
 
   // The kernel rows that are inside the image at an output row.

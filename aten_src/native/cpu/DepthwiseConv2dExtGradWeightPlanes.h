@@ -28,7 +28,7 @@ class PlaneGradWeight {
   void run() {
     const Params& p = call_.p;
     const int64_t chunks = chunk_count(p.batch, p.channels);
-    PartialSums partial(chunks, p);
+    PartialSums<kLanes> partial(chunks, p);
     const int64_t band = band_results(
         height_,
         (columns_.pitch() + grad_pitch_) * static_cast<int64_t>(sizeof(acc_t)),
@@ -67,7 +67,7 @@ class PlaneGradWeight {
       int64_t band,
       Scratch& scratch,
       int64_t chunk,
-      PartialSums& partial) {
+      PartialSums<kLanes>& partial) {
     const Params& p = call_.p;
     int64_t terms = 0;
     for (const auto n : c10::irange(images.begin, images.end)) {
@@ -202,7 +202,11 @@ class PlaneGradWeight {
     }
   }
 
-  void flush_planes(int64_t channel, Scratch& scratch, int64_t chunk, PartialSums& partial) {
+  void flush_planes(
+      int64_t channel,
+      Scratch& scratch,
+      int64_t chunk,
+      PartialSums<kLanes>& partial) {
     const Params& p = call_.p;
     acc_t* sums = scratch.sums.data();
     for (const auto j : c10::irange(p.multiplier)) {
