@@ -44,6 +44,9 @@ SIZES = [
     Case(17, 6, 1, (14, 14), (7, 7), padding=(3, 3)),  # and channels
     Case(9, 4, 1, (14, 14), (27, 27), padding=(13, 13)),
     Case(17, 3, 1, (28, 28), (5, 5), padding=(2, 2)),  # a band
+    Case(19, 16, 1, (14, 14), (5, 5), stride=(2, 2), padding=(2, 2)),  # at stride 2
+    Case(40, 8, 1, (14, 14), (3, 3), stride=(2, 2), padding=(1, 1)),
+    Case(18, 24, 1, (7, 7), (5, 5), padding=(2, 2)),  # five rows of taps
     # The CPU's tiles of 14 results: a part of one, lanes done twice, a stride, a dilation
     Case(2, 37, 1, (17, 23), (11, 11), padding=(5, 5)),
     Case(2, 35, 1, (30, 41), (13, 15), stride=(1, 2), padding=(6, 7)),
@@ -147,6 +150,8 @@ LANE_PLANES = [
     Case(49, 178, 1, (14, 14), (5, 5), stride=(2, 2), padding=(2, 2)),
     Case(129, 134, 1, (14, 14), (3, 3), stride=(2, 2), padding=(1, 1)),
     Case(65, 133, 1, (14, 14), (5, 5), stride=(2, 2), padding=(2, 2)),  # odd channels
+    Case(35, 96, 1, (14, 14), (5, 5), stride=(2, 2), padding=(2, 2)),  # groups of eight in 16 bit
+    Case(73, 136, 1, (14, 14), (3, 3), stride=(2, 2), padding=(1, 1)),
 ]
 # Enough blocks for the 16-bit kernels that march down planes, with the batch as rows of matrices.
 MARCHES = [

@@ -457,6 +457,7 @@ void forward_cuda(
       fast::batch_forward(output, input, weight, bias, p) ||
       fast::bands_forward(output, input, weight, bias, p) ||
       fast::lanes_planes_forward(output, input, weight, bias, p) ||
+      fast::batch_strided_forward(output, input, weight, bias, p) ||
       fast::lanes_strided_forward(output, input, weight, bias, p) ||
       fast::strips_strided_forward(output, input, weight, bias, p) ||
       fast::patches_forward(output, input, weight, bias, p) ||
@@ -482,7 +483,9 @@ void backward_cuda(
     const TensorBase& input,
     const TensorBase& weight,
     const Params& p) {
-  if (fast::lanes_strided_backward(
+  if (fast::batch_strided_backward(
+          grad_input, grad_weight, grad_bias, grad_output, input, weight, p) ||
+      fast::lanes_strided_backward(
           grad_input, grad_weight, grad_bias, grad_output, input, weight, p) ||
       fast::strips_strided_backward(
           grad_input, grad_weight, grad_bias, grad_output, input, weight, p) ||

@@ -66,6 +66,10 @@ BackwardEntry flat_planes_backward;
 ForwardEntry lanes_strided_forward;
 // Also of grad_input alone.
 BackwardEntry lanes_strided_backward;
+// The same in 16 bit, of groups of eight channels.
+ForwardEntry batch_strided_forward;
+// Also of grad_input alone.
+BackwardEntry batch_strided_backward;
 // At stride 2, in plane order, rows of whole vectors.
 ForwardEntry strips_strided_forward;
 // Also of grad_input alone.

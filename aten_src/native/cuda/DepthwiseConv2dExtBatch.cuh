@@ -885,7 +885,7 @@ bool with_batch_kernel(const Params& p, ScalarType type, int side, const Launch&
       if (reach <= 1) {
         return launch(scalar, fixed_side, std::integral_constant<int, 1>());
       }
-      if constexpr (kMost >= kOctet * 2) {
+      if constexpr (kMost >= kOctet * 2 || kMost < kOctet) {
         if (reach <= 2) {
           return launch(scalar, fixed_side, std::integral_constant<int, 2>());
         }

@@ -1,6 +1,7 @@
 // depthwise_conv2d_ext at stride 2 from planes of 14 x 14 to planes of 7 x 7, many images at a time: the
 // lanes of a warp are 32 images of one channel, as in DepthwiseConv2dExtLanesPlanes.cuh, in all three
-// types. The windows are 3 x 3 and 5 x 5 with the usual padding.
+// types; most of 16 bit goes by DepthwiseConv2dExtBatchStrided.cu. The windows are 3 x 3 and 5 x 5 with the
+// usual padding.
 //
 // A warp has whole planes, and nothing to do with any other. Planes come into shared memory as they
 // are, columns two at a time; a lane marches over the rows of its plane, each of which it unpacks once. All
