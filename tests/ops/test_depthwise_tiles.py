@@ -196,6 +196,18 @@ FEW = [
     Case(2, 3, 1, (1, 5), (3, 3), padding=(1, 1)),
     Case(2, 3, 1, (6, 1), (3, 3), padding=(1, 1)),
 ]
+# The same in channels-last order, and its forward.
+FEW_PIXELS = [
+    Case(1, 40, 1, (7, 7), (3, 3), padding=(1, 1)),  # a warp a group of channels
+    Case(2, 20, 1, (9, 11), (3, 3), padding=(1, 1)),  # lanes without channels, rows left over
+    Case(1, 36, 1, (30, 29), (3, 3), padding=(1, 1)),  # blocks of a cluster
+    Case(1, 18, 1, (30, 31), (3, 3), padding=(1, 1)),  # vectors of two channels only
+    Case(2, 8, 1, (60, 62), (3, 3), padding=(1, 1)),  # threads with two patches
+    Case(1, 68, 1, (64, 66), (3, 3), padding=(1, 1)),  # more pixels a thread forward
+    Case(1, 24, 1, (13, 8), (3, 3), padding=(3, 4), dilation=(2, 3)),  # phases
+    Case(3, 12, 1, (2, 5), (3, 3), padding=(1, 2)),
+    Case(2, 16, 1, (3, 33), (1, 3), padding=(0, 1)),
+]
 # Large windows in 16 bit with the batch as rows of matrices; much for a CPU.
 SWEEPS = [
     Case(19, 3, 1, (28, 28), (29, 29), padding=(14, 14)),  # all diagonals; images left over
@@ -286,7 +298,7 @@ PIXEL_ROWS = [
     Case(2, 18, 2, (20, 21), (7, 7), padding=(3, 3)),
 ]
 
-CHANNELS_LAST = BOXES + PIXEL_ROWS
+CHANNELS_LAST = FEW_PIXELS + BOXES + PIXEL_ROWS
 
 # Sequences, and rows of no whole vectors, through shared memory element by element; much for a CPU.
 COLUMNS = [
@@ -385,7 +397,7 @@ def assert_matches_float64(
 @pytest.mark.parametrize(
     ("case", "device"),
     on_devices(
-        SIZES + FEW,
+        SIZES + FEW + FEW_PIXELS,
         PATCHES
         + LANES
         + LANE_PLANES
@@ -394,7 +406,8 @@ def assert_matches_float64(
         + STRIPS
         + STRIDED_STRIPS
         + SWEEPS
-        + CHANNELS_LAST
+        + BOXES
+        + PIXEL_ROWS
         + COLUMNS,
     ),
     ids=str,

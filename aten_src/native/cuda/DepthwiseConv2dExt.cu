@@ -1,8 +1,8 @@
 // CUDA entries of depthwise_conv2d_ext and its generic kernels, which take what the specialised ones
 // (DepthwiseConv2dExtForward.cu, ...GradInput.cu, ...GradWeight.cu, ...Large.cu, ...Lanes*.cu,
 // ...Bands.cu, ...Sweep*.cu, ...Patches.cu, ...Batch*.cu, ...Strips*.cu, ...Boxes*.cu, ...PixelRows*.cu,
-// ...FewBackward.cu, ...FlatPlanes*.cu) do not: double, other strides and windows, sizes beyond 32 bits. The
-// generic kernels:
+// ...FewBackward.cu, ...FewPixels*.cu, ...FlatPlanes*.cu) do not: double, other strides and windows, sizes
+// beyond 32 bits. The generic kernels:
 //
 // Forward and grad_input: one thread an element of the result, which gathers its taps. Weight and
 // bias gradients: one block a (chunk of pixels, channels, tap), reduced in shared memory; a second
@@ -461,6 +461,7 @@ void forward_cuda(
       fast::lanes_strided_forward(output, input, weight, bias, p) ||
       fast::strips_strided_forward(output, input, weight, bias, p) ||
       fast::patches_forward(output, input, weight, bias, p) ||
+      fast::few_pixels_forward(output, input, weight, bias, p) ||
       fast::boxes_forward(output, input, weight, bias, p) ||
       fast::boxes_strided_forward(output, input, weight, bias, p) ||
       fast::pixel_rows_forward(output, input, weight, bias, p) ||
@@ -495,7 +496,9 @@ void backward_cuda(
   }
   const bool asks_weight = grad_weight.defined() || grad_bias.defined();
   if (asks_weight &&
-      fast::few_backward(grad_input, grad_weight, grad_bias, grad_output, input, weight, p)) {
+      (fast::few_backward(grad_input, grad_weight, grad_bias, grad_output, input, weight, p) ||
+       fast::few_pixels_backward(
+           grad_input, grad_weight, grad_bias, grad_output, input, weight, p))) {
     return;
   }
   if (fast::columns_backward(grad_input, grad_weight, grad_bias, grad_output, input, weight, p)) {
@@ -522,6 +525,7 @@ void backward_cuda(
       !fast::flat_planes_grad_input(grad_input, grad_output, weight, p) &&
       !fast::batch_march_grad_input(grad_input, grad_output, weight, p) &&
       !fast::batch_grad_input(grad_input, grad_output, weight, p) &&
+      !fast::few_pixels_grad_input(grad_input, grad_output, weight, p) &&
       !fast::pixel_rows_grad_input(grad_input, grad_output, weight, p) &&
       !fast::bands_grad_input(grad_input, grad_output, weight, p) &&
       !fast::lanes_planes_grad_input(grad_input, grad_output, weight, p) &&

@@ -101,10 +101,12 @@ ForwardEntry columns_forward;
 // Also of grad_input alone.
 BackwardEntry columns_backward;
 
-// Bytes of results up to which a window of at most kFewTaps taps is for the kernel of small problems in
-// channels-last order (...Forward.cu). 144@56 k3 fp16 of one image 8.4 us by marches, 7.6 by boxes, 6.3
-// there, of two 8.9, 8.0, 7.3, of four 10.9, 9.3, 9.6; fp32 8.4, 8.0, 6.9; 9.6, 9.3, 8.9, but 4096@7 of four
-// 9.0, 9.1, 9.7.
+// Of few elements in channels-last order, at stride 1.
+ForwardEntry few_pixels_forward;
+GradInputEntry few_pixels_grad_input;
+BackwardEntry few_pixels_backward;
+
+// Bytes of results up to which boxes leave windows of at most kFewTaps taps to the kernel of few elements.
 constexpr int64_t kFewBytes = 132 * 16 * 1024;
 constexpr int64_t kFewTaps = 9;
 // In channels-last order at stride 1, through shared memory by boxes.
@@ -172,10 +174,15 @@ inline bool march_fits_32_bits(const Params& p) {
       p.kernel_width * p.dilation_width < kSideLimit;
 }
 
-// Whether the output is of the input's size at stride 1, in plane order.
+// Whether the output is of the input's size at stride 1.
+inline bool keeps_size(const Params& p) {
+  return p.stride_height == 1 && p.stride_width == 1 && p.output_height == p.input_height &&
+      p.output_width == p.input_width;
+}
+
+// The same, in plane order.
 inline bool keeps_size_of_planes(const Params& p) {
-  return !p.channels_last && p.stride_height == 1 && p.stride_width == 1 &&
-      p.output_height == p.input_height && p.output_width == p.input_width;
+  return !p.channels_last && keeps_size(p);
 }
 
 // Whether the middle tap of an odd window meets all of grad_output, beside which a bias is summed then.
@@ -284,7 +291,7 @@ __device__ __noinline__ float careful_output(
 
 // One tap (kernel_size: the bias) of one channel, inside the image only, over the images of a block:
 // `images` from `first` on, and again every `step`.
-template <typename scalar_t, typename Geometry>
+template <bool kChannelsLast = false, typename scalar_t, typename Geometry>
 __device__ __noinline__ float careful_tap(
     const scalar_t* grad_output,
     const scalar_t* input,
@@ -296,21 +303,26 @@ __device__ __noinline__ float careful_tap(
     int step) {
   float sum = 0.0f;
   const int channels = p.channels / p.multiplier;
+  const int of = channel / p.multiplier;
+  const int dst_size = p.dst_height * p.dst_width;
+  const int src_size = p.src_height * p.src_width;
+  const int dst_next = kChannelsLast ? p.channels : 1; // from column to column
+  const int src_next = kChannelsLast ? channels : 1;
   for (int group = first; group < p.batch; group += step) {
     for (int image = group; image < min(p.batch, group + images); ++image) {
-      const scalar_t* const grads =
-          grad_output + (image * p.channels + channel) * p.dst_height * p.dst_width;
+      const scalar_t* const grads = grad_output + image * p.channels * dst_size +
+          (kChannelsLast ? channel : channel * dst_size);
       const scalar_t* const plane =
-          input + (image * channels + channel / p.multiplier) * p.src_height * p.src_width;
+          input + image * channels * src_size + (kChannelsLast ? of : of * src_size);
       for (int row = 0; row < p.dst_height; ++row) {
         for (int column = 0; column < p.dst_width; ++column) {
-          const float grad = static_cast<float>(grads[row * p.dst_width + column]);
+          const float grad = static_cast<float>(grads[(row * p.dst_width + column) * dst_next]);
           const int h = row - p.padding_height + tap / p.kernel_width * p.dilation_height;
           const int w = column - p.padding_width + tap % p.kernel_width * p.dilation_width;
           if (tap == p.kernel_height * p.kernel_width) {
             sum += grad;
           } else if (h >= 0 && h < p.src_height && w >= 0 && w < p.src_width) {
-            sum += grad * static_cast<float>(plane[h * p.src_width + w]);
+            sum += grad * static_cast<float>(plane[(h * p.src_width + w) * src_next]);
           }
         }
       }

@@ -9,9 +9,9 @@
 //
 // Channels-last: neighbouring threads are neighbouring channels, so every access is a full sector
 // whatever the width, padding or dilation. On sm_90 what lies in whole vectors of channels at stride 1 is
-// for boxes (...Boxes.cu), and small problems do not march. Planes: neighbouring threads are neighbouring
-// columns; a thread takes four columns by vectors where rows are aligned and the padding is the usual
-// (k - 1) / 2, and else one column, so that a warp's accesses are dense either way.
+// for boxes (...Boxes.cu), and small problems do not march (...FewPixels.cu). Planes: neighbouring threads
+// are neighbouring columns; a thread takes four columns by vectors where rows are aligned and the padding is
+// the usual (k - 1) / 2, and else one column, so that a warp's accesses are dense either way.
 //
 // In float the taps of each later kernel row are summed by themselves and then added, which takes an
 // addition more a row and leaves about half the rounding error at k = 7. The first rows are added
@@ -59,19 +59,6 @@ struct ChannelsLastTraits {
   static constexpr int64_t kWantedThreads = 132 * (kTaps > 25 ? 768 : 1024);
   using Ring = RowRing<scalar_t, kVector, kColumns, kStages, kThreads>;
   static_assert(kColumns <= 32, "a mask of 32 bits tells the columns inside the image");
-};
-
-// Two columns a thread: with one the taps, which are not coalesced, are read twice as often (144@56 k3 fp32
-// 7.6 us, 6.9), with four there are few threads (960@7 5.0 us, 5.7).
-template <typename scalar_t_, typename Window>
-struct FewTraits {
-  using scalar_t = scalar_t_;
-  static constexpr int kHeight = Window::kHeight;
-  static constexpr int kWidth = Window::kWidth;
-  static constexpr int kTaps = kHeight * kWidth;
-  static constexpr int kOwnRow = kFirstOwnRow<scalar_t, Window>;
-  static constexpr int kVector = 4;
-  static constexpr int kTile = 2;
 };
 
 // How the rows of a pass lie: in whole vectors; not so, but long; not so.
@@ -353,100 +340,6 @@ __global__ void forward_channels_last_kernel(
   }
 }
 
-// For small problems: a thread has a vector of channels of a few columns of one row, and asks for all that it
-// reads at once, so that it takes one trip to memory, where a march waits for its rows and a block for its
-// taps. Blocks are numbered by columns and channels, rows, and images.
-template <typename Traits>
-C10_LAUNCH_BOUNDS_1(kThreads)
-__global__ void few_channels_last_kernel(
-    typename Traits::scalar_t* __restrict__ dst,
-    const typename Traits::scalar_t* __restrict__ src,
-    const typename Traits::scalar_t* __restrict__ weight,
-    const typename Traits::scalar_t* __restrict__ bias,
-    const March m) {
-  using scalar_t = typename Traits::scalar_t;
-  constexpr int kVector = Traits::kVector;
-  constexpr int kTile = Traits::kTile;
-  constexpr int kTaps = Traits::kTaps;
-  constexpr int kWidth = Traits::kWidth;
-  constexpr int kColumns = kTile + kWidth - 1;
-  using Vector = Packed<scalar_t, kVector>;
-  const int index = blockIdx.x * kThreads + threadIdx.x;
-  const int tile = index / m.lanes;
-  if (tile >= m.column_tiles) {
-    return;
-  }
-  const int channel = (index - tile * m.lanes) * kVector;
-  const int row = blockIdx.y;
-  const int image = blockIdx.z;
-  // A tile's columns are a dilation apart.
-  const int column = tile % m.dilation_width + tile / m.dilation_width * (kTile * m.dilation_width);
-  Vector values[Traits::kHeight][kColumns];
-  Vector packed_taps[kTaps]; // as they lie, all of a channel first
-  uint32_t rows_inside = 0;
-  uint32_t inside = 0;
-#pragma unroll
-  for (int c = 0; c < kColumns; ++c) {
-    const int w = column - m.padding_width + c * m.dilation_width;
-    inside |= static_cast<uint32_t>(w >= 0 && w < m.src_width) << c;
-  }
-#pragma unroll
-  for (int kh = 0; kh < Traits::kHeight; ++kh) {
-    const int h = row - m.padding_height + kh * m.dilation_height;
-    const bool exists = h >= 0 && h < m.src_height;
-    rows_inside |= static_cast<uint32_t>(exists) << kh;
-    const scalar_t* const from = src +
-        ((image * m.src_height + h) * m.src_width + column - m.padding_width) * m.channels +
-        channel;
-#pragma unroll
-    for (int c = 0; c < kColumns; ++c) {
-      values[kh][c] = packed_zero<scalar_t, kVector>();
-      if (exists && (inside >> c & 1)) {
-        values[kh][c] = load_vector<scalar_t, kVector>(from + c * m.dilation_width * m.channels);
-      }
-    }
-  }
-#pragma unroll
-  for (int tap = 0; tap < kTaps; ++tap) {
-    packed_taps[tap] = load_vector<scalar_t, kVector>(weight + channel * kTaps + tap * kVector);
-  }
-  float sums[kTile][kVector];
-#pragma unroll
-  for (int v = 0; v < kVector; ++v) {
-    const float begin = bias ? static_cast<float>(bias[channel + v]) : 0.0f;
-#pragma unroll
-    for (int t = 0; t < kTile; ++t) {
-      float sum = begin;
-#pragma unroll
-      for (int kh = 0; kh < Traits::kHeight; ++kh) {
-        const bool own = kh >= Traits::kOwnRow;
-        float of_row = own ? 0.0f : sum;
-#pragma unroll
-        for (int kw = 0; kw < kWidth; ++kw) {
-          const int tap = kh * kWidth + kw;
-          const int forth = v * kTaps + tap;
-          const int back = v * kTaps + kTaps - 1 - tap;
-          const float factor = m.flip ? unpack(packed_taps[back / kVector], back % kVector)
-                                      : unpack(packed_taps[forth / kVector], forth % kVector);
-          // A place outside the image has no product, not even with a tap that is not finite.
-          const bool exists = (rows_inside >> kh & 1) && (inside >> (t + kw) & 1);
-          of_row = exists ? fmaf(unpack(values[kh][t + kw], v), factor, of_row) : of_row;
-        }
-        sum = own ? sum + of_row : of_row;
-      }
-      sums[t][v] = sum;
-    }
-  }
-  scalar_t* const to =
-      dst + ((image * m.dst_height + row) * m.dst_width + column) * m.channels + channel;
-#pragma unroll
-  for (int t = 0; t < kTile; ++t) {
-    if (column + t * m.dilation_width < m.dst_width) {
-      store_vector<scalar_t, kVector>(to + t * m.dilation_width * m.channels, sums[t]);
-    }
-  }
-}
-
 // The march of one item over one src plane; adds to what is in dst if `adds`.
 template <typename Traits>
 __device__ __forceinline__ void march_plane(
@@ -641,32 +534,6 @@ void launch_channels_last(const ForwardPass& pass, March m) {
   C10_CUDA_KERNEL_LAUNCH_CHECK();
 }
 
-// Small problems at stride 1; false where there is more to do.
-template <typename Traits>
-bool launch_few_channels_last(const ForwardPass& pass, March m) {
-  using scalar_t = typename Traits::scalar_t;
-  constexpr size_t kBytes = Traits::kVector * sizeof(scalar_t);
-  constexpr int64_t kMostBlocks = 65535; // of rows, and of images
-  auto* const dst = pass.dst.mutable_data_ptr<scalar_t>();
-  const auto* const src = pass.src.const_data_ptr<scalar_t>();
-  const auto* const weight = pass.weight.const_data_ptr<scalar_t>();
-  if (static_cast<int64_t>(pass.dst.nbytes()) > kFewBytes || m.channels % Traits::kVector != 0 ||
-      m.dst_height > kMostBlocks || m.batch > kMostBlocks || !is_aligned(dst, kBytes) ||
-      !is_aligned(src, kBytes) || !is_aligned(weight, kBytes)) {
-    return false;
-  }
-  m.lanes = m.channels / Traits::kVector;
-  m.column_tiles =
-      divide_up(divide_up(m.dst_width, m.dilation_width), Traits::kTile) * m.dilation_width;
-  const auto blocks = static_cast<unsigned int>(
-      divide_up(static_cast<int64_t>(m.column_tiles) * m.lanes, kThreads));
-  few_channels_last_kernel<Traits>
-      <<<dim3(blocks, m.dst_height, m.batch), kThreads, 0, c10::cuda::getCurrentCUDAStream()>>>(
-          dst, src, weight, pointer_or_null<scalar_t>(pass.bias), m);
-  C10_CUDA_KERNEL_LAUNCH_CHECK();
-  return true;
-}
-
 template <typename Traits>
 void launch_planes(const ForwardPass& pass, March m) {
   using scalar_t = typename Traits::scalar_t;
@@ -720,11 +587,6 @@ void launch_planes_order(const ForwardPass& pass, const March& m) {
 template <typename scalar_t, typename Window>
 bool launch_march(const ForwardPass& pass, const March& m, bool channels_last) {
   if (channels_last) {
-    if constexpr (Window::kStride == 1 && Window::kHeight * Window::kWidth <= kFewTaps) {
-      if (launch_few_channels_last<FewTraits<scalar_t, Window>>(pass, m)) {
-        return true;
-      }
-    }
     launch_channels_last<ChannelsLastTraits<scalar_t, Window>>(pass, m);
     return true;
   }

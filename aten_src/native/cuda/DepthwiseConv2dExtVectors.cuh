@@ -35,11 +35,12 @@ __device__ __forceinline__ T sum_of_warp(T value) {
 
 // Adds values[i] over the warp; afterwards values[0 .. kept) of a lane are sums, and index_of()
 // says of which i. Each round folds the array in half between two halves of the warp, so that n
-// values take about n shuffles and not 5 n.
-template <int kCount, int kOffset>
+// values take about n shuffles and not 5 n. kLanes: so many lanes beside each other have sums of their own.
+template <int kCount, int kOffset, int kLanes = 1>
 struct WarpFold {
   static constexpr int kHalf = (kCount + 1) / 2;
-  static constexpr int kKept = WarpFold<kHalf, kOffset / 2>::kKept;
+  using Next = WarpFold<kHalf, (kOffset > kLanes ? kOffset / 2 : 0), kLanes>;
+  static constexpr int kKept = Next::kKept;
 
   template <int kSize>
   __device__ __forceinline__ static void fold(float (&values)[kSize], int lane) {
@@ -52,19 +53,19 @@ struct WarpFold {
       const float give = upper ? low : high;
       values[i] = keep + __shfl_xor_sync(0xffffffffu, give, kOffset);
     }
-    WarpFold<kHalf, kOffset / 2>::fold(values, lane);
+    Next::fold(values, lane);
   }
 
   // The index of kept value i, or -1 where a round had nothing to give.
   __device__ __forceinline__ static int index_of(int i, int lane) {
-    const int below = WarpFold<kHalf, kOffset / 2>::index_of(i, lane);
+    const int below = Next::index_of(i, lane);
     const int at = lane & kOffset ? below + kHalf : below;
     return below < 0 || at >= kCount ? -1 : at;
   }
 };
 
-template <int kCount>
-struct WarpFold<kCount, 0> {
+template <int kCount, int kLanes>
+struct WarpFold<kCount, 0, kLanes> {
   static constexpr int kKept = kCount;
   template <int kSize>
   __device__ __forceinline__ static void fold(float (&)[kSize], int) {}
