@@ -264,6 +264,8 @@ BOXES = [
     Case(12, 360, 1, (61, 64), (3, 3), stride=(2, 2), padding=(1, 1)),  # the weight's gradient too
     Case(24, 672, 1, (28, 27), (5, 5), stride=(2, 2), padding=(2, 2)),
     Case(4, 16, 1, (1, 9), (5, 5), stride=(2, 2), padding=(2, 2)),  # fewer rows than taps
+    Case(5, 104, 1, (7, 7), (3, 3), stride=(2, 2), padding=(1, 1)),  # static shared memory, too
+    Case(20, 96, 1, (57, 61), (3, 3), stride=(2, 2), padding=(1, 1)),  # half a pair of rows
 ]
 
 # Small planes of many images, whole runs of them in shared memory; much for a CPU.

@@ -4,9 +4,8 @@
 // A block has the taps of a group of channels in the registers of its threads and streams rows of src
 // through a ring of boxes (DepthwiseConv2dExtBoxes.cuh), each of which is a row of a stretch of columns with
 // what the window reaches on either side. A thread owns a few channels of a few columns and marches down the
-// rows. Each row of src feeds all the dst rows that it belongs to, whose sums are in registers: slot s holds
-// the dst row that this row reaches with the taps of kernel row s. With the first product of a row the sums
-// move on a slot, so that the shift costs nothing.
+// rows (DepthwiseConv2dExtRowMarch.cuh). Warps ask for boxes in turn: one that always asks is the slowest, and
+// all wait for it (240@28 k5 in half 45 and 43 us, 96@56 k7 61 and 55, 728@65 k3 dilated by 2 42 and 35).
 //
 // Rows outside the image are never asked for. Columns outside it are zeros that are multiplied by taps, which
 // is the same only for finite taps: a block that has others takes its results tap by tap.
@@ -15,6 +14,7 @@
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAStream.h>
 #include <ATen/native/cuda/DepthwiseConv2dExtBoxes.cuh>
+#include <ATen/native/cuda/DepthwiseConv2dExtRowMarch.cuh>
 
 namespace at::native::depthwise_conv2d_ext_cuda {
 
@@ -31,16 +31,9 @@ template <
     int kThreads_,
     int kBlocks_ = 2,
     bool kOwnAsker_ = false>
-struct BoxTraits {
+struct BoxTraits : RowMarchTraits<scalar_t_, Window, kVector_, kTile_, 1> {
   using scalar_t = scalar_t_;
-  static constexpr int kHeight = Window::kHeight;
-  static constexpr int kWidth = Window::kWidth;
-  static constexpr int kTaps = kHeight * kWidth;
-  static constexpr int kOwnRow = kFirstOwnRow<scalar_t, Window>;
-  static constexpr int kVector = kVector_;
-  static constexpr int kVectorBytes = kVector * static_cast<int>(sizeof(scalar_t));
-  static constexpr int kTile = kTile_;
-  static constexpr int kColumns = kTile + kWidth - 1;
+  static constexpr int kVectorBytes = kVector_ * static_cast<int>(sizeof(scalar_t));
   static constexpr int kThreads = kThreads_; // that compute
   static constexpr bool kOwnAsker = kOwnAsker_; // a warp more that asks for boxes
   static constexpr int kAllThreads = kThreads + (kOwnAsker ? kWarpSize : 0);
@@ -72,7 +65,6 @@ __global__ void boxes_kernel(
 #if __CUDA_ARCH__ >= 900
   using scalar_t = typename Traits::scalar_t;
   constexpr int kHeight = Traits::kHeight;
-  constexpr int kWidth = Traits::kWidth;
   constexpr int kTaps = Traits::kTaps;
   constexpr int kTile = Traits::kTile;
   constexpr int kVector = Traits::kVector;
@@ -94,20 +86,22 @@ __global__ void boxes_kernel(
   const int column = place.stretch * b.stretch + tile_column;
   const bool works = image < b.images && channel < p.channels;
 
-  // By one thread, while it returns that there was more to ask for.
-  const auto fill_next = [&]() {
-    BoxFeed& feed = ring.feed();
-    int row = feed.row;
-    int left = feed.rows;
-    while (left <= 0) {
+  // By one thread, where there is room, while there is more to ask for, as feed.image tells. At the end, a
+  // stage without a run.
+  const auto fill_next = [&](BoxFeed& feed) {
+    while (feed.rows <= 0) {
       if (!feed.runs.more()) {
-        return false;
+        feed.image = -1;
+        ring.run(ring.filled).image = -1;
+        ring.fill(0, [](uint32_t, uint32_t) {});
+        return;
       }
       const BoxRun run = feed.runs.next(b, p.dilation_height);
       const SrcRows rows(run, kHeight, 1, p.padding_height, p.dilation_height, p.src_height);
+      ring.run(ring.filled) = run;
       feed.image = run.image;
-      row = rows.top + rows.begin * p.dilation_height;
-      left = rows.end - rows.begin;
+      feed.row = rows.top + rows.begin * p.dilation_height;
+      feed.rows = rows.end - rows.begin;
     }
     ring.fill(b.box_bytes, [&](uint32_t to, uint32_t barrier) {
       load_box(
@@ -116,12 +110,11 @@ __global__ void boxes_kernel(
           map,
           block_channel,
           place.stretch * b.stretch - p.padding_width,
-          row,
+          feed.row,
           feed.image);
     });
-    feed.row = row + b.box_rows * p.dilation_height;
-    feed.rows = left - b.box_rows;
-    return true;
+    feed.row += b.box_rows * p.dilation_height;
+    feed.rows -= b.box_rows;
   };
   if (threadIdx.x == asker) {
     prefetch_map(map);
@@ -129,30 +122,28 @@ __global__ void boxes_kernel(
         static_cast<int>(sizeof(scalar_t));
     arrive_and_expect(ring.taps(), bytes);
     load_run(shared_taps, ring.taps(), weight + block_channel * kTaps, bytes);
-    ring.feed() = {0, 0, 0, BoxRuns(b, place)};
-    for (int i = 0; i < b.stages - 1; ++i) {
-      fill_next();
+    BoxFeed feed{0, 0, 0, BoxRuns(b, place)};
+    for (int i = 0; i < b.stages - 1 && feed.image >= 0; ++i) {
+      fill_next(feed);
     }
+    ring.feed() = feed;
   }
   float begin[kVector];
 #pragma unroll
   for (int v = 0; v < kVector; ++v) {
     begin[v] = bias && channel < p.channels ? static_cast<float>(bias[channel + v]) : 0.0f;
   }
-  const int64_t row_step = static_cast<int64_t>(p.dilation_height) * p.dst_width * p.channels;
-  const int64_t column_step = static_cast<int64_t>(p.dilation_width) * p.channels;
-
   __syncthreads();
   wait_for(ring.taps(), 0);
-  float taps[kTaps][kVector];
+  float taps[1][kTaps][kVector];
   bool finite = true;
 #pragma unroll
   for (int v = 0; v < kVector; ++v) {
     const scalar_t* from = shared_taps + (lane * kVector + v) * kTaps + (p.flip ? kTaps - 1 : 0);
 #pragma unroll
     for (int tap = 0; tap < kTaps; ++tap) {
-      taps[tap][v] = works ? static_cast<float>(*from) : 0.0f;
-      finite = finite && is_finite(taps[tap][v]);
+      taps[0][tap][v] = works ? static_cast<float>(*from) : 0.0f;
+      finite = finite && is_finite(taps[0][tap][v]);
       from += p.flip ? -1 : 1;
     }
   }
@@ -187,7 +178,12 @@ __global__ void boxes_kernel(
   }
 
   if (Traits::kOwnAsker && threadIdx.x >= asker) {
-    while (threadIdx.x == asker && fill_next()) {
+    if (threadIdx.x == asker) {
+      BoxFeed feed = ring.feed();
+      while (feed.image >= 0) {
+        ring.wait_for_room();
+        fill_next(feed);
+      }
     }
     return;
   }
@@ -195,37 +191,33 @@ __global__ void boxes_kernel(
   const int box_offset = min(image, b.images - 1) * b.box_rows * b.row_bytes +
       (tile_column * b.lanes + lane) * Traits::kVectorBytes;
 
+  int turn = threadIdx.x / kWarpSize;
+  BoxRun run = ring.run(0); // there since the barrier
 #pragma unroll 1
-  for (BoxRuns runs(b, place); runs.more();) {
-    const BoxRun run = runs.next(b, p.dilation_height);
+  while (run.image >= 0) {
     const SrcRows rows(run, kHeight, 1, p.padding_height, p.dilation_height, p.src_height);
     const int n = run.image + image;
-    const int columns = works && n < p.batch ? p.dst_width - column : 0;
-    scalar_t* to = dst +
+    int columns = 0; // inside the image
+#pragma unroll
+    for (int t = 0; t < kTile; ++t) {
+      columns += works && n < p.batch && column + t * p.dilation_width < p.dst_width;
+    }
+    char* to = reinterpret_cast<char*>(
+        dst +
         (((n * p.dst_height + run.row_phase + run.first_row * p.dilation_height) * p.dst_width +
           column) *
              p.channels +
-         channel);
-    const auto store_row = [&](const float (&row)[kTile][kVector]) {
-      scalar_t* at = to;
+         channel));
+    const auto store_row = [&](const float (&row)[kTile][kVector], int) {
+      char* at = to;
 #pragma unroll
       for (int t = 0; t < kTile; ++t) {
-        store_vector_if<scalar_t, kVector>(t * p.dilation_width < columns, at, row[t]);
-        at += column_step;
+        store_vector_if<scalar_t, kVector>(t < columns, reinterpret_cast<scalar_t*>(at), row[t]);
+        at += b.dst_column;
       }
-      to += row_step;
+      to += b.dst_row;
     };
-    float slots[kHeight][kTile][kVector];
-#pragma unroll
-    for (int s = 0; s < kHeight; ++s) {
-#pragma unroll
-      for (int t = 0; t < kTile; ++t) {
-#pragma unroll
-        for (int v = 0; v < kVector; ++v) {
-          slots[s][t][v] = begin[v];
-        }
-      }
-    }
+    RowMarch<Traits> march(begin);
     int i = rows.begin;
 #pragma unroll 1
     while (i < rows.end) {
@@ -242,71 +234,41 @@ __global__ void boxes_kernel(
         }
         from += b.row_bytes;
         if (i + 1 == next) {
-          ring.release();
-          if (!Traits::kOwnAsker && threadIdx.x == 0) {
-            fill_next();
+          if (!Traits::kOwnAsker) {
+            if (turn == 0) {
+              turn = b.threads / kWarpSize;
+              if (threadIdx.x % kWarpSize == 0) {
+                ring.take_turn();
+                BoxFeed feed = ring.feed();
+                if (feed.image >= 0) {
+                  fill_next(feed);
+                  ring.feed() = feed;
+                }
+              }
+            }
+            --turn;
           }
+          ring.release();
         }
-        float values[Traits::kColumns][kVector];
+        float values[1][Traits::kColumns][kVector];
 #pragma unroll
         for (int c = 0; c < Traits::kColumns; ++c) {
 #pragma unroll
           for (int v = 0; v < kVector; ++v) {
-            values[c][v] = unpack(row[c], v);
+            values[0][c][v] = unpack(row[c], v);
           }
         }
-        const auto add_row = [&](auto every) {
-#pragma unroll
-          for (int s = kHeight - 1; s >= 0; --s) {
-            if (!decltype(every)::value && (i - s < run.first_row || i - s >= run.last_row)) {
-              continue;
-            }
-            const bool own = s >= Traits::kOwnRow;
-            float sums[kTile][kVector];
-#pragma unroll
-            for (int kw = 0; kw < kWidth; ++kw) {
-#pragma unroll
-              for (int t = 0; t < kTile; ++t) {
-#pragma unroll
-                for (int v = 0; v < kVector; ++v) {
-                  const float before = s > 0 ? slots[s > 0 ? s - 1 : 0][t][v] : begin[v];
-                  const float value = values[t + kw][v];
-                  const float tap = taps[s * kWidth + kw][v];
-                  sums[t][v] = kw > 0 ? fmaf(value, tap, sums[t][v])
-                      : own           ? value * tap
-                                      : fmaf(value, tap, before);
-                }
-              }
-            }
-#pragma unroll
-            for (int t = 0; t < kTile; ++t) {
-#pragma unroll
-              for (int v = 0; v < kVector; ++v) {
-                const float before = s > 0 ? slots[s > 0 ? s - 1 : 0][t][v] : begin[v];
-                slots[s][t][v] = own ? before + sums[t][v] : sums[t][v];
-              }
-            }
-            if (s == kHeight - 1 && i - s >= run.first_row) {
-              store_row(slots[s]);
-            }
-          }
-        };
         // Rows of other runs are not worth their products once there are many taps.
         if (kTaps <= 9 || (i - (kHeight - 1) >= run.first_row && i < run.last_row)) {
-          add_row(std::true_type());
+          march.template add<true>(i, run.first_row, run.last_row, values, taps, begin, store_row);
         } else {
-          add_row(std::false_type());
+          march.template add<false>(i, run.first_row, run.last_row, values, taps, begin, store_row);
         }
       }
     }
-    // The rows that the last row of the image leaves.
-#pragma unroll
-    for (int s = kHeight - 2; s >= 0; --s) {
-      const int o = rows.end - 1 - s;
-      if (o >= run.first_row && o < run.last_row) {
-        store_row(slots[s]);
-      }
-    }
+    march.finish(rows.end, run.first_row, run.last_row, store_row);
+    ring.wait();
+    run = ring.run(ring.used);
   }
 #endif
 }
@@ -336,7 +298,7 @@ bool launch_boxes(const ForwardPass& pass, const UnitStridePass& p) {
   if (!compiled || !plan_boxes(plan, request)) {
     return false;
   }
-  plan_ring(plan, p.dilation_height);
+  plan_ring(plan, request);
   if (!map_boxes(
           map,
           pass.src,
@@ -346,6 +308,9 @@ bool launch_boxes(const ForwardPass& pass, const UnitStridePass& p) {
           plan.images)) {
     return false;
   }
+  plan.dst_column = p.dilation_width * p.channels * static_cast<int64_t>(sizeof(scalar_t));
+  plan.dst_row =
+      p.dilation_height * p.dst_width * p.channels * static_cast<int64_t>(sizeof(scalar_t));
   const int64_t shared = kRingHead + plan.stages * plan.stage_bytes +
       Traits::kTaps * plan.lanes * Traits::kVectorBytes;
   if (!has_shared(shared)) {

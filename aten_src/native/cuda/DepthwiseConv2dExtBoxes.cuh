@@ -20,10 +20,13 @@ namespace at::native::depthwise_conv2d_ext_cuda {
 
 constexpr int kBoxBytes = 128; // where boxes begin in shared memory
 constexpr int kMostStages = 8;
-// Bytes of shared memory in front of the boxes, for the barriers and what the thread that asks remembers.
+// Bytes of shared memory in front of the boxes, for the barriers, what the thread that asks remembers and the
+// runs that begin with stages.
 constexpr int kBarrierBytes = (2 * kMostStages + 2) * static_cast<int>(sizeof(uint64_t));
-constexpr int kRingHead = 2 * kBoxBytes;
-static_assert(kBarrierBytes + 64 <= kRingHead);
+constexpr int kFeedBytes = 64;
+constexpr int kRunBytes = 16;
+constexpr int kRingHead = 3 * kBoxBytes;
+static_assert(kBarrierBytes + kFeedBytes + kMostStages * kRunBytes <= kRingHead);
 
 // How a pass is cut: threads of a block are lanes (vectors of channels) innermost, then tiles of columns,
 // then images.
@@ -49,6 +52,8 @@ struct BoxPlan {
   int32_t stages;
   int32_t threads; // that compute
   int32_t blocks; // of a multiprocessor, about
+  int64_t dst_column; // bytes from a column of a thread to its next in dst
+  int64_t dst_row; // from a row to the next of its phase
 };
 
 // What a plan depends on.
@@ -186,23 +191,24 @@ inline int64_t stage_bytes(int64_t box_bytes) {
 }
 
 // The rows of a box and the stages of the ring. Several rows a box where they are short: a box costs each
-// warp some 20 instructions and the thread that asks 60, which all others come to wait for (96@56 k7 fp16
-// 70 us by single rows, 57 by four).
-inline void plan_ring(BoxPlan& plan, int64_t dilation_height) {
+// warp some 20 instructions and the thread that asks 60 (144@56 k3 fp16 65.5 us by single rows, 64.5 by two;
+// 96@56 k7 fp16 70 by single rows, 57 by four). Of small planes two are better than four, since the first
+// comes sooner (960@7 k3 fp16 11.6 and 12.6, 384@14 14.1 and 14.9, 1152@7 k5 fp32 21.3 and 23.0).
+inline void plan_ring(BoxPlan& plan, const BoxRequest& r) {
   // Of the rings of a multiprocessor: more leave less L1, 192@28 k7 fp32 50 us with 144 KB, 48 with 96.
   // Images of few rows are a block's whole share, of which all that fits had better be under way from the
   // start (960@7 k3 fp16 13.1 us with 100 KB, 12.4 with 140; 480@14 k5 26.8, 26.0), images of one row have
   // little of each asked for (3072@1x202 fp16 93 us with 100 KB, 88 with 144).
   constexpr int64_t kFewRows = 16;
   const bool few = plan.phase_rows <= kFewRows;
-  const int64_t bytes = (few ? 144 : 100) * 1024;
-  const int64_t wanted = (few ? 32 : 16) * 1024; // of a stage
-  constexpr int64_t kMostRows = 4;
+  const int64_t bytes = (few ? 144 : 104) * 1024;
+  const int64_t wanted = (few ? 32 : 18) * 1024; // of a stage
+  const int64_t most_rows = r.kernel_height > 5 ? 4 : 2;
   constexpr int64_t kLeastStages = 3;
   const int64_t of_block = bytes / plan.blocks;
   const int64_t row_bytes = static_cast<int64_t>(plan.images) * plan.row_bytes;
-  const int64_t most = std::min<int64_t>(kMostRows, plan.phase_rows);
-  plan.box_rows = dilation_height > 1
+  const int64_t most = std::min<int64_t>(most_rows, plan.phase_rows);
+  plan.box_rows = r.dilation_height > 1
       ? 1
       : std::clamp<int64_t>(std::min(wanted, of_block / kLeastStages) / row_bytes, 1, most);
   plan.box_bytes = row_bytes * plan.box_rows;
@@ -419,9 +425,10 @@ struct SrcRows {
 struct BoxFeed {
   int32_t row;
   int32_t rows;
-  int32_t image;
+  int32_t image; // negative: there is nothing more
   BoxRuns runs;
 };
+static_assert(sizeof(BoxFeed) <= kFeedBytes && sizeof(BoxRun) == kRunBytes);
 
 // A ring of stages in shared memory that one thread has filled and all threads read. A stage may be more
 // than one box: fill()'s `ask` asks for all of them. With n stages n - 1 are filled at first, and another
@@ -471,6 +478,19 @@ struct BoxRing {
     return *reinterpret_cast<BoxFeed*>(boxes - kRingHead + kBarrierBytes);
   }
 
+  // The run that begins with a stage.
+  __device__ __forceinline__ BoxRun& run(int stage) const {
+    return reinterpret_cast<BoxRun*>(boxes - kRingHead + kBarrierBytes + kFeedBytes)[stage];
+  }
+
+  // Where warps ask in turn, one thread of each: the stage to fill is that before the one in use. When all
+  // have released it, the warp that asked last has, and so has left all as it must be.
+  __device__ __forceinline__ void take_turn() {
+    filled = (used == 0 ? stages : used) - 1;
+    filled_parity = used == 0 ? used_parity ^ 1 : used_parity;
+    wait_for_room();
+  }
+
   __device__ __forceinline__ uint32_t empty(int stage) const {
     return full(kMostStages + stage);
   }
@@ -482,10 +502,14 @@ struct BoxRing {
     }
   }
 
-  // By one thread. `expected` bytes come by ask(address in shared memory, barrier).
+  // By one thread, until the stage to fill has been released by all.
+  __device__ __forceinline__ void wait_for_room() const {
+    wait_for(empty(filled), filled_parity);
+  }
+
+  // By one thread, where there is room. `expected` bytes come by ask(address in shared memory, barrier).
   template <typename Ask>
   __device__ __forceinline__ void fill(int expected, const Ask& ask) {
-    wait_for(empty(filled), filled_parity);
     arrive_and_expect(full(filled), expected);
     ask(shared_address(boxes + filled * bytes), full(filled));
     advance(filled, filled_parity);
@@ -647,6 +671,78 @@ __device__ __forceinline__ void load_box(
       : "memory");
 #endif
 }
+
+// Sends a box; what lies outside of the tensor is left out. wait_until_sent() before its place is written
+// again.
+__device__ __forceinline__ void store_box(
+    const CUtensorMap& map,
+    const void* from,
+    int channel,
+    int column,
+    int row,
+    int image) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group [%0, {%1, %2, %3, %4}], [%5];\n"
+      "cp.async.bulk.commit_group;\n" ::"l"(&map),
+      "r"(channel),
+      "r"(column),
+      "r"(row),
+      "r"(image),
+      "r"(shared_address(from))
+      : "memory");
+#endif
+}
+
+// A barrier of the first `count` threads of a block.
+__device__ __forceinline__ void sync_threads(int count) {
+  asm volatile("bar.sync 1, %0;" ::"r"(count) : "memory");
+}
+
+// Rows of results on their way out of shared memory by boxes: one box that the block writes, one that the
+// engine reads. All threads that compute, the first of which is thread 0, call everything.
+struct BoxSender {
+  char* to; // where this thread writes
+  int32_t other; // from there to where it writes the next box
+  int32_t row = 0; // of the box that was written last and has not been sent
+  int32_t image = -1; // negative: there is none
+
+  // `offset`: the thread's in a box.
+  __device__ __forceinline__ BoxSender(char* first, int bytes, int offset)
+      : to(first + offset), other(bytes) {}
+
+  // After which the next box may be written. What thread 0 wrote last begins a box: its offset is none.
+  __device__ __forceinline__ void hand_over(
+      const CUtensorMap& map,
+      int threads,
+      int channel,
+      int column) {
+    fence_for_copies();
+    if (threadIdx.x == 0) {
+      wait_until_sent();
+    }
+    sync_threads(threads);
+    if (threadIdx.x == 0 && image >= 0) {
+      store_box(map, to + other, channel, column, row, image);
+    }
+    image = -1;
+  }
+
+  // After a box was written.
+  __device__ __forceinline__ void advance(int of_row, int of_image) {
+    to += other;
+    other = -other;
+    row = of_row;
+    image = of_image;
+  }
+
+  // After the last hand_over(), before the block ends or its buffers are used otherwise.
+  __device__ __forceinline__ void finish() const {
+    if (threadIdx.x == 0) {
+      wait_until_sent();
+    }
+  }
+};
 #endif
 #endif
 

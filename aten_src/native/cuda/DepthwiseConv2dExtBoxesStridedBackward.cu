@@ -36,6 +36,7 @@ __global__ void boxes_strided_backward_kernel(
     float* __restrict__ partial,
     const __grid_constant__ CUtensorMap grads_map,
     const __grid_constant__ CUtensorMap input_map,
+    const __grid_constant__ CUtensorMap result_map,
     const typename Traits::scalar_t* __restrict__ grad_output,
     const typename Traits::scalar_t* __restrict__ input,
     const typename Traits::scalar_t* __restrict__ weight,
@@ -53,7 +54,8 @@ __global__ void boxes_strided_backward_kernel(
   constexpr int kBefore = Traits::kBefore;
   extern __shared__ __align__(kBoxBytes) char shared_boxes[];
   BoxRing ring(shared_boxes, b.stages, p.stage_bytes);
-  auto* const shared_taps = reinterpret_cast<scalar_t*>(ring.boxes + b.stages * p.stage_bytes);
+  char* const outs = ring.boxes + b.stages * p.stage_bytes;
+  auto* const shared_taps = reinterpret_cast<scalar_t*>(outs + 2 * p.out_bytes);
   const BoxPlace place(b);
   const BoxThread<Traits> thread(b, place, p.channels);
   const int block_channels = b.lanes * kVector;
@@ -117,6 +119,10 @@ __global__ void boxes_strided_backward_kernel(
   float sums[Traits::kWeight ? kTaps : 1][kVector] = {};
   bias_t bias[kVector] = {};
   int turn = threadIdx.x / kWarpSize;
+  BoxSender sender(outs, p.out_bytes, large_offset);
+  const auto hand_over = [&]() {
+    sender.hand_over(result_map, b.threads, thread.block_channel, 2 * place.stretch * b.stretch);
+  };
 #pragma unroll 1
   for (BoxRuns runs(b, place); runs.more();) {
     const BoxRun run = runs.next(b, 1);
@@ -125,7 +131,7 @@ __global__ void boxes_strided_backward_kernel(
     const int columns =
         Traits::kData && thread.works && n < p.batch && !careful ? p.width - column : 0;
     scalar_t* to = nullptr;
-    if constexpr (Traits::kData) {
+    if constexpr (Traits::kData && !Traits::kSends) {
       to = grad_input +
           (((n * p.height + 2 * run.first_row) * p.width + column) * p.channels + thread.channel);
     }
@@ -226,10 +232,22 @@ __global__ void boxes_strided_backward_kernel(
             }
           }
           if constexpr (Traits::kData) {
-            if (2 * row + j < p.height) {
-              store_columns<Traits>(to, result, columns, p.channels);
+            if constexpr (Traits::kSends) {
+              if (j == 0) {
+                hand_over();
+              }
+              if (thread.works) {
+                write_columns<Traits>(sender.to + j * p.large_row, result, pixel);
+              }
+              if (j == 1) {
+                sender.advance(2 * row, run.image);
+              }
+            } else {
+              if (2 * row + j < p.height) {
+                store_columns<Traits>(to, result, columns, p.channels);
+              }
+              to += p.width * p.channels;
             }
-            to += p.width * p.channels;
           }
         }
         release();
@@ -237,6 +255,10 @@ __global__ void boxes_strided_backward_kernel(
     }
   }
 
+  if constexpr (Traits::kSends) {
+    hand_over();
+    sender.finish();
+  }
   if constexpr (Traits::kWeight) {
     bool spoilt = false;
 #pragma unroll
@@ -361,6 +383,7 @@ bool boxes_strided_backward(
     StridedLaunch launch;
     CUtensorMap grads_map;
     CUtensorMap input_map;
+    CUtensorMap result_map{};
     if (!plan_strided<Traits>(launch, p, kernel)) {
       return false;
     }
@@ -368,7 +391,9 @@ bool boxes_strided_backward(
     const StridedBoxes& s = launch.boxes;
     const int64_t channels = b.lanes * Traits::kVector;
     if (!map_boxes(grads_map, grad_output, channels, s.small_columns, 1, b.images) ||
-        !map_boxes(input_map, input, channels, s.large_columns, 2, b.images)) {
+        !map_boxes(input_map, input, channels, s.large_columns, 2, b.images) ||
+        (Traits::kSends &&
+         !map_boxes(result_map, grad_input, channels, s.large_columns, 2, b.images))) {
       return false;
     }
     const int64_t chunks = launch.blocks / b.groups;
@@ -381,6 +406,7 @@ bool boxes_strided_backward(
         mutable_pointer_or_null<float>(partial),
         grads_map,
         input_map,
+        result_map,
         grad_output.const_data_ptr<scalar_t>(),
         input.const_data_ptr<scalar_t>(),
         weight.const_data_ptr<scalar_t>(),

@@ -3,10 +3,8 @@
 // with the taps flipped and the padding mirrored, and adds up several channels of grad_output.
 //
 // Rows come as DepthwiseConv2dExtPixelRows.cuh has it. A thread owns a channel of dst and some columns, keeps
-// its taps in registers and marches down the rows. Each row of src feeds all the dst rows that it belongs to,
-// whose sums are in registers: slot s holds the dst row that this row reaches with the taps of kernel row s.
-// With the first product of a row the sums move on a slot. Results leave element by element, of neighbouring
-// lanes side by side.
+// its taps in registers and marches down the rows (DepthwiseConv2dExtRowMarch.cuh). Results leave element by
+// element, of neighbouring lanes side by side.
 //
 // Rows outside the image are never asked for. Columns outside it are zeros that are multiplied by taps, which
 // is the same only for finite taps: a block that has others takes its results tap by tap.
@@ -15,6 +13,7 @@
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAStream.h>
 #include <ATen/native/cuda/DepthwiseConv2dExtPixelRows.cuh>
+#include <ATen/native/cuda/DepthwiseConv2dExtRowMarch.cuh>
 
 namespace at::native::depthwise_conv2d_ext_cuda {
 
@@ -22,15 +21,8 @@ namespace {
 
 // kSources: src channels that a dst channel adds up.
 template <typename scalar_t_, typename Window, int kTile_, int kMostThreads_, int kSources_>
-struct PixelRowsTraits {
+struct PixelRowsTraits : RowMarchTraits<scalar_t_, Window, 1, kTile_, kSources_> {
   using scalar_t = scalar_t_;
-  static constexpr int kHeight = Window::kHeight;
-  static constexpr int kWidth = Window::kWidth;
-  static constexpr int kTaps = kHeight * kWidth;
-  static constexpr int kOwnRow = kFirstOwnRow<scalar_t, Window>;
-  static constexpr int kTile = kTile_;
-  static constexpr int kColumns = kTile + kWidth - 1;
-  static constexpr int kSources = kSources_;
   static constexpr int kMostThreads = kMostThreads_; // that compute
   static constexpr int kThreads = kMostThreads + kWarpSize;
   static constexpr int kBlocks = 2; // a multiprocessor, for which registers are bounded
@@ -133,20 +125,20 @@ __global__ void pixel_rows_kernel(
   const int column = place.stretch * b.stretch + mine.column;
   const bool works = mine.computes && mine.channel < p.channels;
 
-  float taps[kSources][kTaps];
-  float begin = 0.0f;
+  float taps[kSources][kTaps][1];
+  float begin[1] = {0.0f};
   bool finite = true;
 #pragma unroll
   for (int q = 0; q < kSources; ++q) {
 #pragma unroll
     for (int tap = 0; tap < kTaps; ++tap) {
       const int at = (mine.channel * kSources + q) * kTaps + (p.flip ? kTaps - 1 - tap : tap);
-      taps[q][tap] = works ? static_cast<float>(weight[at]) : 0.0f;
-      finite = finite && is_finite(taps[q][tap]);
+      taps[q][tap][0] = works ? static_cast<float>(weight[at]) : 0.0f;
+      finite = finite && is_finite(taps[q][tap][0]);
     }
   }
   if (bias && works) {
-    begin = static_cast<float>(bias[mine.channel]);
+    begin[0] = static_cast<float>(bias[mine.channel]);
   }
   const bool careful = __syncthreads_or(!finite); // the ring is there for all
 
@@ -161,7 +153,7 @@ __global__ void pixel_rows_kernel(
         if (w < p.dst_width) {
           dst[((run.image * p.dst_height + row) * p.dst_width + w) * p.channels + mine.channel] =
               careful_pixel<Traits>(
-                  src, weight, begin, p, b, source.channels, run.image, row, w, mine.channel);
+                  src, weight, begin[0], p, b, source.channels, run.image, row, w, mine.channel);
         }
       }
     }
@@ -201,23 +193,16 @@ __global__ void pixel_rows_kernel(
           column) *
              p.channels +
          mine.channel);
-    const auto store_row = [&](const float (&row)[kTile]) {
+    const auto store_row = [&](const float (&row)[kTile][1], int) {
       scalar_t* at = to;
 #pragma unroll
       for (int t = 0; t < kTile; ++t) {
-        store_if(t < columns, at, row[t]);
+        store_vector_if(t < columns, at, row[t]);
         at += column_step;
       }
       to += row_step;
     };
-    float slots[kHeight][kTile];
-#pragma unroll
-    for (int s = 0; s < kHeight; ++s) {
-#pragma unroll
-      for (int t = 0; t < kTile; ++t) {
-        slots[s][t] = begin;
-      }
-    }
+    RowMarch<Traits> march(begin);
     uint32_t first = reach.first(source, run.image, rows.top + rows.begin * p.dilation_height);
     int i = rows.begin;
 #pragma unroll 1
@@ -230,53 +215,22 @@ __global__ void pixel_rows_kernel(
         keep(from);
         slot += b.row_bytes;
         first += src_step;
-        float values[kSources][kColumns];
+        float values[kSources][kColumns][1];
 #pragma unroll
         for (int q = 0; q < kSources; ++q) {
 #pragma unroll
           for (int c = 0; c < kColumns; ++c) {
-            values[q][c] =
+            values[q][c][0] =
                 read_shared<scalar_t>(from + offsets[c] + q * static_cast<int>(sizeof(scalar_t)));
           }
         }
         if (i + 1 == next) {
           ring.release();
         }
-#pragma unroll
-        for (int s = kHeight - 1; s >= 0; --s) {
-          const bool own = s >= Traits::kOwnRow;
-          float sums[kTile];
-#pragma unroll
-          for (int k = 0; k < kSources * kWidth; ++k) {
-#pragma unroll
-            for (int t = 0; t < kTile; ++t) {
-              const float before = s > 0 ? slots[s > 0 ? s - 1 : 0][t] : begin;
-              const float value = values[k / kWidth][t + k % kWidth];
-              const float tap = taps[k / kWidth][s * kWidth + k % kWidth];
-              sums[t] = k > 0 ? fmaf(value, tap, sums[t])
-                  : own       ? value * tap
-                              : fmaf(value, tap, before);
-            }
-          }
-#pragma unroll
-          for (int t = 0; t < kTile; ++t) {
-            const float before = s > 0 ? slots[s > 0 ? s - 1 : 0][t] : begin;
-            slots[s][t] = own ? before + sums[t] : sums[t];
-          }
-          if (s == kHeight - 1 && i - s >= run.first_row) {
-            store_row(slots[s]);
-          }
-        }
+        march.template add<true>(i, run.first_row, run.last_row, values, taps, begin, store_row);
       }
     }
-    // The rows that the last row of the image leaves.
-#pragma unroll
-    for (int s = kHeight - 2; s >= 0; --s) {
-      const int o = rows.end - 1 - s;
-      if (o >= run.first_row && o < run.last_row) {
-        store_row(slots[s]);
-      }
-    }
+    march.finish(rows.end, run.first_row, run.last_row, store_row);
   }
 #endif
 }
