@@ -28,16 +28,21 @@ struct StridedBoxes : StridedPlanes {
 };
 
 // kData: whether grad_input is wanted, kWeight: whether the weight's gradient is; neither: the forward.
-template <typename scalar_t_, int kWindow_, bool kData_, bool kWeight_, int kVector_, int kTile_>
+template <
+    typename scalar_t_,
+    int kWindow_,
+    bool kData_,
+    bool kWeight_,
+    int kVector_,
+    int kTile_,
+    bool kSends_ = false>
 struct BoxesStridedTraits {
   using scalar_t = scalar_t_;
   static constexpr int kWindow = kWindow_;
   static constexpr bool kData = kData_;
   static constexpr bool kWeight = kWeight_;
   static constexpr bool kForward = !kData && !kWeight;
-  // Pairs of rows of grad_input leave by boxes: 96@112 k3 float32 224 us, 208 so, half 112 and 109. 5 x 5 95
-  // and 99, with the weight's gradient 358 and 362: a barrier a step costs more there.
-  static constexpr bool kSends = kData && !kWeight && kWindow == 3;
+  static constexpr bool kSends = kSends_; // pairs of rows of grad_input leave by boxes
   static constexpr int kTaps = kWindow * kWindow;
   static constexpr bool kTapsInRegisters = kTaps <= 9 || (kVector_ == 2 && !(kData_ && kWeight_));
   static constexpr int kVector = kVector_; // channels of a thread
@@ -338,9 +343,20 @@ template <bool kData, bool kWeight, typename Launch>
 bool with_traits(const Params& p, ScalarType type, const Launch& launch) {
   constexpr bool kAll = kData && kWeight;
   constexpr int64_t kWide = 16;
+  // Of grad_input alone, from which on rows leave by boxes: 96@112 k3 fp32 224 us, 210 so, half 113 and 110,
+  // 576@14 in half (29 MB) 14.5 and 13.4; but 192@28 in fp32 (19 MB) 11.0 and 11.9, 40@75 in half 12.1 and
+  // 14.7. Not with the weight's gradient (359 and 362) nor 5 x 5 (95 and 99): a barrier costs more there.
+  constexpr int64_t kManyBytes = 24 * 1024 * 1024;
   return with_scalar_type(type, [&](auto scalar) {
     using scalar_t = decltype(scalar);
     if (p.kernel_width == 3) {
+      if constexpr (kData && !kWeight) {
+        const int64_t bytes =
+            p.batch * p.channels * p.input_height * p.input_width * sizeof(scalar_t);
+        if (bytes >= kManyBytes) {
+          return launch(BoxesStridedTraits<scalar_t, 3, kData, kWeight, 4, 4, true>());
+        }
+      }
       return launch(BoxesStridedTraits<scalar_t, 3, kData, kWeight, kAll ? 2 : 4, kAll ? 2 : 4>());
     }
     if constexpr (kAll && sizeof(scalar_t) == 2) {

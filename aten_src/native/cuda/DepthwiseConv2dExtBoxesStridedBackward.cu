@@ -7,6 +7,8 @@
 // ring is a row of grad_output and, for the weight, a pair of rows of the input. What is not wanted is
 // left out.
 //
+// Much of grad_input by 3 x 3, where it is wanted alone, leaves by boxes of two rows, too.
+//
 // A thread has a sum a tap. A block's are added up in order through shared memory at its end, and
 // blocks' by add_partials(). Where taps are not finite, a block takes grad_input tap by tap; one whose
 // sums of the weight hold a NaN takes them again so.
