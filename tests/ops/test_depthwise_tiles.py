@@ -186,6 +186,16 @@ STRIPS = [
     Case(9, 77, 1, (29, 40), (3, 3), padding=(1, 1)),  # whole planes only in whole runs
     Case(101, 113, 1, (28, 28), (5, 5), padding=(2, 2)),
 ]
+# Planes whose halves are marched through from both ends; much for a CPU.
+PLANE_HALVES = [
+    Case(23, 125, 1, (28, 28), (7, 7), padding=(3, 3)),  # a plane left over of a chunk
+    Case(100, 30, 1, (28, 28), (5, 5), padding=(2, 2)),  # all gradients; images in parts
+    Case(48, 231, 1, (28, 28), (5, 5), padding=(2, 2)),  # the weight's alone
+    Case(6, 133, 1, (56, 56), (7, 7), padding=(3, 3)),  # bands
+    Case(50, 97, 1, (56, 56), (5, 5), padding=(2, 2)),  # whole planes, forward only
+    Case(33, 77, 1, (20, 32), (5, 5), padding=(2, 2)),  # rows that fill their lanes
+    Case(30, 75, 1, (32, 32), (7, 7), padding=(3, 3)),
+]
 # Few elements: all gradients in one kernel that keeps a channel in a block.
 FEW = [
     Case(1, 5, 1, (9, 12), (3, 3), padding=(1, 1)),  # four channels a block, one left over
@@ -337,6 +347,7 @@ SPOILT = [
             + LANE_PLANES
             + FLAT_PLANES
             + STRIPS
+            + PLANE_HALVES
             + STRIDED_STRIPS
             + CHANNELS_LAST
             + FEW
@@ -406,6 +417,7 @@ def assert_matches_float64(
         + FLAT_PLANES
         + MARCHES
         + STRIPS
+        + PLANE_HALVES
         + STRIDED_STRIPS
         + SWEEPS
         + BOXES

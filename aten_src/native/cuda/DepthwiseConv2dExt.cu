@@ -1,8 +1,8 @@
 // CUDA entries of depthwise_conv2d_ext and its generic kernels, which take what the specialised ones
 // (DepthwiseConv2dExtForward.cu, ...GradInput.cu, ...GradWeight.cu, ...Large.cu, ...Lanes*.cu,
-// ...Bands.cu, ...Sweep*.cu, ...Patches.cu, ...Batch*.cu, ...Strips*.cu, ...Boxes*.cu, ...PixelRows*.cu,
-// ...FewBackward.cu, ...FewPixels*.cu, ...FlatPlanes*.cu) do not: double, other strides and windows, sizes
-// beyond 32 bits. The generic kernels:
+// ...Bands.cu, ...Sweep*.cu, ...Patches.cu, ...Batch*.cu, ...Strips*.cu, ...Halves*.cu, ...Boxes*.cu,
+// ...PixelRows*.cu, ...FewBackward.cu, ...FewPixels*.cu, ...FlatPlanes*.cu) do not: double, other strides and
+// windows, sizes beyond 32 bits. The generic kernels:
 //
 // Forward and grad_input: one thread an element of the result, which gathers its taps. Weight and
 // bias gradients: one block a (chunk of pixels, channels, tap), reduced in shared memory; a second
@@ -450,6 +450,7 @@ void forward_cuda(
     const TensorBase& bias,
     const Params& p) {
   if (fast::columns_forward(output, input, weight, bias, p) ||
+      fast::halves_forward(output, input, weight, bias, p) ||
       fast::strips_flat_forward(output, input, weight, bias, p) ||
       fast::strips_forward(output, input, weight, bias, p) ||
       fast::flat_planes_forward(output, input, weight, bias, p) ||
@@ -508,6 +509,7 @@ void backward_cuda(
       (fast::boxes_backward(grad_input, grad_weight, grad_bias, grad_output, input, weight, p) ||
        fast::pixel_rows_backward(
            grad_input, grad_weight, grad_bias, grad_output, input, weight, p) ||
+       fast::halves_backward(grad_input, grad_weight, grad_bias, grad_output, input, weight, p) ||
        fast::strips_backward(grad_input, grad_weight, grad_bias, grad_output, input, weight, p) ||
        fast::flat_planes_backward(
            grad_input, grad_weight, grad_bias, grad_output, input, weight, p) ||
@@ -520,6 +522,7 @@ void backward_cuda(
     return;
   }
   const bool wants_input = grad_input.defined() &&
+      !fast::halves_grad_input(grad_input, grad_output, weight, p) &&
       !fast::strips_flat_grad_input(grad_input, grad_output, weight, p) &&
       !fast::strips_grad_input(grad_input, grad_output, weight, p) &&
       !fast::flat_planes_grad_input(grad_input, grad_output, weight, p) &&
@@ -539,6 +542,7 @@ void backward_cuda(
       !fast::boxes_backward(TensorBase(), grad_weight, grad_bias, grad_output, input, weight, p) &&
       !fast::pixel_rows_backward(
           TensorBase(), grad_weight, grad_bias, grad_output, input, weight, p) &&
+      !fast::halves_backward(TensorBase(), grad_weight, grad_bias, grad_output, input, weight, p) &&
       !fast::strips_backward(TensorBase(), grad_weight, grad_bias, grad_output, input, weight, p) &&
       !fast::flat_planes_backward(
           TensorBase(), grad_weight, grad_bias, grad_output, input, weight, p) &&

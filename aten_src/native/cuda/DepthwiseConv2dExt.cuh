@@ -96,6 +96,11 @@ BackwardEntry strips_backward;
 ForwardEntry strips_flat_forward;
 GradInputEntry strips_flat_grad_input;
 
+// In plane order at stride 1, of planes whose halves are marched through from both ends.
+ForwardEntry halves_forward;
+GradInputEntry halves_grad_input;
+BackwardEntry halves_backward;
+
 // In plane order at stride 1, of rows that fall into no whole vectors, and of sequences.
 ForwardEntry columns_forward;
 // Also of grad_input alone.
