@@ -240,6 +240,15 @@ C10_ALWAYS_INLINE const T* held_in_register(const T* pointer) {
   return pointer;
 }
 
+// The same address, unknown to the compiler: what is there is read again, as an operand in memory.
+template <typename T>
+C10_ALWAYS_INLINE const T* unknown_address(const T* pointer) {
+#if defined(__GNUC__)
+  asm("" : "+r"(pointer));
+#endif
+  return pointer;
+}
+
 // Some lanes of a vector of the arithmetic type, a bit each.
 using LaneBits = uint32_t;
 
@@ -504,12 +513,11 @@ void unpack_row(
 // A square of as many vectors as a vector has lanes. Interleaving the first with the middle vector,
 // the second with the one after it and so on moves the highest bit of a row's number to the lowest
 // place of the column's, and that of the column's to the row's: done for each bit, they are exchanged.
-template <typename acc_t>
+template <typename acc_t, typename RowAt>
 C10_ALWAYS_INLINE void transpose_square(
     const acc_t* from,
     int64_t from_pitch,
-    acc_t* to,
-    int64_t to_pitch) {
+    const RowAt& row_at) {
   using Vec = Vectorized<acc_t>;
   constexpr int kLanes = Vec::size();
   static_assert((kLanes & (kLanes - 1)) == 0);
@@ -529,24 +537,24 @@ C10_ALWAYS_INLINE void transpose_square(
     }
   }
   DEPTHWISE_UNROLL for (int i = 0; i < kLanes; ++i) {
-    rows[i].store(to + i * to_pitch);
+    rows[i].store(row_at(i));
   }
 }
 
-// to[column][row] from from[row][column]; the pitches are in values.
-template <typename acc_t>
-void transpose(
+// to_column(column)[row] from from[row][column]; the pitch is in values. What the function knows it has by value,
+// or it would be read again after each store.
+template <typename acc_t, typename ToColumn>
+void transpose_to(
     const acc_t* from,
     int64_t rows,
     int64_t columns,
     int64_t from_pitch,
-    acc_t* to,
-    int64_t to_pitch) {
+    const ToColumn& to_column) {
   constexpr int64_t kLanes = Vectorized<acc_t>::size();
   if (rows < kLanes || columns < kLanes) {
     for (const auto column : c10::irange(columns)) {
       for (const auto row : c10::irange(rows)) {
-        to[column * to_pitch + row] = from[row * from_pitch + column];
+        to_column(column)[row] = from[row * from_pitch + column];
       }
     }
     return;
@@ -556,10 +564,22 @@ void transpose(
     const int64_t row = std::min(i, rows - kLanes);
     for (int64_t k = 0; k < columns; k += kLanes) {
       const int64_t column = std::min(k, columns - kLanes);
-      transpose_square(
-          from + row * from_pitch + column, from_pitch, to + column * to_pitch + row, to_pitch);
+      transpose_square(from + row * from_pitch + column, from_pitch, [=](int64_t i) {
+        return to_column(column + i) + row;
+      });
     }
   }
+}
+template <typename acc_t>
+void transpose(
+    const acc_t* from,
+    int64_t rows,
+    int64_t columns,
+    int64_t from_pitch,
+    acc_t* to,
+    int64_t to_pitch) {
+  transpose_to(
+      from, rows, columns, from_pitch, [=](int64_t column) { return to + column * to_pitch; });
 }
 
 } // namespace

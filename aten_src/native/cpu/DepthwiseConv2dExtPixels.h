@@ -58,12 +58,34 @@ inline bool are_tiles_of_many(const Params& p, const Dimension& width) {
   return p.kernel_size() >= kManyTaps && width.results_of(0) > 2 * kTileRows;
 }
 
+// The order of a kernel row's weights: those of a group follow each other, as their sources do.
+class TapOrder {
+ public:
+  explicit TapOrder(const Dimension& width) {
+    places_.resize(width.kernel);
+    int64_t place = 0;
+    for (const auto g : c10::irange(width.groups())) {
+      const int64_t count = ceil_div(width.kernel - g, width.tap_step());
+      for (const auto i : c10::irange(count)) {
+        const int64_t index = width.direction == Direction::kForward ? i : count - 1 - i;
+        places_[g + index * width.tap_step()] = place++;
+      }
+    }
+  }
+  int64_t operator[](int64_t tap) const {
+    return places_[tap];
+  }
+
+ private:
+  c10::SmallVector<int64_t, 32> places_;
+};
+
 // Weight and bias of all channels. The weights of a vector of channels follow each other tap by tap: as
 // [kH][kW][C] they would lie a multiple of some hundred bytes apart, which for 384, 768 or 1,024 channels
 // are a few places of a first-level cache alone.
 template <typename acc_t>
 struct LaneWeights {
-  AlignedBuffer<acc_t> taps; // [vectors of channels][kH][kW][lanes]
+  AlignedBuffer<acc_t> taps; // [vectors of channels][kH][kW as TapOrder says][lanes]
   AlignedBuffer<acc_t> start; // [vectors of channels][lanes]
 };
 
@@ -80,6 +102,13 @@ LaneWeights<opmath_type<scalar_t>> lane_weights(
   const int64_t vectors = ceil_div(p.channels, kLanes);
   LaneWeights<acc_t> result{
       AlignedBuffer<acc_t>(vectors * size * kLanes), AlignedBuffer<acc_t>(vectors * kLanes)};
+  const TapOrder order(width);
+  c10::SmallVector<int64_t, 64> places;
+  for (const auto row : c10::irange(p.kernel_height)) {
+    for (const auto column : c10::irange(p.kernel_width)) {
+      places.push_back((row * p.kernel_width + order[column]) * kLanes);
+    }
+  }
   const bool even_and_odd =
       kEvenAndOdd<scalar_t> && last == LastVector::kOfLast && !are_tiles_of_many(p, width);
   const ArithmeticValues<scalar_t> values(weight.const_data_ptr<scalar_t>(), p.channels * size);
@@ -95,13 +124,13 @@ LaneWeights<opmath_type<scalar_t>> lane_weights(
       first = std::clamp<int64_t>(p.channels - kLanes, 0, first);
     }
     const int64_t count = std::min(kLanes, p.channels - first);
-    transpose(
+    acc_t* const taps = result.taps.data() + i * size * kLanes;
+    transpose_to(
         values.data() + first * size,
         count,
         size,
         step * size,
-        result.taps.data() + i * size * kLanes,
-        kLanes);
+        [taps, to = places.data()](int64_t tap) { return taps + to[tap]; });
     for (int64_t lane = 0; biases && lane < count; ++lane) {
       result.start.data()[i * kLanes + lane] = biases[first + lane * step];
     }
@@ -126,8 +155,9 @@ class PixelRows {
         kernel_rows_(height_, p.kernel_height),
         many_(are_tiles_of_many(p, width_)) {
     const TapGroups taps(width_, kMaxTaps);
+    const TapOrder order(width_);
     for (const auto phase : c10::irange(width_.phases())) {
-      add_phase(phase, taps.of_phase(phase), pitch);
+      add_phase(phase, taps.of_phase(phase), order, pitch);
     }
   }
 
@@ -219,12 +249,12 @@ class PixelRows {
     }
   }
 
-  void add_phase(int64_t phase, ArrayRef<TapGroup> taps, int64_t channels) {
+  void add_phase(int64_t phase, ArrayRef<TapGroup> taps, const TapOrder& order, int64_t channels) {
     const auto first = static_cast<int64_t>(groups_.size());
     const auto count = static_cast<int64_t>(taps.size());
     for (const TapGroup& group : taps) {
       groups_.push_back(
-          {0, group.source * pitch_, group.first * kLanes, group.step * kLanes, group.count});
+          {0, group.source * pitch_, order[group.first] * kLanes, kLanes, group.count});
     }
     const int64_t results = width_.results_of(phase);
     auto function = tiles_function<scalar_t, Weights::kOfLane>(groups_.data() + first, count);

@@ -42,6 +42,14 @@ constexpr bool is_taken_by_rows(int taps) {
   return (taps == 3 || taps == 5 || taps == 7 || (taps == kRowWindow && !kEvenAndOdd<scalar_t>)) &&
       !std::is_same_v<scalar_t, double>;
 }
+#elif defined(CPU_CAPABILITY_AVX2)
+// fp32, one thread, tiles of 4 and of 7 results: 240@28 k5 188 us and 156, 1152@7 k5 66 and 52, N=16 904 and
+// 677, 96@56 k7 507 and 435, 768@7 k7 71 and 52, N=16 950 and 650, grad_input of 672@14 k5s2, whose phases have
+// 3 and 2 taps, 61 and 54.
+template <typename scalar_t>
+constexpr bool is_taken_by_rows(int taps) {
+  return (taps == 2 || taps == 3 || taps == 5 || taps == 7) && !std::is_same_v<scalar_t, double>;
+}
 #else
 template <typename scalar_t>
 constexpr bool is_taken_by_rows(int /*taps*/) {
@@ -49,10 +57,18 @@ constexpr bool is_taken_by_rows(int /*taps*/) {
 }
 #endif
 
+// Whether weights of these tiles are operands in memory, as sums and a pixel are all of AVX2's 16 registers.
+#if defined(CPU_CAPABILITY_AVX2)
+constexpr bool kRowTilesReadWeights = true;
+#else
+constexpr bool kRowTilesReadWeights = false;
+#endif
+
 // Windows of 5 taps at a stride of 2 as well, of any width that this is true for: such a tile takes as long as
 // one and a half of 4 results. Of 8, 15 and 16 results it would be .85 to .95 as fast. One thread,
 // channels last: fp32 672@14 34 us became 29, N=16 577 502, 144@56 N=16 1,855 1,675 (where memory is asked
 // for at once instead of in parts 660 and 2,040 for 630 and 1,950), bf16 672@14 N=16 450 400, 144@56 97 88.
+// Not with weights in memory: AVX2, 144@56 147 us, 170 so.
 inline bool fill_row_tiles(int64_t results) {
   return results >= kRowTileResults &&
       3 * ceil_div(results, kRowTileResults) <= 2 * ceil_div(results, kTileRows);
@@ -82,7 +98,7 @@ struct CrossTap {
 
 // Neighbouring taps: tap i of result r meets the line that begins at first_line + line + (r + i) * line_step
 // from `source` on. Its weight is at weights + weight + cross.weight + i * weight_step. Tiles has what
-// is not named here; a group is the same for every image or plane.
+// is not named here; a group is the same for every image or plane. Of pixels, `weight_step` is a vector's lanes.
 struct TileGroup {
   int64_t source;
   int64_t line;
