@@ -513,8 +513,9 @@ void unpack_row(
 #if defined(CPU_CAPABILITY_AVX2)
 // Four columns of eight rows, whose halves are brought together as they are loaded: 8 shuffles within halves of
 // vectors where interleaving takes 24 across them, of which a cycle takes one.
-template <typename RowAt>
-C10_ALWAYS_INLINE void transpose_halves(const float* from, int64_t pitch, const RowAt& row_at) {
+C10_ALWAYS_INLINE std::array<Vectorized<float>, 4> transpose_half(
+    const float* from,
+    int64_t pitch) {
   const auto load = [=](int64_t i) {
     return _mm256_insertf128_ps(
         _mm256_castps128_ps256(_mm_loadu_ps(from + i * pitch)),
@@ -529,10 +530,11 @@ C10_ALWAYS_INLINE void transpose_halves(const float* from, int64_t pitch, const 
   const __m256 high = _mm256_unpackhi_ps(first, second);
   const __m256 other_low = _mm256_unpacklo_ps(third, fourth);
   const __m256 other_high = _mm256_unpackhi_ps(third, fourth);
-  _mm256_storeu_ps(row_at(0), _mm256_shuffle_ps(low, other_low, 0x44));
-  _mm256_storeu_ps(row_at(1), _mm256_shuffle_ps(low, other_low, 0xee));
-  _mm256_storeu_ps(row_at(2), _mm256_shuffle_ps(high, other_high, 0x44));
-  _mm256_storeu_ps(row_at(3), _mm256_shuffle_ps(high, other_high, 0xee));
+  return {
+      _mm256_shuffle_ps(low, other_low, 0x44),
+      _mm256_shuffle_ps(low, other_low, 0xee),
+      _mm256_shuffle_ps(high, other_high, 0x44),
+      _mm256_shuffle_ps(high, other_high, 0xee)};
 }
 #endif
 
@@ -549,9 +551,12 @@ C10_ALWAYS_INLINE void transpose_square(
   static_assert((kLanes & (kLanes - 1)) == 0);
 #if defined(CPU_CAPABILITY_AVX2)
   if constexpr (std::is_same_v<acc_t, float>) {
-    transpose_halves(from, from_pitch, row_at);
-    transpose_halves(
-        from + kLanes / 2, from_pitch, [=](int64_t i) { return row_at(i + kLanes / 2); });
+    const auto low = transpose_half(from, from_pitch);
+    const auto high = transpose_half(from + kLanes / 2, from_pitch);
+    DEPTHWISE_UNROLL for (int i = 0; i < kLanes / 2; ++i) {
+      low[i].store(row_at(i));
+      high[i].store(row_at(i + kLanes / 2));
+    }
     return;
   }
 #endif
@@ -573,6 +578,15 @@ C10_ALWAYS_INLINE void transpose_square(
   DEPTHWISE_UNROLL for (int i = 0; i < kLanes; ++i) {
     rows[i].store(row_at(i));
   }
+}
+
+template <typename acc_t>
+C10_ALWAYS_INLINE void transpose_square(
+    const acc_t* from,
+    int64_t from_pitch,
+    acc_t* to,
+    int64_t to_pitch) {
+  transpose_square(from, from_pitch, [=](int64_t i) { return to + i * to_pitch; });
 }
 
 // to_column(column)[row] from from[row][column]; the pitch is in values. What the function knows it has by value,
