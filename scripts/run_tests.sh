@@ -134,11 +134,21 @@ lint_workflows() {
   fi
 }
 
+# What a merge left behind; a rebase once brought such lines onto main, in a text that no tool reads.
+lint_merges() {
+  local found
+  if found=$(git grep -nE '^(<{7}|>{7}) '); then
+    printf 'error: lines of a merge were left in\n%s\nnext:  choose between them, then commit\n' "$found" >&2
+    return 1
+  fi
+}
+
 suite_lint() {
   local tools
   tools=$(dirname -- "$(tools_python)")
   (
     cd "$project"
+    lint_merges
     "$tools/ruff" check .
     "$tools/ruff" format --check scripts ci tests
     scripts/torchfork patch lint
