@@ -261,6 +261,31 @@ inline EncodeTiled* encode_tiled() {
   return found;
 }
 
+// The map of a tensor of 32- or 16-bit elements, its innermost dimension first, `strides` in bytes from the
+// second on; false where it has none.
+inline bool encode_map(
+    CUtensorMap& map,
+    const TensorBase& tensor,
+    const cuuint64_t (&sizes)[4],
+    const cuuint64_t (&strides)[3],
+    const cuuint32_t (&box)[4],
+    const cuuint32_t (&steps)[4]) {
+  const bool words = tensor.element_size() == 4;
+  return encode_tiled()(
+             &map,
+             words ? CU_TENSOR_MAP_DATA_TYPE_UINT32 : CU_TENSOR_MAP_DATA_TYPE_UINT16,
+             4,
+             const_cast<void*>(tensor.const_data_ptr()),
+             sizes,
+             strides,
+             box,
+             steps,
+             CU_TENSOR_MAP_INTERLEAVE_NONE,
+             CU_TENSOR_MAP_SWIZZLE_NONE,
+             CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
 // The map of a dense channels-last tensor, in boxes of channels x columns x rows x images; false where it
 // has none. A box's columns are column_step apart; with one_image the rows of all images are one image's.
 inline bool map_boxes(
@@ -286,19 +311,7 @@ inline bool map_boxes(
       static_cast<cuuint32_t>(box_rows),
       static_cast<cuuint32_t>(box_images)};
   const cuuint32_t steps[] = {1, static_cast<cuuint32_t>(column_step), 1, 1};
-  return encode_tiled()(
-             &map,
-             bytes == 4 ? CU_TENSOR_MAP_DATA_TYPE_UINT32 : CU_TENSOR_MAP_DATA_TYPE_UINT16,
-             4,
-             const_cast<void*>(tensor.const_data_ptr()),
-             sizes,
-             strides,
-             box,
-             steps,
-             CU_TENSOR_MAP_INTERLEAVE_NONE,
-             CU_TENSOR_MAP_SWIZZLE_NONE,
-             CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
-             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+  return encode_map(map, tensor, sizes, strides, box, steps);
 }
 #endif
 

@@ -6,6 +6,7 @@
 #include <ATen/native/cuda/DepthwiseConv2dExt.cuh>
 #include <algorithm>
 #include <cstdint>
+#include <type_traits>
 
 namespace at::native::depthwise_conv2d_ext_cuda {
 
@@ -60,19 +61,16 @@ __device__ __forceinline__ void wait_for_cluster() {
 }
 
 // To what `to` is in the first block of the cluster, all of whose blocks have begun.
-__device__ __forceinline__ void store_in_first(float* to, float value) {
+template <typename T>
+__device__ __forceinline__ void store_in_first(T* to, std::decay_t<T> value) {
 #if __CUDA_ARCH__ >= 900
   uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(to));
   asm volatile("mapa.shared::cluster.u32 %0, %0, 0;" : "+r"(address));
-  asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(address), "f"(value) : "memory");
-#endif
-}
-
-__device__ __forceinline__ void store_in_first(double* to, double value) {
-#if __CUDA_ARCH__ >= 900
-  uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(to));
-  asm volatile("mapa.shared::cluster.u32 %0, %0, 0;" : "+r"(address));
-  asm volatile("st.shared::cluster.f64 [%0], %1;" ::"r"(address), "d"(value) : "memory");
+  if constexpr (sizeof(T) == sizeof(float)) {
+    asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(address), "f"(value) : "memory");
+  } else {
+    asm volatile("st.shared::cluster.f64 [%0], %1;" ::"r"(address), "d"(value) : "memory");
+  }
 #endif
 }
 #endif

@@ -18,10 +18,7 @@
 // 7.8, 10.6 and 2.3, 2.5, in half 3.4, 4.6 and 2.2, 2.5.
 #define TORCH_ASSERT_ONLY_METHOD_OPERATORS
 #include <ATen/core/Tensor.h>
-#include <c10/cuda/CUDAException.h>
-#include <c10/cuda/CUDAStream.h>
-#include <ATen/cuda/detail/IntegerDivider.cuh>
-#include <ATen/native/cuda/DepthwiseConv2dExtCluster.cuh>
+#include <ATen/native/cuda/DepthwiseConv2dExtFew.cuh>
 
 namespace at::native::depthwise_conv2d_ext_cuda {
 
@@ -33,14 +30,6 @@ constexpr int kMostThreads = 448;
 constexpr int kBlocks = 2;
 constexpr int kMostWarps = 16; // in whole chains of sums
 static_assert(kMostThreads <= kMostWarps * kWarpSize);
-
-using Divider = at::cuda::detail::IntDivider<uint32_t>;
-
-struct FewPass : UnitStridePass { // of multiplier 1, src and dst of one size
-  int32_t tasks; // patches of a channel
-  Divider tiles; // side by side
-  Divider strips; // of tiles, one below the other
-};
 
 template <typename scalar_t_, typename Window, int kColumns_, bool kData_>
 struct FewTraits {
@@ -383,10 +372,8 @@ bool launch(const BackwardPass& pass, const Params& params) {
   // (144@56 4.2, 4.5).
   constexpr int64_t kWantedBlocks = 232;
   constexpr int64_t kLeastTasks = 128; // of a cluster's block
-  constexpr int64_t kMostOfGrid = 65535;
-  const int64_t tiles = divide_up(params.input_width, Traits::kColumns);
-  const int64_t strips = divide_up(params.input_height, Traits::kRows);
-  const int64_t tasks = params.batch * tiles * strips;
+  const FewPass p = few_pass(params, Traits::kColumns, Traits::kRows);
+  const int64_t tasks = p.tasks;
   const auto kernel = few_backward_kernel<Traits>;
   static const bool clusters = has_clusters(kernel);
   const int64_t blocks = clusters && tasks > kMostThreads
@@ -397,31 +384,10 @@ bool launch(const BackwardPass& pass, const Params& params) {
   if (pass.input.numel() > most * kMultiprocessors || tasks > rounds * blocks * kMostThreads) {
     return false;
   }
-  FewPass p{};
-  set_unit_stride_pass(p, params);
-  p.flip = true; // of grad_input
-  p.tasks = tasks;
-  p.tiles = Divider(tiles);
-  p.strips = Divider(strips);
   const int64_t lanes =
-      std::min<int64_t>(divide_up(divide_up(p.tasks, blocks), kWarpSize) * kWarpSize, kMostThreads);
+      std::min<int64_t>(divide_up(divide_up(tasks, blocks), kWarpSize) * kWarpSize, kMostThreads);
   const dim3 block(lanes, blocks == 1 && lanes == kWarpSize ? kWarpsAlone : 1);
-  const int64_t groups = divide_up(p.channels, block.y);
-  if (groups > kMostOfGrid) {
-    return false;
-  }
-  launch_clusters(
-      kernel,
-      dim3(blocks, groups),
-      block,
-      mutable_pointer_or_null<scalar_t>(pass.grad_input),
-      mutable_pointer_or_null<scalar_t>(pass.grad_weight),
-      mutable_pointer_or_null<scalar_t>(pass.grad_bias),
-      pass.grad_output.const_data_ptr<scalar_t>(),
-      pass.input.const_data_ptr<scalar_t>(),
-      pass.weight.const_data_ptr<scalar_t>(),
-      p);
-  return true;
+  return launch_few<scalar_t>(kernel, blocks, divide_up(p.channels, block.y), block, pass, p);
 }
 
 } // namespace
@@ -434,9 +400,7 @@ bool few_backward(
     const TensorBase& input,
     const TensorBase& weight,
     const Params& p) {
-  if (!keeps_size_of_planes(p) || p.multiplier != 1 || p.dilation_height != 1 ||
-      p.dilation_width != 1 || p.kernel_height != 3 || p.kernel_width != 3 || input.numel() == 0 ||
-      !march_fits_32_bits(p)) {
+  if (p.channels_last || !few_take(p, input)) {
     return false;
   }
   const BackwardPass pass{grad_input, grad_weight, grad_bias, grad_output, input, weight};

@@ -17,10 +17,7 @@
 // 5.1, 960@7 5.5, 7.6 and 2.7, 3.0, in half 5.0, 7.1 and 2.7, 3.0.
 #define TORCH_ASSERT_ONLY_METHOD_OPERATORS
 #include <ATen/core/Tensor.h>
-#include <c10/cuda/CUDAException.h>
-#include <c10/cuda/CUDAStream.h>
-#include <ATen/cuda/detail/IntegerDivider.cuh>
-#include <ATen/native/cuda/DepthwiseConv2dExtCluster.cuh>
+#include <ATen/native/cuda/DepthwiseConv2dExtFew.cuh>
 
 namespace at::native::depthwise_conv2d_ext_cuda {
 
@@ -28,14 +25,6 @@ namespace {
 
 constexpr int kMostThreads = 448;
 constexpr int kMostWarps = kMostThreads / kWarpSize;
-
-using Divider = at::cuda::detail::IntDivider<uint32_t>;
-
-struct FewPass : UnitStridePass { // of multiplier 1, src and dst of one size
-  int32_t tasks; // patches of all images
-  Divider tiles; // side by side
-  Divider strips; // of tiles, one below the other
-};
 
 template <typename scalar_t_, typename Window, int kLanes_, int kRows_, bool kData_>
 struct FewTraits {
@@ -386,12 +375,9 @@ bool launch(const BackwardPass& pass, const Params& params) {
   // More in larger clusters do not all fit the GPCs at once: 144@56 by 18 clusters of 5 5.1 us, of 6 8.2.
   constexpr int64_t kWantedBlocks = 60;
   constexpr int64_t kLeastWarps = 2; // of a cluster's block
-  constexpr int64_t kMostOfGrid = 65535;
-  const int64_t tiles = divide_up(params.input_width, Traits::kColumns);
-  const int64_t strips = divide_up(params.input_height, Traits::kRows);
-  const int64_t tasks = params.batch * tiles * strips;
+  const FewPass p = few_pass(params, Traits::kColumns, Traits::kRows);
   const int64_t groups = divide_up(params.channels, Traits::kChannels);
-  const int64_t warps = divide_up(tasks * Traits::kLanes, kWarpSize);
+  const int64_t warps = divide_up(static_cast<int64_t>(p.tasks) * Traits::kLanes, kWarpSize);
   const auto kernel = few_pixels_backward_kernel<Traits>;
   static const bool clusters = has_clusters(kernel);
   const int64_t wanted = std::min(divide_up(kWantedBlocks, groups), divide_up(warps, kLeastWarps));
@@ -400,31 +386,14 @@ bool launch(const BackwardPass& pass, const Params& params) {
       : 1;
   const int64_t rounds = groups * blocks < kWantedBlocks ? 1 : kMostRounds;
   const auto grad_input = pass.grad_input.defined() ? pass.grad_input.const_data_ptr() : nullptr;
-  if (warps > rounds * blocks * kMostWarps || groups > kMostOfGrid ||
-      params.channels % Traits::kVector != 0 || !is_aligned(pass.input.const_data_ptr(), kBytes) ||
+  if (warps > rounds * blocks * kMostWarps || params.channels % Traits::kVector != 0 ||
+      !is_aligned(pass.input.const_data_ptr(), kBytes) ||
       !is_aligned(pass.grad_output.const_data_ptr(), kBytes) ||
       !is_aligned(pass.weight.const_data_ptr(), kBytes) || !is_aligned(grad_input, kBytes)) {
     return false;
   }
-  FewPass p{};
-  set_unit_stride_pass(p, params);
-  p.flip = true; // of grad_input
-  p.tasks = tasks;
-  p.tiles = Divider(tiles);
-  p.strips = Divider(strips);
   const int64_t block_warps = std::min<int64_t>(divide_up(warps, blocks), kMostWarps);
-  launch_clusters(
-      kernel,
-      dim3(blocks, groups),
-      dim3(block_warps * kWarpSize),
-      mutable_pointer_or_null<scalar_t>(pass.grad_input),
-      mutable_pointer_or_null<scalar_t>(pass.grad_weight),
-      mutable_pointer_or_null<scalar_t>(pass.grad_bias),
-      pass.grad_output.const_data_ptr<scalar_t>(),
-      pass.input.const_data_ptr<scalar_t>(),
-      pass.weight.const_data_ptr<scalar_t>(),
-      p);
-  return true;
+  return launch_few<scalar_t>(kernel, blocks, groups, dim3(block_warps * kWarpSize), pass, p);
 }
 
 } // namespace
@@ -441,10 +410,8 @@ bool few_pixels_backward(
   // 11.6, 10.6.
   constexpr int64_t kMost = 132 * 7 * 1024;
   constexpr int64_t kMostOfHalves = 132 * 5 * 1024;
-  if (!p.channels_last || !keeps_size(p) || p.multiplier != 1 || p.dilation_height != 1 ||
-      p.dilation_width != 1 || p.kernel_height != 3 || p.kernel_width != 3 || input.numel() == 0 ||
-      input.numel() > (input.element_size() == 2 ? kMostOfHalves : kMost) ||
-      !march_fits_32_bits(p)) {
+  if (!p.channels_last || !few_take(p, input) ||
+      input.numel() > (input.element_size() == 2 ? kMostOfHalves : kMost)) {
     return false;
   }
   const BackwardPass pass{grad_input, grad_weight, grad_bias, grad_output, input, weight};

@@ -650,19 +650,7 @@ inline bool map_planes(
       static_cast<cuuint32_t>(box_planes),
       1};
   const cuuint32_t steps[] = {1, 1, 1, 1};
-  return encode_tiled()(
-             &map,
-             CU_TENSOR_MAP_DATA_TYPE_UINT32,
-             4,
-             const_cast<void*>(tensor.const_data_ptr()),
-             sizes,
-             strides,
-             box,
-             steps,
-             CU_TENSOR_MAP_INTERLEAVE_NONE,
-             CU_TENSOR_MAP_SWIZZLE_NONE,
-             CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
-             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+  return encode_map(map, tensor, sizes, strides, box, steps);
 }
 
 // False where planes are not as the kernel has them.
