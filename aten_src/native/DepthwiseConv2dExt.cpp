@@ -307,9 +307,13 @@ DepthwiseConv2dExtParams make_params(const Shapes<int64_t>& shapes, MemoryFormat
 }
 
 // The memory order to compute in. With a multiplier, neighbouring output channels read the same
-// input channel; the kernels do that plane by plane only.
-MemoryFormat compute_format(MemoryFormat format, const Shapes<int64_t>& shapes) {
-  return shapes.weight[0] == shapes.input[1] ? format : MemoryFormat::Contiguous;
+// input channel; the kernels of CPUs do that plane by plane only, CUDA's decide for themselves.
+MemoryFormat compute_format(
+    const Tensor& input,
+    MemoryFormat format,
+    const Shapes<int64_t>& shapes) {
+  const bool alike = shapes.weight[0] == shapes.input[1];
+  return alike || input.is_cuda() ? format : MemoryFormat::Contiguous;
 }
 
 // What a kernel writes: `result` itself, or a stand-in in the memory order to compute in.
@@ -392,7 +396,7 @@ Tensor depthwise_conv2d_ext(
   const Tensor batch = as_batch(input, shapes.batched);
   const auto format = batch.suggest_memory_format();
   const Tensor output = at::empty(shapes.output, input.options(), format);
-  const auto compute = compute_format(format, shapes);
+  const auto compute = compute_format(input, format, shapes);
   const Tensor written = kernel_result(output, compute);
   run_kernel(kDepthwiseConv2d, shapes, [&] {
     depthwise_conv2d_ext_stub(
@@ -445,7 +449,7 @@ std::tuple<Tensor, Tensor, Tensor> depthwise_conv2d_ext_backward(
   const auto format = batch.suggest_memory_format();
   auto gradients = empty_gradients(input, weight, shapes, format, output_mask);
   Tensor& grad_input = gradients[0];
-  const auto compute = compute_format(format, shapes);
+  const auto compute = compute_format(input, format, shapes);
   const Tensor written = grad_input.defined() ? kernel_result(grad_input, compute) : grad_input;
   run_kernel(kDepthwiseConv2dBackward, shapes, [&] {
     depthwise_conv2d_ext_backward_stub(

@@ -308,6 +308,10 @@ PIXEL_ROWS = [
     Case(1, 400, 2, (6, 10), (3, 3), padding=(1, 1)),
     Case(2, 33, 3, (20, 21), (3, 3), padding=(1, 1)),
     Case(2, 18, 2, (20, 21), (7, 7), padding=(3, 3)),
+    # Several outputs that they do not take: plane by plane between copies.
+    Case(3, 20, 2, (31, 30), (5, 5), stride=(2, 2), padding=(2, 2)),
+    Case(2, 6, 9, (15, 18), (3, 3), padding=(1, 1)),  # only grad_input
+    Case(2, 5, 3, (16, 15), (13, 13), padding=(6, 6)),
 ]
 
 CHANNELS_LAST = FEW_PIXELS + BOXES + PIXEL_ROWS

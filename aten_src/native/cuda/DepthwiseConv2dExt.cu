@@ -443,7 +443,7 @@ void launch_grad_weight(
   C10_CUDA_KERNEL_LAUNCH_CHECK();
 }
 
-void forward_cuda(
+void forward_in_order(
     const TensorBase& output,
     const TensorBase& input,
     const TensorBase& weight,
@@ -477,7 +477,7 @@ void forward_cuda(
       });
 }
 
-void backward_cuda(
+void backward_in_order(
     const TensorBase& grad_input,
     const TensorBase& grad_weight,
     const TensorBase& grad_bias,
@@ -566,6 +566,72 @@ void backward_cuda(
           launch_grad_weight<scalar_t>(grad_weight, grad_bias, grad_output, input, p);
         }
       });
+}
+
+// Several outputs of a channel in channels-last order: what rows of pixels do not take goes plane by plane,
+// between copies, which are faster than the generic kernels (32@112 k3 with two outputs, float, 278 us and 333).
+bool by_planes(const Params& p) {
+  return p.channels_last && p.multiplier > 1;
+}
+
+Params planes_of(const Params& p) {
+  Params planes = p;
+  planes.channels_last = false;
+  return planes;
+}
+
+Tensor empty_planes(const TensorBase& like) {
+  return at::empty(like.sizes(), like.options().memory_format(MemoryFormat::Contiguous));
+}
+
+void forward_cuda(
+    const TensorBase& output,
+    const TensorBase& input,
+    const TensorBase& weight,
+    const TensorBase& bias,
+    const Params& p) {
+  if (!by_planes(p)) {
+    forward_in_order(output, input, weight, bias, p);
+  } else if (!fast::pixel_rows_forward(output, input, weight, bias, p)) {
+    const Tensor written = empty_planes(output);
+    forward_in_order(written, input.contiguous(), weight, bias, planes_of(p));
+    Tensor(output).copy_(written);
+  }
+}
+
+void backward_cuda(
+    const TensorBase& grad_input,
+    const TensorBase& grad_weight,
+    const TensorBase& grad_bias,
+    const TensorBase& grad_output,
+    const TensorBase& input,
+    const TensorBase& weight,
+    const Params& p) {
+  if (!by_planes(p)) {
+    backward_in_order(grad_input, grad_weight, grad_bias, grad_output, input, weight, p);
+    return;
+  }
+  const TensorBase none;
+  const bool asks_weight = grad_weight.defined() || grad_bias.defined();
+  const bool wants_input =
+      grad_input.defined() && !fast::pixel_rows_grad_input(grad_input, grad_output, weight, p);
+  const bool wants_weight = asks_weight &&
+      !fast::pixel_rows_backward(none, grad_weight, grad_bias, grad_output, input, weight, p);
+  if (!wants_input && !wants_weight) {
+    return;
+  }
+  const Tensor written = wants_input ? empty_planes(grad_input) : Tensor();
+  backward_in_order(
+      written,
+      wants_weight ? grad_weight : none,
+      wants_weight ? grad_bias : none,
+      grad_output.contiguous(),
+      input.contiguous(),
+      weight,
+      planes_of(p));
+  if (wants_input) {
+    Tensor(grad_input).copy_(written);
+  }
 }
 
 } // namespace
