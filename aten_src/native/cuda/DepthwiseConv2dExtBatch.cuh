@@ -428,15 +428,16 @@ struct BatchRow {
     }
   }
 
-  // The column after the last as ones.
+  // The column after the last as ones. Nothing is read there: that place may be another warp's.
   __device__ __forceinline__ void load_with_ones(const char* from, const Lane& at) {
-    load(from, at);
-    if (at.row == kOctet - 1) {
+    if (at.row < kOctet - 1) {
+      load(from, at);
+      return;
+    }
 #pragma unroll
-      for (int octet = 0; octet < Traits::kOctets; ++octet) {
-        words[octet][0] = kTwoOnes<typename Traits::scalar_t>;
-        words[octet][1] = kTwoOnes<typename Traits::scalar_t>;
-      }
+    for (int octet = 0; octet < Traits::kOctets; ++octet) {
+      words[octet][0] = kTwoOnes<typename Traits::scalar_t>;
+      words[octet][1] = kTwoOnes<typename Traits::scalar_t>;
     }
   }
 };

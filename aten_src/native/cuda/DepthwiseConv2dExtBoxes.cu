@@ -192,7 +192,7 @@ __global__ void boxes_kernel(
       (tile_column * b.lanes + lane) * Traits::kVectorBytes;
 
   int turn = threadIdx.x / kWarpSize;
-  BoxRun run = ring.run(0); // there since the barrier
+  BoxRun run = ring.run_of_warp(0); // there since the barrier
 #pragma unroll 1
   while (run.image >= 0) {
     const SrcRows rows(run, kHeight, 1, p.padding_height, p.dilation_height, p.src_height);
@@ -268,7 +268,7 @@ __global__ void boxes_kernel(
     }
     march.finish(rows.end, run.first_row, run.last_row, store_row);
     ring.wait();
-    run = ring.run(ring.used);
+    run = ring.run_of_warp(ring.used);
   }
 #endif
 }

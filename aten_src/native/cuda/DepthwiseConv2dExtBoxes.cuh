@@ -496,6 +496,23 @@ struct BoxRing {
     return reinterpret_cast<BoxRun*>(boxes - kRingHead + kBarrierBytes + kFeedBytes)[stage];
   }
 
+  // The same for a whole warp. Only the lane looks that will release the stage, so that racecheck follows the order
+  // too; where all looked, it reported their first looks beside the next run's.
+  __device__ __forceinline__ BoxRun run_of_warp(int stage) const {
+    BoxRun seen{};
+    if (threadIdx.x % kWarpSize == 0) {
+      seen = run(stage);
+    }
+    const auto of_first = [](int32_t value) {
+      return __shfl_sync(0xffffffffu, value, 0);
+    };
+    return {
+        of_first(seen.image),
+        of_first(seen.row_phase),
+        of_first(seen.first_row),
+        of_first(seen.last_row)};
+  }
+
   // Where warps ask in turn, one thread of each: the stage to fill is that before the one in use. When all
   // have released it, the warp that asked last has, and so has left all as it must be.
   __device__ __forceinline__ void take_turn() {
