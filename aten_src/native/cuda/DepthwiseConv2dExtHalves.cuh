@@ -165,11 +165,7 @@ struct HalvesRow {
 
   // `from` is the lane's vector in a box, less the pad.
   __device__ __forceinline__ void load(const char* from) {
-    const float4 own = *reinterpret_cast<const float4*>(from + 16);
-    values[kReach] = own.x;
-    values[kReach + 1] = own.y;
-    values[kReach + 2] = own.z;
-    values[kReach + 3] = own.w;
+    read_four(values + kReach, from + 16);
     if constexpr (kReach == 3) {
       const float4 left = *reinterpret_cast<const float4*>(from);
       const float4 right = *reinterpret_cast<const float4*>(from + 32);
@@ -503,8 +499,8 @@ __global__ void halves_kernel(
           continue;
         }
         if constexpr (Traits::kWeight) {
-          const float4 got = *reinterpret_cast<const float4*>(inputs - slot * lane.input_step);
-          const float values[kVector] = {got.x, got.y, got.z, got.w};
+          float values[kVector];
+          read_four(values, inputs - slot * lane.input_step);
 #pragma unroll
           for (int kw = 0; kw < kWidth; ++kw) {
             float& sum = sums[slot * kWidth + kw];

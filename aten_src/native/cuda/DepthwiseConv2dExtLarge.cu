@@ -52,16 +52,8 @@ struct Large : UnitStridePass {
 };
 
 __device__ __forceinline__ void read_eight(float* to, const float* from) {
-  const float4 low = reinterpret_cast<const float4*>(from)[0];
-  const float4 high = reinterpret_cast<const float4*>(from)[1];
-  to[0] = low.x;
-  to[1] = low.y;
-  to[2] = low.z;
-  to[3] = low.w;
-  to[4] = high.x;
-  to[5] = high.y;
-  to[6] = high.z;
-  to[7] = high.w;
+  read_four(to, from);
+  read_four(to + 4, from + 4);
 }
 
 // grid: (row tiles x column tiles x groups of images) x channels.

@@ -23,6 +23,15 @@ struct alignas(sizeof(scalar_t) * kSize < 4 ? 4 : sizeof(scalar_t) * kSize) Pack
 constexpr int kWarpSize = 32;
 
 #ifdef __CUDACC__
+// Four floats that begin at a multiple of 16 bytes.
+__device__ __forceinline__ void read_four(float* to, const void* from) {
+  const float4 four = *static_cast<const float4*>(from);
+  to[0] = four.x;
+  to[1] = four.y;
+  to[2] = four.z;
+  to[3] = four.w;
+}
+
 // The sum over the lanes, in all of them.
 template <typename T>
 __device__ __forceinline__ T sum_of_warp(T value) {
