@@ -311,6 +311,8 @@ PIXEL_ROWS = [
     # Several outputs that they do not take: plane by plane between copies.
     Case(3, 20, 2, (31, 30), (5, 5), stride=(2, 2), padding=(2, 2)),
     Case(2, 6, 9, (15, 18), (3, 3), padding=(1, 1)),  # only grad_input
+    Case(9, 33, 2, (27, 29), (3, 3), stride=(2, 2), padding=(1, 1)),  # grad_input apart in float
+    Case(7, 25, 3, (30, 31), (3, 3), padding=(1, 1)),
     Case(2, 5, 3, (16, 15), (13, 13), padding=(6, 6)),
 ]
 
