@@ -584,7 +584,7 @@ bool grad_input_apart(
     const TensorBase& grad_output,
     const TensorBase& weight,
     const Params& p) {
-  constexpr int64_t kLeastElements = 1 << 17; // with fewer, three kernels are slower than one
+  constexpr int64_t kLeastElements = 1 << 16; // with fewer, three kernels are no faster than one
   if (p.multiplier == 1 || grad_input.scalar_type() != kFloat ||
       grad_input.numel() < kLeastElements) {
     return false;
