@@ -631,8 +631,8 @@ void forward_cuda(
     forward_in_order(output, input, weight, bias, p);
   } else if (!fast::pixel_rows_forward(output, input, weight, bias, p)) {
     const Tensor written = empty_planes(output);
-    forward_in_order(written, input.contiguous(), weight, bias, planes_of(p));
-    Tensor(output).copy_(written);
+    forward_in_order(written, fast::in_planes(input), weight, bias, planes_of(p));
+    fast::copy_planes(output, written);
   }
 }
 
@@ -663,12 +663,12 @@ void backward_cuda(
       written,
       wants_weight ? grad_weight : none,
       wants_weight ? grad_bias : none,
-      grad_output.contiguous(),
-      input.contiguous(),
+      fast::in_planes(grad_output),
+      fast::in_planes(input),
       weight,
       planes_of(p));
   if (wants_input) {
-    Tensor(grad_input).copy_(written);
+    fast::copy_planes(grad_input, written);
   }
 }
 

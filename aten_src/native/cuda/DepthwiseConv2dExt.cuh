@@ -794,10 +794,10 @@ inline March march_of(const Params& p) {
   return m;
 }
 
-// The same in plane order; a copy where it was not.
-inline TensorBase in_planes(const TensorBase& tensor) {
-  return Tensor(tensor).contiguous();
-}
+// Dense tensors in one of the two memory orders. The same in plane order; a copy where it was not.
+TensorBase in_planes(const TensorBase& tensor);
+// What `planes`, in plane order, has, into `result`, in either order.
+void copy_planes(const TensorBase& result, const TensorBase& planes);
 
 inline bool is_aligned(const void* pointer, size_t bytes) {
   return reinterpret_cast<uintptr_t>(pointer) % bytes == 0;

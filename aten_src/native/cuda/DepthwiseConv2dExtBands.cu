@@ -848,7 +848,7 @@ bool run_bands(
       (src.scalar_type() == kHalf ? choose_bands<c10::Half>(pass, b)
                                   : choose_bands<c10::BFloat16>(pass, b));
   if (launched && p.channels_last) {
-    Tensor(dst).copy_(Tensor(to));
+    copy_planes(dst, to);
   }
   return launched;
 }

@@ -446,7 +446,7 @@ bool launch(const ForwardPass& pass, Lanes l, bool channels_last) {
       l);
   C10_CUDA_KERNEL_LAUNCH_CHECK();
   if (channels_last) {
-    Tensor(pass.dst).copy_(Tensor(dst));
+    copy_planes(pass.dst, dst);
   }
   return true;
 }

@@ -392,7 +392,7 @@ bool launch_forward(
     return true;
   });
   if (launched && channels_last) {
-    Tensor(dst).copy_(Tensor(to));
+    copy_planes(dst, to);
   }
   return launched;
 }
