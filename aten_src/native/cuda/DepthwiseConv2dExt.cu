@@ -35,7 +35,13 @@ namespace {
 
 namespace fast = depthwise_conv2d_ext_cuda;
 using Params = DepthwiseConv2dExtParams;
+using fast::BackwardEntry;
+using fast::BackwardPass;
 using fast::divide_up;
+using fast::ForwardEntry;
+using fast::ForwardPass;
+using fast::GradInputEntry;
+using fast::GradWeightEntry;
 using fast::mutable_pointer_or_null;
 using fast::pointer_or_null;
 
@@ -350,13 +356,8 @@ void with_layout(const Params& p, const Launch& launch) {
 }
 
 template <typename scalar_t>
-void launch_forward(
-    const TensorBase& output,
-    const TensorBase& input,
-    const TensorBase& weight,
-    const TensorBase& bias,
-    const Params& p) {
-  const int64_t count = output.numel();
+void launch_forward(const ForwardPass& pass, const Params& p) {
+  const int64_t count = pass.dst.numel();
   if (count == 0) {
     return;
   }
@@ -364,10 +365,10 @@ void launch_forward(
     using index_t = decltype(index);
     forward_kernel<scalar_t, index_t, decltype(channels_last)::value>
         <<<blocks_for(count, kThreads), kThreads, 0, c10::cuda::getCurrentCUDAStream()>>>(
-            output.mutable_data_ptr<scalar_t>(),
-            input.const_data_ptr<scalar_t>(),
-            weight.const_data_ptr<scalar_t>(),
-            pointer_or_null<scalar_t>(bias),
+            pass.dst.mutable_data_ptr<scalar_t>(),
+            pass.src.const_data_ptr<scalar_t>(),
+            pass.weight.const_data_ptr<scalar_t>(),
+            pointer_or_null<scalar_t>(pass.bias),
             static_cast<index_t>(count),
             p);
     C10_CUDA_KERNEL_LAUNCH_CHECK();
@@ -375,12 +376,8 @@ void launch_forward(
 }
 
 template <typename scalar_t>
-void launch_grad_input(
-    const TensorBase& grad_input,
-    const TensorBase& grad_output,
-    const TensorBase& weight,
-    const Params& p) {
-  const int64_t count = grad_input.numel();
+void launch_grad_input(const ForwardPass& pass, const Params& p) {
+  const int64_t count = pass.dst.numel();
   if (count == 0) {
     return;
   }
@@ -388,9 +385,9 @@ void launch_grad_input(
     using index_t = decltype(index);
     grad_input_kernel<scalar_t, index_t, decltype(channels_last)::value>
         <<<blocks_for(count, kThreads), kThreads, 0, c10::cuda::getCurrentCUDAStream()>>>(
-            grad_input.mutable_data_ptr<scalar_t>(),
-            grad_output.const_data_ptr<scalar_t>(),
-            weight.const_data_ptr<scalar_t>(),
+            pass.dst.mutable_data_ptr<scalar_t>(),
+            pass.src.const_data_ptr<scalar_t>(),
+            pass.weight.const_data_ptr<scalar_t>(),
             static_cast<index_t>(count),
             p);
     C10_CUDA_KERNEL_LAUNCH_CHECK();
@@ -399,20 +396,15 @@ void launch_grad_input(
 
 // Either of grad_weight and grad_bias may be undefined.
 template <typename scalar_t>
-void launch_grad_weight(
-    const TensorBase& grad_weight,
-    const TensorBase& grad_bias,
-    const TensorBase& grad_output,
-    const TensorBase& input,
-    const Params& p) {
+void launch_grad_weight(const BackwardPass& pass, const Params& p) {
   using acc_t = opmath_type<scalar_t>;
   const Taps wanted{
-      grad_weight.defined() ? 0 : p.kernel_size(),
-      grad_bias.defined() ? p.kernel_size() + 1 : p.kernel_size()};
+      pass.grad_weight.defined() ? 0 : p.kernel_size(),
+      pass.grad_bias.defined() ? p.kernel_size() + 1 : p.kernel_size()};
   const int64_t chunks = divide_up(p.batch * p.output_height * p.output_width, kPixelsPerChunk);
   const Tensor partial = at::empty(
       {chunks, p.output_channels(), wanted.size()},
-      grad_output.options()
+      pass.grad_output.options()
           .dtype(c10::CppTypeToScalarType<acc_t>::value)
           .memory_format(MemoryFormat::Contiguous));
   const auto stream = c10::cuda::getCurrentCUDAStream();
@@ -424,8 +416,8 @@ void launch_grad_weight(
       grad_weight_partial_kernel<scalar_t, decltype(index), kChannelsLast>
           <<<blocks_for(blocks, 1), kThreads, 0, stream>>>(
               partial.mutable_data_ptr<acc_t>(),
-              grad_output.const_data_ptr<scalar_t>(),
-              input.const_data_ptr<scalar_t>(),
+              pass.grad_output.const_data_ptr<scalar_t>(),
+              pass.input.const_data_ptr<scalar_t>(),
               blocks,
               wanted,
               p);
@@ -434,8 +426,8 @@ void launch_grad_weight(
   }
   const int64_t sums = p.output_channels() * wanted.size();
   grad_weight_total_kernel<scalar_t><<<blocks_for(sums, kThreads), kThreads, 0, stream>>>(
-      mutable_pointer_or_null<scalar_t>(grad_weight),
-      mutable_pointer_or_null<scalar_t>(grad_bias),
+      mutable_pointer_or_null<scalar_t>(pass.grad_weight),
+      mutable_pointer_or_null<scalar_t>(pass.grad_bias),
       partial.const_data_ptr<acc_t>(),
       chunks,
       p.output_channels(),
@@ -444,134 +436,140 @@ void launch_grad_weight(
   C10_CUDA_KERNEL_LAUNCH_CHECK();
 }
 
-void forward_in_order(
-    const TensorBase& output,
-    const TensorBase& input,
-    const TensorBase& weight,
-    const TensorBase& bias,
-    const Params& p) {
-  if (fast::columns_forward(output, input, weight, bias, p) ||
-      fast::halves_forward(output, input, weight, bias, p) ||
-      fast::strips_flat_forward(output, input, weight, bias, p) ||
-      fast::strips_forward(output, input, weight, bias, p) ||
-      fast::flat_planes_forward(output, input, weight, bias, p) ||
-      fast::batch_march_forward(output, input, weight, bias, p) ||
-      fast::batch_forward(output, input, weight, bias, p) ||
-      fast::bands_forward(output, input, weight, bias, p) ||
-      fast::lanes_planes_forward(output, input, weight, bias, p) ||
-      fast::batch_strided_forward(output, input, weight, bias, p) ||
-      fast::lanes_strided_forward(output, input, weight, bias, p) ||
-      fast::strips_strided_forward(output, input, weight, bias, p) ||
-      fast::patches_forward(output, input, weight, bias, p) ||
-      fast::few_pixels_forward(output, input, weight, bias, p) ||
-      fast::boxes_forward(output, input, weight, bias, p) ||
-      fast::boxes_strided_forward(output, input, weight, bias, p) ||
-      fast::pixel_rows_forward(output, input, weight, bias, p) ||
-      fast::march_forward(output, input, weight, bias, p) ||
-      fast::lanes_forward(output, input, weight, bias, p) ||
-      fast::large_forward(output, input, weight, bias, p)) {
+// The specialised kernels, in the order in which they are asked: the first that takes a call has it. So those
+// of few shapes stand before those of many, which would take theirs as well and be slower.
+constexpr ForwardEntry* kForward[] = {
+    // In plane order at stride 1.
+    fast::columns_forward,
+    fast::halves_forward,
+    fast::strips_flat_forward,
+    fast::strips_forward,
+    fast::flat_planes_forward,
+    fast::batch_march_forward,
+    fast::batch_forward,
+    // In either order, 16 bit.
+    fast::bands_forward,
+    // In plane order, those at stride 2 among them.
+    fast::lanes_planes_forward,
+    fast::batch_strided_forward,
+    fast::lanes_strided_forward,
+    fast::strips_strided_forward,
+    fast::patches_forward,
+    // In channels-last order.
+    fast::few_pixels_forward,
+    fast::boxes_forward,
+    fast::boxes_strided_forward,
+    fast::pixel_rows_forward,
+    // In either order, whatever is left: windows of fixed sizes, then large ones.
+    fast::march_forward,
+    fast::lanes_forward,
+    fast::large_forward,
+};
+
+// At stride 2, of whichever gradients are wanted.
+constexpr BackwardEntry* kStrided[] = {
+    fast::batch_strided_backward,
+    fast::lanes_strided_backward,
+    fast::strips_strided_backward,
+    fast::boxes_strided_backward,
+};
+
+// Of few elements at stride 1, with or without grad_input. They stand before the kernels of more elements,
+// which take some of their calls too.
+constexpr BackwardEntry* kFew[] = {
+    fast::few_backward,
+    fast::few_pixels_backward,
+};
+
+// All gradients in one pass over the tensors.
+constexpr BackwardEntry* kAllGradients[] = {
+    fast::boxes_backward,
+    fast::pixel_rows_backward,
+    fast::halves_backward,
+    fast::strips_backward,
+    fast::flat_planes_backward,
+    fast::batch_march_backward,
+    fast::batch_backward,
+    fast::lanes_planes_backward,
+    fast::patches_backward,
+};
+
+// grad_input in a pass of its own.
+constexpr GradInputEntry* kGradInput[] = {
+    fast::halves_grad_input,
+    fast::strips_flat_grad_input,
+    fast::strips_grad_input,
+    fast::flat_planes_grad_input,
+    fast::batch_march_grad_input,
+    fast::batch_grad_input,
+    fast::few_pixels_grad_input,
+    fast::pixel_rows_grad_input,
+    fast::bands_grad_input,
+    fast::lanes_planes_grad_input,
+    fast::patches_grad_input,
+    fast::boxes_grad_input,
+    fast::march_grad_input,
+    fast::lanes_grad_input,
+    fast::large_grad_input,
+};
+
+// The gradients of weight and bias in a pass of their own, some by the kernels of all gradients.
+constexpr GradWeightEntry* kGradWeight[] = {
+    fast::boxes_backward,
+    fast::pixel_rows_backward,
+    fast::halves_backward,
+    fast::strips_backward,
+    fast::flat_planes_backward,
+    fast::batch_march_backward,
+    fast::batch_backward,
+    fast::bands_grad_weight,
+    fast::lanes_grad_weight,
+    fast::lanes_planes_backward,
+    fast::patches_backward,
+    fast::march_grad_weight,
+    fast::large_grad_weight,
+};
+
+// Whether one of the entries took the call.
+template <typename Entry, size_t kEntries, typename Pass>
+bool takes(Entry* const (&entries)[kEntries], const Pass& pass, const Params& p) {
+  return std::any_of(entries, entries + kEntries, [&](Entry* entry) { return entry(pass, p); });
+}
+
+void forward_in_order(const ForwardPass& pass, const Params& p) {
+  if (takes(kForward, pass, p)) {
     return;
   }
   AT_DISPATCH_FLOATING_TYPES_AND2(
-      kHalf, kBFloat16, input.scalar_type(), "depthwise_conv2d_ext", [&] {
-        launch_forward<scalar_t>(output, input, weight, bias, p);
+      kHalf, kBFloat16, pass.src.scalar_type(), "depthwise_conv2d_ext", [&] {
+        launch_forward<scalar_t>(pass, p);
       });
 }
 
-bool grad_input_apart(
-    const TensorBase& grad_input,
-    const TensorBase& grad_output,
-    const TensorBase& weight,
-    const Params& p);
+bool grad_input_apart(const ForwardPass& pass, const Params& p);
 
-void backward_in_order(
-    const TensorBase& grad_input,
-    const TensorBase& grad_weight,
-    const TensorBase& grad_bias,
-    const TensorBase& grad_output,
-    const TensorBase& input,
-    const TensorBase& weight,
-    const Params& p) {
-  if (fast::batch_strided_backward(
-          grad_input, grad_weight, grad_bias, grad_output, input, weight, p) ||
-      fast::lanes_strided_backward(
-          grad_input, grad_weight, grad_bias, grad_output, input, weight, p) ||
-      fast::strips_strided_backward(
-          grad_input, grad_weight, grad_bias, grad_output, input, weight, p) ||
-      fast::boxes_strided_backward(
-          grad_input, grad_weight, grad_bias, grad_output, input, weight, p)) {
+// One pass for all that is wanted if there is a kernel for that, else grad_input and the others apart.
+void backward_in_order(const BackwardPass& pass, const Params& p) {
+  const bool data = pass.grad_input.defined();
+  const bool asks_weight = pass.asks_weight();
+  if (takes(kStrided, pass, p) || (asks_weight && takes(kFew, pass, p)) ||
+      fast::columns_backward(pass, p) || (data && asks_weight && takes(kAllGradients, pass, p))) {
     return;
   }
-  const bool asks_weight = grad_weight.defined() || grad_bias.defined();
-  if (asks_weight &&
-      (fast::few_backward(grad_input, grad_weight, grad_bias, grad_output, input, weight, p) ||
-       fast::few_pixels_backward(
-           grad_input, grad_weight, grad_bias, grad_output, input, weight, p))) {
-    return;
-  }
-  if (fast::columns_backward(grad_input, grad_weight, grad_bias, grad_output, input, weight, p)) {
-    return;
-  }
-  if (grad_input.defined() && asks_weight &&
-      (fast::boxes_backward(grad_input, grad_weight, grad_bias, grad_output, input, weight, p) ||
-       fast::pixel_rows_backward(
-           grad_input, grad_weight, grad_bias, grad_output, input, weight, p) ||
-       fast::halves_backward(grad_input, grad_weight, grad_bias, grad_output, input, weight, p) ||
-       fast::strips_backward(grad_input, grad_weight, grad_bias, grad_output, input, weight, p) ||
-       fast::flat_planes_backward(
-           grad_input, grad_weight, grad_bias, grad_output, input, weight, p) ||
-       fast::batch_march_backward(
-           grad_input, grad_weight, grad_bias, grad_output, input, weight, p) ||
-       fast::batch_backward(grad_input, grad_weight, grad_bias, grad_output, input, weight, p) ||
-       fast::lanes_planes_backward(
-           grad_input, grad_weight, grad_bias, grad_output, input, weight, p) ||
-       fast::patches_backward(grad_input, grad_weight, grad_bias, grad_output, input, weight, p))) {
-    return;
-  }
-  const bool wants_input = grad_input.defined() &&
-      !fast::halves_grad_input(grad_input, grad_output, weight, p) &&
-      !fast::strips_flat_grad_input(grad_input, grad_output, weight, p) &&
-      !fast::strips_grad_input(grad_input, grad_output, weight, p) &&
-      !fast::flat_planes_grad_input(grad_input, grad_output, weight, p) &&
-      !fast::batch_march_grad_input(grad_input, grad_output, weight, p) &&
-      !fast::batch_grad_input(grad_input, grad_output, weight, p) &&
-      !fast::few_pixels_grad_input(grad_input, grad_output, weight, p) &&
-      !fast::pixel_rows_grad_input(grad_input, grad_output, weight, p) &&
-      !fast::bands_grad_input(grad_input, grad_output, weight, p) &&
-      !fast::lanes_planes_grad_input(grad_input, grad_output, weight, p) &&
-      !fast::patches_grad_input(grad_input, grad_output, weight, p) &&
-      !fast::boxes_grad_input(grad_input, grad_output, weight, p) &&
-      !fast::march_grad_input(grad_input, grad_output, weight, p) &&
-      !fast::lanes_grad_input(grad_input, grad_output, weight, p) &&
-      !fast::large_grad_input(grad_input, grad_output, weight, p) &&
-      !grad_input_apart(grad_input, grad_output, weight, p);
-  const bool wants_weight =
-      asks_weight &&
-      !fast::boxes_backward(TensorBase(), grad_weight, grad_bias, grad_output, input, weight, p) &&
-      !fast::pixel_rows_backward(
-          TensorBase(), grad_weight, grad_bias, grad_output, input, weight, p) &&
-      !fast::halves_backward(TensorBase(), grad_weight, grad_bias, grad_output, input, weight, p) &&
-      !fast::strips_backward(TensorBase(), grad_weight, grad_bias, grad_output, input, weight, p) &&
-      !fast::flat_planes_backward(
-          TensorBase(), grad_weight, grad_bias, grad_output, input, weight, p) &&
-      !fast::batch_march_backward(
-          TensorBase(), grad_weight, grad_bias, grad_output, input, weight, p) &&
-      !fast::batch_backward(TensorBase(), grad_weight, grad_bias, grad_output, input, weight, p) &&
-      !fast::bands_grad_weight(grad_weight, grad_bias, grad_output, input, p) &&
-      !fast::lanes_grad_weight(grad_weight, grad_bias, grad_output, input, p) &&
-      !fast::lanes_planes_backward(
-          TensorBase(), grad_weight, grad_bias, grad_output, input, weight, p) &&
-      !fast::patches_backward(
-          TensorBase(), grad_weight, grad_bias, grad_output, input, weight, p) &&
-      !fast::march_grad_weight(grad_weight, grad_bias, grad_output, input, p) &&
-      !fast::large_grad_weight(grad_weight, grad_bias, grad_output, input, p);
+  const TensorBase none;
+  const ForwardPass of_input{pass.grad_input, pass.grad_output, pass.weight, none};
+  const BackwardPass of_weight{
+      none, pass.grad_weight, pass.grad_bias, pass.grad_output, pass.input, pass.weight};
+  const bool wants_input =
+      data && !takes(kGradInput, of_input, p) && !grad_input_apart(of_input, p);
+  const bool wants_weight = asks_weight && !takes(kGradWeight, of_weight, p);
   AT_DISPATCH_FLOATING_TYPES_AND2(
-      kHalf, kBFloat16, input.scalar_type(), "depthwise_conv2d_ext_backward", [&] {
+      kHalf, kBFloat16, pass.input.scalar_type(), "depthwise_conv2d_ext_backward", [&] {
         if (wants_input) {
-          launch_grad_input<scalar_t>(grad_input, grad_output, weight, p);
+          launch_grad_input<scalar_t>(of_input, p);
         }
         if (wants_weight) {
-          launch_grad_weight<scalar_t>(grad_weight, grad_bias, grad_output, input, p);
+          launch_grad_weight<scalar_t>(of_weight, p);
         }
       });
 }
@@ -579,14 +577,9 @@ void backward_in_order(
 // Several outputs of a channel, as if each were of a channel of its own; what reaches the channel is then
 // added up. It moves more memory than the generic kernel, but that one is bound by its taps (32@56 k3 at stride 2
 // with two outputs, 64 images, 295 us and 52). In 16 bit what is added up would be rounded first.
-bool grad_input_apart(
-    const TensorBase& grad_input,
-    const TensorBase& grad_output,
-    const TensorBase& weight,
-    const Params& p) {
+bool grad_input_apart(const ForwardPass& pass, const Params& p) {
   constexpr int64_t kLeastElements = 1 << 16; // with fewer, three kernels are no faster than one
-  if (p.multiplier == 1 || grad_input.scalar_type() != kFloat ||
-      grad_input.numel() < kLeastElements) {
+  if (p.multiplier == 1 || pass.dst.scalar_type() != kFloat || pass.dst.numel() < kLeastElements) {
     return false;
   }
   Params apart = p;
@@ -594,12 +587,12 @@ bool grad_input_apart(
   apart.multiplier = 1;
   const Tensor each = at::empty(
       {p.batch, apart.channels, p.input_height, p.input_width},
-      grad_input.options().memory_format(
+      pass.dst.options().memory_format(
           p.channels_last ? MemoryFormat::ChannelsLast : MemoryFormat::Contiguous));
   const TensorBase none;
   const TensorBase& input = each; // which is not read
-  backward_in_order(each, none, none, grad_output, input, weight, apart);
-  Tensor sum(grad_input);
+  backward_in_order({each, none, none, pass.src, input, pass.weight}, apart);
+  Tensor sum(pass.dst);
   at::sum_out(
       sum, each.view({p.batch, p.channels, p.multiplier, p.input_height, p.input_width}), {2});
   return true;
@@ -617,7 +610,7 @@ Params planes_of(const Params& p) {
   return planes;
 }
 
-Tensor empty_planes(const TensorBase& like) {
+TensorBase empty_planes(const TensorBase& like) {
   return at::empty(like.sizes(), like.options().memory_format(MemoryFormat::Contiguous));
 }
 
@@ -627,12 +620,14 @@ void forward_cuda(
     const TensorBase& weight,
     const TensorBase& bias,
     const Params& p) {
+  const ForwardPass pass{output, input, weight, bias};
   if (!by_planes(p)) {
-    forward_in_order(output, input, weight, bias, p);
-  } else if (!fast::pixel_rows_forward(output, input, weight, bias, p)) {
-    const Tensor written = empty_planes(output);
-    forward_in_order(written, fast::in_planes(input), weight, bias, planes_of(p));
-    fast::copy_planes(output, written);
+    forward_in_order(pass, p);
+  } else if (!fast::pixel_rows_forward(pass, p)) {
+    const TensorBase dst = empty_planes(output);
+    const TensorBase src = fast::in_planes(input);
+    forward_in_order({dst, src, weight, bias}, planes_of(p));
+    fast::copy_planes(output, dst);
   }
 }
 
@@ -644,28 +639,30 @@ void backward_cuda(
     const TensorBase& input,
     const TensorBase& weight,
     const Params& p) {
+  const BackwardPass pass{grad_input, grad_weight, grad_bias, grad_output, input, weight};
   if (!by_planes(p)) {
-    backward_in_order(grad_input, grad_weight, grad_bias, grad_output, input, weight, p);
+    backward_in_order(pass, p);
     return;
   }
   const TensorBase none;
-  const bool asks_weight = grad_weight.defined() || grad_bias.defined();
-  const bool wants_input = grad_input.defined() &&
-      !fast::pixel_rows_grad_input(grad_input, grad_output, weight, p) &&
-      !grad_input_apart(grad_input, grad_output, weight, p);
-  const bool wants_weight = asks_weight &&
-      !fast::pixel_rows_backward(none, grad_weight, grad_bias, grad_output, input, weight, p);
+  const ForwardPass of_input{grad_input, grad_output, weight, none};
+  const BackwardPass of_weight{none, grad_weight, grad_bias, grad_output, input, weight};
+  const bool wants_input = grad_input.defined() && !fast::pixel_rows_grad_input(of_input, p) &&
+      !grad_input_apart(of_input, p);
+  const bool wants_weight = pass.asks_weight() && !fast::pixel_rows_backward(of_weight, p);
   if (!wants_input && !wants_weight) {
     return;
   }
-  const Tensor written = wants_input ? empty_planes(grad_input) : Tensor();
+  const TensorBase written = wants_input ? empty_planes(grad_input) : none;
+  const TensorBase grads = fast::in_planes(grad_output);
+  const TensorBase inputs = fast::in_planes(input);
   backward_in_order(
-      written,
-      wants_weight ? grad_weight : none,
-      wants_weight ? grad_bias : none,
-      fast::in_planes(grad_output),
-      fast::in_planes(input),
-      weight,
+      {written,
+       wants_weight ? grad_weight : none,
+       wants_weight ? grad_bias : none,
+       grads,
+       inputs,
+       weight},
       planes_of(p));
   if (wants_input) {
     fast::copy_planes(grad_input, written);

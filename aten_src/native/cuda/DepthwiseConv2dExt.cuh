@@ -16,34 +16,37 @@ namespace at::native::depthwise_conv2d_ext_cuda {
 
 using Params = DepthwiseConv2dExtParams;
 
+// A forward, or the pass of grad_input that is like one: dst is computed from src.
+struct ForwardPass {
+  const TensorBase& dst;
+  const TensorBase& src;
+  const TensorBase& weight;
+  const TensorBase& bias; // may be undefined
+};
+
+// A backward: the gradients that are wanted are defined.
+struct BackwardPass {
+  const TensorBase& grad_input;
+  const TensorBase& grad_weight;
+  const TensorBase& grad_bias;
+  const TensorBase& grad_output;
+  const TensorBase& input;
+  const TensorBase& weight;
+
+  bool asks_weight() const {
+    return grad_weight.defined() || grad_bias.defined();
+  }
+};
+
 // The entries of the specialised kernels. Each returns false, having done nothing, where it has no kernel
-// for the call; the caller then takes the generic kernel. grad_weight or grad_bias may be undefined.
-using ForwardEntry = bool(
-    const TensorBase& output,
-    const TensorBase& input,
-    const TensorBase& weight,
-    const TensorBase& bias,
-    const Params& params);
-using GradInputEntry = bool(
-    const TensorBase& grad_input,
-    const TensorBase& grad_output,
-    const TensorBase& weight,
-    const Params& params);
-using GradWeightEntry = bool(
-    const TensorBase& grad_weight,
-    const TensorBase& grad_bias,
-    const TensorBase& grad_output,
-    const TensorBase& input,
-    const Params& params);
+// for the call; the caller then takes the next one, and in the end the generic kernel.
+using ForwardEntry = bool(const ForwardPass& pass, const Params& params);
+// dst is grad_input and src grad_output; there is no bias.
+using GradInputEntry = ForwardEntry;
 // All the gradients that are defined, grad_weight or grad_bias among them, in one pass.
-using BackwardEntry = bool(
-    const TensorBase& grad_input,
-    const TensorBase& grad_weight,
-    const TensorBase& grad_bias,
-    const TensorBase& grad_output,
-    const TensorBase& input,
-    const TensorBase& weight,
-    const Params& params);
+using BackwardEntry = bool(const BackwardPass& pass, const Params& params);
+// The gradients of weight and bias alone; grad_input and weight are not looked at.
+using GradWeightEntry = BackwardEntry;
 
 ForwardEntry march_forward;
 // At stride 1; march_grad_input calls it.
@@ -719,33 +722,10 @@ scalar_t* mutable_pointer_or_null(const TensorBase& tensor) {
   return tensor.defined() ? tensor.mutable_data_ptr<scalar_t>() : nullptr;
 }
 
-// A forward, or the pass of grad_input that is one: dst is computed from src.
-struct ForwardPass {
-  const TensorBase& dst;
-  const TensorBase& src;
-  const TensorBase& weight;
-  const TensorBase& bias;
-};
-
-// What a pass of type BackwardEntry is about.
-struct BackwardPass {
-  const TensorBase& grad_input;
-  const TensorBase& grad_weight;
-  const TensorBase& grad_bias;
-  const TensorBase& grad_output;
-  const TensorBase& input;
-  const TensorBase& weight;
-};
-
 // For 16-bit types and large windows, on the tensor cores with the batch as rows; dst and src are in
 // plane order.
 bool sweep_pass(const ForwardPass& pass, const Params& params, bool grad);
-bool sweep_grad_weight(
-    const TensorBase& grad_weight,
-    const TensorBase& grad_bias,
-    const TensorBase& grad_output,
-    const TensorBase& input,
-    const Params& params);
+GradWeightEntry sweep_grad_weight;
 
 // What the forward's geometry has in every family of kernels: src is the input, dst the output.
 template <typename Geometry>

@@ -618,15 +618,6 @@ Diagonals diagonals_of(const Bands& b, Columns columns, int src_blocks, int dst_
   return {std::min(first, last), std::max(0, last - first) + 1};
 }
 
-// A pass in terms of dst and src, both in plane order.
-struct Pass {
-  const TensorBase& dst;
-  const TensorBase& src;
-  const TensorBase& weight;
-  const TensorBase& bias;
-  const Params& params;
-};
-
 struct Launch {
   dim3 grid;
   int threads;
@@ -635,8 +626,7 @@ struct Launch {
 
 // Chooses the tile; false where none fits into shared memory.
 template <typename Traits>
-bool plan_bands(Bands& b, Launch& launch, const Pass& pass) {
-  const Params& p = pass.params;
+bool plan_bands(Bands& b, Launch& launch, const ForwardPass& pass, const Params& p) {
   const int64_t src_height = b.grad ? p.output_height : p.input_height;
   const int64_t src_width = b.grad ? p.output_width : p.input_width;
   const int64_t src_channels = b.grad ? p.output_channels() : p.channels;
@@ -759,10 +749,10 @@ bool plan_bands(Bands& b, Launch& launch, const Pass& pass) {
 }
 
 template <typename scalar_t, Columns kColumns, int kBlocks, int kDiagonals>
-bool launch_bands(const Pass& pass, Bands b) {
+bool launch_bands(const ForwardPass& pass, const Params& p, Bands b) {
   using Traits = BandTraits<scalar_t, kColumns, kBlocks, kDiagonals>;
   Launch launch;
-  if (!plan_bands<Traits>(b, launch, pass)) {
+  if (!plan_bands<Traits>(b, launch, pass, p)) {
     return false;
   }
   allow_shared(bands_kernel<Traits>, launch.shared);
@@ -777,10 +767,10 @@ bool launch_bands(const Pass& pass, Bands b) {
   return true;
 }
 
-// The kernel with the fewest blocks of dst columns, and diagonals, that are enough.
+// The kernel with the fewest blocks of dst columns, and diagonals, that are enough, for dst and src in plane
+// order.
 template <typename scalar_t>
-bool choose_bands(const Pass& pass, Bands b) {
-  const Params& p = pass.params;
+bool choose_bands(const ForwardPass& pass, const Params& p, Bands b) {
   const int src_blocks = blocks_of(b.grad ? p.output_width : p.input_width);
   const int dst_blocks = blocks_of(b.grad ? p.input_width : p.output_width);
   const Columns columns = p.stride_width == 1 ? Columns::kSame
@@ -792,26 +782,26 @@ bool choose_bands(const Pass& pass, Bands b) {
     if (diagonals.count > 4) {
       return false;
     }
-    return dst_blocks <= 2 ? launch_bands<scalar_t, Columns::kHalf, 2, 4>(pass, b)
-                           : launch_bands<scalar_t, Columns::kHalf, 4, 4>(pass, b);
+    return dst_blocks <= 2 ? launch_bands<scalar_t, Columns::kHalf, 2, 4>(pass, p, b)
+                           : launch_bands<scalar_t, Columns::kHalf, 4, 4>(pass, p, b);
   }
   if (columns == Columns::kDouble) {
     if (diagonals.count > 3) {
       return false;
     }
-    return dst_blocks <= 2 ? launch_bands<scalar_t, Columns::kDouble, 2, 3>(pass, b)
-                           : launch_bands<scalar_t, Columns::kDouble, 4, 3>(pass, b);
+    return dst_blocks <= 2 ? launch_bands<scalar_t, Columns::kDouble, 2, 3>(pass, p, b)
+                           : launch_bands<scalar_t, Columns::kDouble, 4, 3>(pass, p, b);
   }
   if (diagonals.count == 1 && dst_blocks == 1) {
-    return launch_bands<scalar_t, Columns::kSame, 1, 1>(pass, b);
+    return launch_bands<scalar_t, Columns::kSame, 1, 1>(pass, p, b);
   }
   if (diagonals.count <= 3) {
-    return dst_blocks <= 2 ? launch_bands<scalar_t, Columns::kSame, 2, 3>(pass, b)
-                           : launch_bands<scalar_t, Columns::kSame, 4, 3>(pass, b);
+    return dst_blocks <= 2 ? launch_bands<scalar_t, Columns::kSame, 2, 3>(pass, p, b)
+                           : launch_bands<scalar_t, Columns::kSame, 4, 3>(pass, p, b);
   }
   if (diagonals.count <= 5) {
-    return dst_blocks <= 4 ? launch_bands<scalar_t, Columns::kSame, 4, 5>(pass, b)
-                           : launch_bands<scalar_t, Columns::kSame, 8, 5>(pass, b);
+    return dst_blocks <= 4 ? launch_bands<scalar_t, Columns::kSame, 4, 5>(pass, p, b)
+                           : launch_bands<scalar_t, Columns::kSame, 8, 5>(pass, p, b);
   }
   return false;
 }
@@ -827,50 +817,35 @@ bool is_worth_it(const Params& p, bool grad) {
       (grad && p.multiplier > 1);
 }
 
-bool run_bands(
-    const TensorBase& dst,
-    const TensorBase& src,
-    const TensorBase& weight,
-    const TensorBase& bias,
-    const Params& p,
-    bool grad) {
-  if (!bands_apply(p, dst, src) || !is_worth_it(p, grad)) {
+bool run_bands(const ForwardPass& pass, const Params& p, bool grad) {
+  if (!bands_apply(p, pass.dst, pass.src) || !is_worth_it(p, grad)) {
     return false;
   }
   // Large windows are worth two copies.
-  const TensorBase from = in_planes(src);
-  const TensorBase to = p.channels_last
-      ? TensorBase(at::empty(dst.sizes(), dst.options().memory_format(MemoryFormat::Contiguous)))
-      : dst;
-  const Pass pass{to, from, weight, bias, p};
+  const TensorBase src = in_planes(pass.src);
+  const TensorBase dst = p.channels_last
+      ? TensorBase(
+            at::empty(pass.dst.sizes(), pass.dst.options().memory_format(MemoryFormat::Contiguous)))
+      : pass.dst;
+  const ForwardPass planes{dst, src, pass.weight, pass.bias};
   const Bands b = bands_of(p, grad);
-  const bool launched = sweep_pass({to, from, weight, bias}, p, grad) ||
-      (src.scalar_type() == kHalf ? choose_bands<c10::Half>(pass, b)
-                                  : choose_bands<c10::BFloat16>(pass, b));
+  const bool launched = sweep_pass(planes, p, grad) ||
+      (src.scalar_type() == kHalf ? choose_bands<c10::Half>(planes, p, b)
+                                  : choose_bands<c10::BFloat16>(planes, p, b));
   if (launched && p.channels_last) {
-    copy_planes(dst, to);
+    copy_planes(pass.dst, dst);
   }
   return launched;
 }
 
 } // namespace
 
-bool bands_forward(
-    const TensorBase& output,
-    const TensorBase& input,
-    const TensorBase& weight,
-    const TensorBase& bias,
-    const Params& p) {
-  return run_bands(output, input, weight, bias, p, false);
+bool bands_forward(const ForwardPass& pass, const Params& p) {
+  return run_bands(pass, p, false);
 }
 
-bool bands_grad_input(
-    const TensorBase& grad_input,
-    const TensorBase& grad_output,
-    const TensorBase& weight,
-    const Params& p) {
-  const TensorBase no_bias;
-  return run_bands(grad_input, grad_output, weight, no_bias, p, true);
+bool bands_grad_input(const ForwardPass& pass, const Params& p) {
+  return run_bands(pass, p, true);
 }
 
 } // namespace at::native::depthwise_conv2d_ext_cuda

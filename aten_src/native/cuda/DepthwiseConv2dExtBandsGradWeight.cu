@@ -360,12 +360,6 @@ Diagonals diagonals_of(const Params& p) {
   return {static_cast<int>(first), static_cast<int>(std::max<int64_t>(0, last - first) + 1)};
 }
 
-struct Operands {
-  const TensorBase& grad_output;
-  const TensorBase& input;
-  const Params& params;
-};
-
 struct Launch {
   int64_t groups;
   int64_t chunks;
@@ -375,8 +369,7 @@ struct Launch {
 
 // Chooses the tile; false where none fits.
 template <typename Traits>
-bool plan(GradWeight& g, Launch& launch, const Operands& operands) {
-  const Params& p = operands.params;
+bool plan(GradWeight& g, Launch& launch, const BackwardPass& pass, const Params& p) {
   g.tap_groups = divide_up(p.kernel_height, Traits::kTapRows);
   if (g.tap_groups > kMostWarps) {
     return false;
@@ -423,7 +416,7 @@ bool plan(GradWeight& g, Launch& launch, const Operands& operands) {
         whole ? p.input_height : std::min(p.input_height, needed),
         left,
         input_end,
-        operands.input.const_data_ptr());
+        pass.input.const_data_ptr());
     g.grad = make_span(
         p.output_channels(),
         height,
@@ -433,7 +426,7 @@ bool plan(GradWeight& g, Launch& launch, const Operands& operands) {
         rows,
         0,
         grad_end,
-        operands.grad_output.const_data_ptr());
+        pass.grad_output.const_data_ptr());
     g.input_table = g.input.table_bytes();
     g.grad_table = g.grad.table_bytes();
     const int64_t tile = images * (g.input.image_pitch + g.grad.image_pitch);
@@ -486,16 +479,16 @@ template <typename scalar_t, int kStride, int kBlocks, int kDiagonals, int kTapR
 bool launch_grad_weight(
     TensorBase& partial,
     int64_t& chunks,
-    const Operands& operands,
+    const BackwardPass& pass,
+    const Params& p,
     GradWeight g) {
   using Traits = GradWeightTraits<scalar_t, kStride, kBlocks, kDiagonals, kTapRows>;
-  const Params& p = operands.params;
   Launch launch;
-  if (!plan<Traits>(g, launch, operands)) {
+  if (!plan<Traits>(g, launch, pass, p)) {
     return false;
   }
   chunks = launch.chunks;
-  partial = empty_partial(operands.input, chunks, p);
+  partial = empty_partial(pass.input, chunks, p);
   allow_shared(bands_grad_weight_kernel<Traits>, launch.shared);
   bands_grad_weight_kernel<Traits>
       <<<dim3(launch.groups, launch.chunks),
@@ -503,8 +496,8 @@ bool launch_grad_weight(
          launch.shared,
          c10::cuda::getCurrentCUDAStream()>>>(
           partial.mutable_data_ptr<float>(),
-          operands.grad_output.const_data_ptr<scalar_t>(),
-          operands.input.const_data_ptr<scalar_t>(),
+          pass.grad_output.const_data_ptr<scalar_t>(),
+          pass.input.const_data_ptr<scalar_t>(),
           g);
   C10_CUDA_KERNEL_LAUNCH_CHECK();
   return true;
@@ -514,17 +507,21 @@ template <typename scalar_t, int kStride, int kBlocks, int kDiagonals>
 bool launch_tap_rows(
     TensorBase& partial,
     int64_t& chunks,
-    const Operands& operands,
+    const BackwardPass& pass,
+    const Params& p,
     const GradWeight& g) {
   // As many as registers hold.
   constexpr int kTapRows = kDiagonals > 4 ? 5 : 7;
   return launch_grad_weight<scalar_t, kStride, kBlocks, kDiagonals, kTapRows>(
-      partial, chunks, operands, g);
+      partial, chunks, pass, p, g);
 }
 
 template <typename scalar_t>
-bool choose_grad_weight(TensorBase& partial, int64_t& chunks, const Operands& operands) {
-  const Params& p = operands.params;
+bool choose_grad_weight(
+    TensorBase& partial,
+    int64_t& chunks,
+    const BackwardPass& pass,
+    const Params& p) {
   const Diagonals diagonals = diagonals_of(p);
   GradWeight g{};
   g.batch = p.batch;
@@ -541,45 +538,41 @@ bool choose_grad_weight(TensorBase& partial, int64_t& chunks, const Operands& op
   const int blocks = blocks_of(p.output_width);
   if (p.stride_width == 2) {
     return diagonals.count <= 4 &&
-        (blocks <= 2 ? launch_tap_rows<scalar_t, 2, 2, 4>(partial, chunks, operands, g)
-                     : launch_tap_rows<scalar_t, 2, 4, 4>(partial, chunks, operands, g));
+        (blocks <= 2 ? launch_tap_rows<scalar_t, 2, 2, 4>(partial, chunks, pass, p, g)
+                     : launch_tap_rows<scalar_t, 2, 4, 4>(partial, chunks, pass, p, g));
   }
   if (diagonals.count == 1 && blocks == 1) {
-    return launch_tap_rows<scalar_t, 1, 1, 1>(partial, chunks, operands, g);
+    return launch_tap_rows<scalar_t, 1, 1, 1>(partial, chunks, pass, p, g);
   }
   if (diagonals.count <= 3) {
-    return blocks <= 2 ? launch_tap_rows<scalar_t, 1, 2, 3>(partial, chunks, operands, g)
-                       : launch_tap_rows<scalar_t, 1, 4, 3>(partial, chunks, operands, g);
+    return blocks <= 2 ? launch_tap_rows<scalar_t, 1, 2, 3>(partial, chunks, pass, p, g)
+                       : launch_tap_rows<scalar_t, 1, 4, 3>(partial, chunks, pass, p, g);
   }
-  return diagonals.count <= 5 && launch_tap_rows<scalar_t, 1, 4, 5>(partial, chunks, operands, g);
+  return diagonals.count <= 5 && launch_tap_rows<scalar_t, 1, 4, 5>(partial, chunks, pass, p, g);
 }
 
 } // namespace
 
-bool bands_grad_weight(
-    const TensorBase& grad_weight,
-    const TensorBase& grad_bias,
-    const TensorBase& grad_output,
-    const TensorBase& input,
-    const Params& p) {
+bool bands_grad_weight(const BackwardPass& pass, const Params& p) {
   // For fewer rows of taps the march's sums, which are in registers too, cost less to prepare.
-  if (!bands_apply(p, grad_output, input) || p.kernel_height < kLargeWindow) {
+  if (!bands_apply(p, pass.grad_output, pass.input) || p.kernel_height < kLargeWindow) {
     return false;
   }
   // Large windows are worth a copy of both.
-  const TensorBase grads = in_planes(grad_output);
-  const TensorBase inputs = in_planes(input);
-  if (sweep_grad_weight(grad_weight, grad_bias, grads, inputs, p)) {
+  const TensorBase grads = in_planes(pass.grad_output);
+  const TensorBase inputs = in_planes(pass.input);
+  const BackwardPass planes{
+      pass.grad_input, pass.grad_weight, pass.grad_bias, grads, inputs, pass.weight};
+  if (sweep_grad_weight(planes, p)) {
     return true;
   }
-  const Operands operands{grads, inputs, p};
   TensorBase partial;
   int64_t chunks = 0;
-  const bool launched = input.scalar_type() == kHalf
-      ? choose_grad_weight<c10::Half>(partial, chunks, operands)
-      : choose_grad_weight<c10::BFloat16>(partial, chunks, operands);
+  const bool launched = pass.input.scalar_type() == kHalf
+      ? choose_grad_weight<c10::Half>(partial, chunks, planes, p)
+      : choose_grad_weight<c10::BFloat16>(partial, chunks, planes, p);
   if (launched) {
-    add_partials(grad_weight, grad_bias, partial, chunks, p);
+    add_partials(pass.grad_weight, pass.grad_bias, partial, chunks, p);
   }
   return launched;
 }

@@ -38,22 +38,12 @@ bool batch_pass(const ForwardPass& pass, const Params& p, bool flip) {
 
 } // namespace
 
-bool batch_forward(
-    const TensorBase& output,
-    const TensorBase& input,
-    const TensorBase& weight,
-    const TensorBase& bias,
-    const Params& p) {
-  return batch_pass({output, input, weight, bias}, p, false);
+bool batch_forward(const ForwardPass& pass, const Params& p) {
+  return batch_pass(pass, p, false);
 }
 
-bool batch_grad_input(
-    const TensorBase& grad_input,
-    const TensorBase& grad_output,
-    const TensorBase& weight,
-    const Params& p) {
-  const TensorBase no_bias;
-  return batch_pass({grad_input, grad_output, weight, no_bias}, p, true);
+bool batch_grad_input(const ForwardPass& pass, const Params& p) {
+  return batch_pass(pass, p, true);
 }
 
 } // namespace at::native::depthwise_conv2d_ext_cuda

@@ -46,35 +46,28 @@ void launch(const BackwardPass& pass, const Params& p) {
 
 } // namespace
 
-bool batch_backward(
-    const TensorBase& grad_input,
-    const TensorBase& grad_weight,
-    const TensorBase& grad_bias,
-    const TensorBase& grad_output,
-    const TensorBase& input,
-    const TensorBase& weight,
-    const Params& p) {
-  const int side = batch_side(p, {&grad_output, &input, &weight}, true);
-  if (side == 0 || (grad_input.defined() && batch_side(p, {&grad_input}, true) == 0)) {
+bool batch_backward(const BackwardPass& pass, const Params& p) {
+  const int side = batch_side(p, {&pass.grad_output, &pass.input, &pass.weight}, true);
+  if (side == 0 || (pass.grad_input.defined() && batch_side(p, {&pass.grad_input}, true) == 0)) {
     return false;
   }
-  const BackwardPass pass{grad_input, grad_weight, grad_bias, grad_output, input, weight};
-  return with_batch_kernel(p, input.scalar_type(), side, [&](auto scalar, auto fixed, auto reach) {
-    using scalar_t = decltype(scalar);
-    constexpr int kSide = decltype(fixed)::value;
-    constexpr int kReach = decltype(reach)::value;
-    if constexpr (kSide > 2 * kOctet) {
-      return false; // batch_side() has said so
-    } else if (!grad_input.defined()) {
-      launch<BatchTraits<scalar_t, kSide, kReach, false, true>>(pass, p);
-      return true;
-    } else if constexpr (!BatchTraits<scalar_t, kSide, kReach, true, true>::kLarge) {
-      launch<BatchTraits<scalar_t, kSide, kReach, true, true>>(pass, p);
-      return true;
-    } else {
-      return false; // the matrices of both would not fit into the registers
-    }
-  });
+  return with_batch_kernel(
+      p, pass.input.scalar_type(), side, [&](auto scalar, auto fixed, auto reach) {
+        using scalar_t = decltype(scalar);
+        constexpr int kSide = decltype(fixed)::value;
+        constexpr int kReach = decltype(reach)::value;
+        if constexpr (kSide > 2 * kOctet) {
+          return false; // batch_side() has said so
+        } else if (!pass.grad_input.defined()) {
+          launch<BatchTraits<scalar_t, kSide, kReach, false, true>>(pass, p);
+          return true;
+        } else if constexpr (!BatchTraits<scalar_t, kSide, kReach, true, true>::kLarge) {
+          launch<BatchTraits<scalar_t, kSide, kReach, true, true>>(pass, p);
+          return true;
+        } else {
+          return false; // the matrices of both would not fit into the registers
+        }
+      });
 }
 
 } // namespace at::native::depthwise_conv2d_ext_cuda

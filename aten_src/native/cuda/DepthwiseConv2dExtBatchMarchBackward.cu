@@ -11,35 +11,29 @@
 
 namespace at::native::depthwise_conv2d_ext_cuda {
 
-bool batch_march_backward(
-    const TensorBase& grad_input,
-    const TensorBase& grad_weight,
-    const TensorBase& grad_bias,
-    const TensorBase& grad_output,
-    const TensorBase& input,
-    const TensorBase& weight,
-    const Params& p) {
+bool batch_march_backward(const BackwardPass& pass, const Params& p) {
   BatchMarch b{};
-  const bool data = grad_input.defined();
+  const bool data = pass.grad_input.defined();
   // A wide window's sums leave no registers for grad_input.
   const bool together = p.multiplier == 1 && p.padding_width <= kOctet / 2 &&
-      is_aligned(data ? grad_input.const_data_ptr() : nullptr, kBlockBytes);
-  if ((data && !together) || !plan_batch_march(b, p, {&grad_output, &input, &weight}, data, true)) {
+      is_aligned(data ? pass.grad_input.const_data_ptr() : nullptr, kBlockBytes);
+  if ((data && !together) ||
+      !plan_batch_march(b, p, {&pass.grad_output, &pass.input, &pass.weight}, data, true)) {
     return false;
   }
   b.flip = true; // of grad_input
-  const TensorBase partial = empty_partial(input, b.tiles, p);
+  const TensorBase partial = empty_partial(pass.input, b.tiles, p);
   with_batch_march_kernel(
-      p, input.scalar_type(), [&](auto scalar, auto width, auto reach, auto left) {
+      p, pass.input.scalar_type(), [&](auto scalar, auto width, auto reach, auto left) {
         using scalar_t = decltype(scalar);
         constexpr int kWidth = decltype(width)::value;
         constexpr int kReach = decltype(reach)::value;
         constexpr int kLeft = decltype(left)::value;
         BatchOperands<scalar_t> operands{};
-        operands.dst = mutable_pointer_or_null<scalar_t>(grad_input);
-        operands.src = grad_output.const_data_ptr<scalar_t>();
-        operands.weight = weight.const_data_ptr<scalar_t>();
-        operands.input = input.const_data_ptr<scalar_t>();
+        operands.dst = mutable_pointer_or_null<scalar_t>(pass.grad_input);
+        operands.src = pass.grad_output.const_data_ptr<scalar_t>();
+        operands.weight = pass.weight.const_data_ptr<scalar_t>();
+        operands.input = pass.input.const_data_ptr<scalar_t>();
         operands.partial = partial.mutable_data_ptr<float>();
         if (!data) {
           launch_batch_march<BatchMarchTraits<scalar_t, kWidth, kReach, kLeft, false, true>>(
@@ -49,7 +43,7 @@ bool batch_march_backward(
               operands, b);
         }
       });
-  add_partials(grad_weight, grad_bias, partial, b.tiles, p);
+  add_partials(pass.grad_weight, pass.grad_bias, partial, b.tiles, p);
   return true;
 }
 

@@ -554,24 +554,19 @@ void launch_strided(
 
 } // namespace
 
-bool batch_strided_forward(
-    const TensorBase& output,
-    const TensorBase& input,
-    const TensorBase& weight,
-    const TensorBase& bias,
-    const Params& p) {
-  if (!are_enough(p) || !applies(p, {&output, &input, &weight})) {
+bool batch_strided_forward(const ForwardPass& pass, const Params& p) {
+  if (!are_enough(p) || !applies(p, {&pass.dst, &pass.src, &pass.weight})) {
     return false;
   }
-  return with_traits<true, true, false>(p, input.scalar_type(), [&](auto traits) {
+  return with_traits<true, true, false>(p, pass.src.scalar_type(), [&](auto traits) {
     using Traits = decltype(traits);
     using scalar_t = typename Traits::scalar_t;
     const Batch b = batch_of(p);
     BatchOperands<scalar_t> operands{};
-    operands.dst = output.mutable_data_ptr<scalar_t>();
-    operands.src = input.const_data_ptr<scalar_t>();
-    operands.weight = weight.const_data_ptr<scalar_t>();
-    operands.bias = pointer_or_null<scalar_t>(bias);
+    operands.dst = pass.dst.mutable_data_ptr<scalar_t>();
+    operands.src = pass.src.const_data_ptr<scalar_t>();
+    operands.weight = pass.weight.const_data_ptr<scalar_t>();
+    operands.bias = pointer_or_null<scalar_t>(pass.bias);
     if (!has_shared(Traits::kShared)) {
       return false;
     }
@@ -580,18 +575,11 @@ bool batch_strided_forward(
   });
 }
 
-bool batch_strided_backward(
-    const TensorBase& grad_input,
-    const TensorBase& grad_weight,
-    const TensorBase& grad_bias,
-    const TensorBase& grad_output,
-    const TensorBase& input,
-    const TensorBase& weight,
-    const Params& p) {
-  const bool data = grad_input.defined();
-  const bool asks_weight = grad_weight.defined() || grad_bias.defined();
+bool batch_strided_backward(const BackwardPass& pass, const Params& p) {
+  const bool data = pass.grad_input.defined();
+  const bool asks_weight = pass.asks_weight();
   if (!(asks_weight ? weight_pays(p, data) : are_enough(p)) ||
-      !applies(p, {&grad_output, &input, &grad_input, &weight})) {
+      !applies(p, {&pass.grad_output, &pass.input, &pass.grad_input, &pass.weight})) {
     return false;
   }
   const auto launch = [&](auto traits) {
@@ -599,29 +587,29 @@ bool batch_strided_backward(
     using scalar_t = typename Traits::scalar_t;
     const Batch b = batch_of(p);
     BatchOperands<scalar_t> operands{};
-    operands.dst = mutable_pointer_or_null<scalar_t>(grad_input);
-    operands.src = grad_output.const_data_ptr<scalar_t>();
-    operands.weight = weight.const_data_ptr<scalar_t>();
-    operands.input = input.const_data_ptr<scalar_t>();
+    operands.dst = mutable_pointer_or_null<scalar_t>(pass.grad_input);
+    operands.src = pass.grad_output.const_data_ptr<scalar_t>();
+    operands.weight = pass.weight.const_data_ptr<scalar_t>();
+    operands.input = pass.input.const_data_ptr<scalar_t>();
     if (!has_shared(Traits::kShared)) {
       return false;
     }
     const int64_t parts = parts_of<Traits>(b);
     TensorBase partial;
     if (Traits::kWeight && parts > 1) {
-      partial = empty_partial(input, parts, p);
+      partial = empty_partial(pass.input, parts, p);
       operands.partial = partial.mutable_data_ptr<float>();
     } else {
-      operands.grad_weight = mutable_pointer_or_null<scalar_t>(grad_weight);
-      operands.grad_bias = mutable_pointer_or_null<scalar_t>(grad_bias);
+      operands.grad_weight = mutable_pointer_or_null<scalar_t>(pass.grad_weight);
+      operands.grad_bias = mutable_pointer_or_null<scalar_t>(pass.grad_bias);
     }
     launch_strided<Traits>(operands, b, parts);
     if (operands.partial) {
-      add_partials(grad_weight, grad_bias, partial, parts, p);
+      add_partials(pass.grad_weight, pass.grad_bias, partial, parts, p);
     }
     return true;
   };
-  const ScalarType type = input.scalar_type();
+  const ScalarType type = pass.input.scalar_type();
   if (data && asks_weight) {
     return with_traits<false, true, true>(p, type, launch);
   }

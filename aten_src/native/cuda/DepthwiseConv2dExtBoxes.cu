@@ -389,33 +389,23 @@ bool boxes_take_pass(const Params& p, const TensorBase& dst) {
 
 } // namespace
 
-bool boxes_forward(
-    const TensorBase& output,
-    const TensorBase& input,
-    const TensorBase& weight,
-    const TensorBase& bias,
-    const Params& p) {
-  if (!boxes_take_pass(p, output)) {
+bool boxes_forward(const ForwardPass& pass, const Params& p) {
+  if (!boxes_take_pass(p, pass.dst)) {
     return false;
   }
-  UnitStridePass pass{};
-  set_unit_stride_pass(pass, p);
-  return boxes_pass({output, input, weight, bias}, p, pass);
+  UnitStridePass unit{};
+  set_unit_stride_pass(unit, p);
+  return boxes_pass(pass, p, unit);
 }
 
-bool boxes_grad_input(
-    const TensorBase& grad_input,
-    const TensorBase& grad_output,
-    const TensorBase& weight,
-    const Params& p) {
-  if (!boxes_take_pass(p, grad_input)) {
+bool boxes_grad_input(const ForwardPass& pass, const Params& p) {
+  if (!boxes_take_pass(p, pass.dst)) {
     return false;
   }
-  UnitStridePass pass{};
-  set_unit_stride_pass(pass, p);
-  turn_around(pass, p);
-  const TensorBase no_bias;
-  return boxes_pass({grad_input, grad_output, weight, no_bias}, p, pass);
+  UnitStridePass unit{};
+  set_unit_stride_pass(unit, p);
+  turn_around(unit, p);
+  return boxes_pass(pass, p, unit);
 }
 
 } // namespace at::native::depthwise_conv2d_ext_cuda

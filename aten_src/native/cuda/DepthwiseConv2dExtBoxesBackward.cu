@@ -568,14 +568,7 @@ bool launch(const BackwardPass& pass, const Params& params) {
 
 } // namespace
 
-bool boxes_backward(
-    const TensorBase& grad_input,
-    const TensorBase& grad_weight,
-    const TensorBase& grad_bias,
-    const TensorBase& grad_output,
-    const TensorBase& input,
-    const TensorBase& weight,
-    const Params& p) {
+bool boxes_backward(const BackwardPass& pass, const Params& p) {
 #if CUDART_VERSION >= 12000
   constexpr int64_t kMostDilation = 8; // of a box's columns
   // Of fewer elements the march begins and ends sooner: the weight's gradient of four images of 960@7 k3
@@ -585,17 +578,16 @@ bool boxes_backward(
   constexpr int64_t kFewOfSmallWindow =
       1024 * 1024; // 144@56 k3 of two images in half 10.7 us and 11.6 here
   constexpr int64_t kLeastChannels = 16; // of a warp's 32 lanes; not tried with fewer
-  const int64_t few = grad_input.defined() ? kFew
-      : p.kernel_size() > 9                ? kFewOfWeight
-                                           : kFewOfSmallWindow;
+  const int64_t few = pass.grad_input.defined() ? kFew
+      : p.kernel_size() > 9                     ? kFewOfWeight
+                                                : kFewOfSmallWindow;
   if (!p.channels_last || p.multiplier != 1 || p.channels < kLeastChannels ||
       !middle_meets_all(p) || p.dilation_width > kMostDilation || !march_fits_32_bits(p) ||
-      grad_output.numel() == 0 || input.numel() < few || !boxes_take(input) ||
-      !boxes_take(grad_output) || !device_has_boxes()) {
+      pass.grad_output.numel() == 0 || pass.input.numel() < few || !boxes_take(pass.input) ||
+      !boxes_take(pass.grad_output) || !device_has_boxes()) {
     return false;
   }
-  const BackwardPass pass{grad_input, grad_weight, grad_bias, grad_output, input, weight};
-  return with_scalar_type(input.scalar_type(), [&](auto scalar) {
+  return with_scalar_type(pass.input.scalar_type(), [&](auto scalar) {
     return with_window(p, [&](auto window) {
       using scalar_t = decltype(scalar);
       using Fixed = decltype(window);
@@ -609,7 +601,7 @@ bool boxes_backward(
         };
         constexpr auto kAll = std::true_type();
         constexpr auto kWeight = std::false_type();
-        const bool all = grad_input.defined();
+        const bool all = pass.grad_input.defined();
         // Groups of 48 channels where they leave fewer lanes without one; of 5 x 5 where they leave no more,
         // too (all gradients of 480@14 in half 50 us, 54 by groups of 32), but for the weight's gradient of
         // small planes (1152@7 29, 27). All gradients of 3 x 3 in float do without: 144@56 197 us, 182.

@@ -179,19 +179,14 @@ __global__ void boxes_strided_kernel(
 
 } // namespace
 
-bool boxes_strided_forward(
-    const TensorBase& output,
-    const TensorBase& input,
-    const TensorBase& weight,
-    const TensorBase& bias,
-    const Params& p) {
+bool boxes_strided_forward(const ForwardPass& pass, const Params& p) {
 #if CUDART_VERSION >= 12000
   // Of less the march is faster by 3 x 3: 8@224 fp16 of 64 images 34 us, by boxes 47; 24@112 27 and 29.
   const int64_t least_bytes = p.kernel_width == 3 ? 64 : 32;
-  if (!boxes_strided_apply(p, least_bytes, weight, {&output, &input})) {
+  if (!boxes_strided_apply(p, least_bytes, pass.weight, {&pass.dst, &pass.src})) {
     return false;
   }
-  return with_traits<false, false>(p, input.scalar_type(), [&](auto traits) {
+  return with_traits<false, false>(p, pass.src.scalar_type(), [&](auto traits) {
     using Traits = decltype(traits);
     using scalar_t = typename Traits::scalar_t;
     const auto kernel = boxes_strided_kernel<Traits>;
@@ -202,15 +197,15 @@ bool boxes_strided_forward(
     }
     const BoxPlan& b = launch.plan;
     if (!map_boxes(
-            map, input, b.lanes * Traits::kVector, launch.boxes.large_columns, 2, b.images)) {
+            map, pass.src, b.lanes * Traits::kVector, launch.boxes.large_columns, 2, b.images)) {
       return false;
     }
     kernel<<<launch.blocks, b.threads, launch.shared, c10::cuda::getCurrentCUDAStream()>>>(
-        output.mutable_data_ptr<scalar_t>(),
+        pass.dst.mutable_data_ptr<scalar_t>(),
         map,
-        input.const_data_ptr<scalar_t>(),
-        weight.const_data_ptr<scalar_t>(),
-        pointer_or_null<scalar_t>(bias),
+        pass.src.const_data_ptr<scalar_t>(),
+        pass.weight.const_data_ptr<scalar_t>(),
+        pointer_or_null<scalar_t>(pass.bias),
         launch.boxes,
         b);
     C10_CUDA_KERNEL_LAUNCH_CHECK();

@@ -354,28 +354,22 @@ __global__ void boxes_strided_backward_kernel(
 
 } // namespace
 
-bool boxes_strided_backward(
-    const TensorBase& grad_input,
-    const TensorBase& grad_weight,
-    const TensorBase& grad_bias,
-    const TensorBase& grad_output,
-    const TensorBase& input,
-    const TensorBase& weight,
-    const Params& p) {
+bool boxes_strided_backward(const BackwardPass& pass, const Params& p) {
 #if CUDART_VERSION >= 12000
-  const bool data = grad_input.defined();
-  const bool asks_weight = grad_weight.defined() || grad_bias.defined();
+  const bool data = pass.grad_input.defined();
+  const bool asks_weight = pass.asks_weight();
   // A block's sums are added up at its end, which a few elements do not pay for: the weight's gradient of
   // 192@28 k5 of 64 images (2.4 million) 28 us by a march, 32 by boxes; 960@14 (3 million) 38 and 36; all
   // gradients of 192@28 k5 of one image 18 and 21.
   constexpr int64_t kFewOfWeight = 132 * 20 * 1024;
   constexpr int64_t kFewOfAll = 132 * 1024;
   constexpr int64_t kLeastBytes = 32;
-  if (asks_weight && grad_output.numel() < (data ? kFewOfAll : kFewOfWeight)) {
+  if (asks_weight && pass.grad_output.numel() < (data ? kFewOfAll : kFewOfWeight)) {
     return false;
   }
-  const TensorBase& result = data ? grad_input : input;
-  if (!boxes_strided_apply(p, kLeastBytes, weight, {&grad_output, &input, &result})) {
+  const TensorBase& result = data ? pass.grad_input : pass.input;
+  if (!boxes_strided_apply(
+          p, kLeastBytes, pass.weight, {&pass.grad_output, &pass.input, &result})) {
     return false;
   }
   const auto launch_kernel = [&](auto traits) {
@@ -392,35 +386,35 @@ bool boxes_strided_backward(
     const BoxPlan& b = launch.plan;
     const StridedBoxes& s = launch.boxes;
     const int64_t channels = b.lanes * Traits::kVector;
-    if (!map_boxes(grads_map, grad_output, channels, s.small_columns, 1, b.images) ||
-        !map_boxes(input_map, input, channels, s.large_columns, 2, b.images) ||
+    if (!map_boxes(grads_map, pass.grad_output, channels, s.small_columns, 1, b.images) ||
+        !map_boxes(input_map, pass.input, channels, s.large_columns, 2, b.images) ||
         (Traits::kSends &&
-         !map_boxes(result_map, grad_input, channels, s.large_columns, 2, b.images))) {
+         !map_boxes(result_map, pass.grad_input, channels, s.large_columns, 2, b.images))) {
       return false;
     }
     const int64_t chunks = launch.blocks / b.groups;
     TensorBase partial;
     if constexpr (Traits::kWeight) {
-      partial = empty_partial(input, chunks, p);
+      partial = empty_partial(pass.input, chunks, p);
     }
     kernel<<<launch.blocks, b.threads, launch.shared, c10::cuda::getCurrentCUDAStream()>>>(
-        mutable_pointer_or_null<scalar_t>(grad_input),
+        mutable_pointer_or_null<scalar_t>(pass.grad_input),
         mutable_pointer_or_null<float>(partial),
         grads_map,
         input_map,
         result_map,
-        grad_output.const_data_ptr<scalar_t>(),
-        input.const_data_ptr<scalar_t>(),
-        weight.const_data_ptr<scalar_t>(),
+        pass.grad_output.const_data_ptr<scalar_t>(),
+        pass.input.const_data_ptr<scalar_t>(),
+        pass.weight.const_data_ptr<scalar_t>(),
         s,
         b);
     C10_CUDA_KERNEL_LAUNCH_CHECK();
     if constexpr (Traits::kWeight) {
-      add_partials(grad_weight, grad_bias, partial, chunks, p);
+      add_partials(pass.grad_weight, pass.grad_bias, partial, chunks, p);
     }
     return true;
   };
-  const ScalarType type = input.scalar_type();
+  const ScalarType type = pass.input.scalar_type();
   if (data && asks_weight) {
     return with_traits<true, true>(p, type, launch_kernel);
   }

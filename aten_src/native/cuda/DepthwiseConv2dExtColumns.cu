@@ -810,50 +810,45 @@ ColumnsPlan columns_pass(const Params& p, bool grad) {
 
 } // namespace
 
-bool columns_forward(
-    const TensorBase& output,
-    const TensorBase& input,
-    const TensorBase& weight,
-    const TensorBase& bias,
-    const Params& p) {
-  if (!columns_pay(p, input.element_size(), false) || output.numel() == 0 ||
-      !begins_a_run(output) || !begins_a_run(input)) {
+bool columns_forward(const ForwardPass& pass, const Params& p) {
+  if (!columns_pay(p, pass.src.element_size(), false) || pass.dst.numel() == 0 ||
+      !begins_a_run(pass.dst) || !begins_a_run(pass.src)) {
     return false;
   }
   const TensorBase none;
-  const ColumnsPass pass{output, none, none, input, none, weight, bias};
-  return with_scalar_type(input.scalar_type(), [&](auto scalar) {
-    return with_columns<decltype(scalar), true, false>(pass, p, columns_pass(p, false));
+  const ColumnsPass columns{pass.dst, none, none, pass.src, none, pass.weight, pass.bias};
+  return with_scalar_type(pass.src.scalar_type(), [&](auto scalar) {
+    return with_columns<decltype(scalar), true, false>(columns, p, columns_pass(p, false));
   });
 }
 
-bool columns_backward(
-    const TensorBase& grad_input,
-    const TensorBase& grad_weight,
-    const TensorBase& grad_bias,
-    const TensorBase& grad_output,
-    const TensorBase& input,
-    const TensorBase& weight,
-    const Params& p) {
+bool columns_backward(const BackwardPass& pass, const Params& p) {
   const TensorBase none;
-  const bool wants_weight = grad_weight.defined() || grad_bias.defined();
-  if (!columns_pay(p, grad_output.element_size(), wants_weight) || grad_output.numel() == 0 ||
-      !begins_a_run(grad_input) || !begins_a_run(grad_output)) {
+  const bool wants_weight = pass.asks_weight();
+  if (!columns_pay(p, pass.grad_output.element_size(), wants_weight) ||
+      pass.grad_output.numel() == 0 || !begins_a_run(pass.grad_input) ||
+      !begins_a_run(pass.grad_output)) {
     return false;
   }
-  if (wants_weight && (!begins_a_run(input) || !middle_meets_all(p))) {
+  if (wants_weight && (!begins_a_run(pass.input) || !middle_meets_all(p))) {
     return false;
   }
-  const ColumnsPass pass{
-      grad_input, grad_weight, grad_bias, grad_output, wants_weight ? input : none, weight, none};
-  return with_scalar_type(input.scalar_type(), [&](auto scalar) {
+  const ColumnsPass columns{
+      pass.grad_input,
+      pass.grad_weight,
+      pass.grad_bias,
+      pass.grad_output,
+      wants_weight ? pass.input : none,
+      pass.weight,
+      none};
+  return with_scalar_type(pass.input.scalar_type(), [&](auto scalar) {
     using scalar_t = decltype(scalar);
     const ColumnsPlan s = columns_pass(p, true);
     if (!wants_weight) {
-      return with_columns<scalar_t, true, false>(pass, p, s);
+      return with_columns<scalar_t, true, false>(columns, p, s);
     }
-    return grad_input.defined() ? with_columns<scalar_t, true, true>(pass, p, s)
-                                : with_columns<scalar_t, false, true>(pass, p, s);
+    return pass.grad_input.defined() ? with_columns<scalar_t, true, true>(columns, p, s)
+                                     : with_columns<scalar_t, false, true>(columns, p, s);
   });
 }
 

@@ -392,32 +392,25 @@ bool launch(const BackwardPass& pass, const Params& params) {
 
 } // namespace
 
-bool few_backward(
-    const TensorBase& grad_input,
-    const TensorBase& grad_weight,
-    const TensorBase& grad_bias,
-    const TensorBase& grad_output,
-    const TensorBase& input,
-    const TensorBase& weight,
-    const Params& p) {
-  if (p.channels_last || !few_take(p, input)) {
+bool few_backward(const BackwardPass& pass, const Params& p) {
+  if (p.channels_last || !few_take(p, pass.input)) {
     return false;
   }
-  const BackwardPass pass{grad_input, grad_weight, grad_bias, grad_output, input, weight};
-  return with_scalar_type(input.scalar_type(), [&](auto scalar) {
+  return with_scalar_type(pass.input.scalar_type(), [&](auto scalar) {
     using scalar_t = decltype(scalar);
     using Fixed = Window<3, 3, 1>;
     const auto with_columns = [&](auto columns) {
       constexpr int kColumns = decltype(columns)::value;
-      return grad_input.defined() ? launch<FewTraits<scalar_t, Fixed, kColumns, true>>(pass, p)
-                                  : launch<FewTraits<scalar_t, Fixed, kColumns, false>>(pass, p);
+      return pass.grad_input.defined()
+          ? launch<FewTraits<scalar_t, Fixed, kColumns, true>>(pass, p)
+          : launch<FewTraits<scalar_t, Fixed, kColumns, false>>(pass, p);
     };
     constexpr int kVector = 4;
     constexpr size_t kBytes = kVector * sizeof(scalar_t);
     const bool whole = p.input_width % kVector == 0 &&
-        is_aligned(grad_output.const_data_ptr(), kBytes) &&
-        is_aligned(input.const_data_ptr(), kBytes) &&
-        is_aligned(grad_input.defined() ? grad_input.const_data_ptr() : nullptr, kBytes);
+        is_aligned(pass.grad_output.const_data_ptr(), kBytes) &&
+        is_aligned(pass.input.const_data_ptr(), kBytes) &&
+        is_aligned(pass.grad_input.defined() ? pass.grad_input.const_data_ptr() : nullptr, kBytes);
     return whole ? with_columns(std::integral_constant<int, kVector>())
                  : with_columns(std::integral_constant<int, 1>());
   });

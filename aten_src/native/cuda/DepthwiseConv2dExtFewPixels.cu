@@ -262,33 +262,23 @@ bool few_pixels_take(const Params& p, const TensorBase& dst) {
 
 } // namespace
 
-bool few_pixels_forward(
-    const TensorBase& output,
-    const TensorBase& input,
-    const TensorBase& weight,
-    const TensorBase& bias,
-    const Params& p) {
-  if (!few_pixels_take(p, output)) {
+bool few_pixels_forward(const ForwardPass& pass, const Params& p) {
+  if (!few_pixels_take(p, pass.dst)) {
     return false;
   }
   FewPixels few{};
   set_unit_stride_pass(few, p);
-  return few_pixels_pass({output, input, weight, bias}, few, p);
+  return few_pixels_pass(pass, few, p);
 }
 
-bool few_pixels_grad_input(
-    const TensorBase& grad_input,
-    const TensorBase& grad_output,
-    const TensorBase& weight,
-    const Params& p) {
-  if (!few_pixels_take(p, grad_input)) {
+bool few_pixels_grad_input(const ForwardPass& pass, const Params& p) {
+  if (!few_pixels_take(p, pass.dst)) {
     return false;
   }
   FewPixels few{};
   set_unit_stride_pass(few, p);
   turn_around(few, p);
-  const TensorBase no_bias;
-  return few_pixels_pass({grad_input, grad_output, weight, no_bias}, few, p);
+  return few_pixels_pass(pass, few, p);
 }
 
 } // namespace at::native::depthwise_conv2d_ext_cuda

@@ -37,26 +37,18 @@ bool launch(const BackwardPass& pass, const Params& p) {
 
 } // namespace
 
-bool flat_planes_backward(
-    const TensorBase& grad_input,
-    const TensorBase& grad_weight,
-    const TensorBase& grad_bias,
-    const TensorBase& grad_output,
-    const TensorBase& input,
-    const TensorBase& weight,
-    const Params& p) {
-  const TensorBase& result = grad_input.defined() ? grad_input : input;
-  if (!flat_planes_take(p, {&grad_output, &input, &result})) {
+bool flat_planes_backward(const BackwardPass& pass, const Params& p) {
+  const TensorBase& result = pass.grad_input.defined() ? pass.grad_input : pass.input;
+  if (!flat_planes_take(p, {&pass.grad_output, &pass.input, &result})) {
     return false;
   }
-  const BackwardPass pass{grad_input, grad_weight, grad_bias, grad_output, input, weight};
   const auto with_traits = [&](auto traits) {
     return launch<decltype(traits)>(pass, p);
   };
-  if (grad_input.defined()) {
-    return with_flat_planes<true, true>(p, input.scalar_type(), with_traits);
+  if (pass.grad_input.defined()) {
+    return with_flat_planes<true, true>(p, pass.input.scalar_type(), with_traits);
   }
-  return with_flat_planes<false, true>(p, input.scalar_type(), with_traits);
+  return with_flat_planes<false, true>(p, pass.input.scalar_type(), with_traits);
 }
 
 } // namespace at::native::depthwise_conv2d_ext_cuda

@@ -602,39 +602,27 @@ bool launch_march(const ForwardPass& pass, const March& m, bool channels_last) {
 
 } // namespace
 
-bool march_forward(
-    const TensorBase& output,
-    const TensorBase& input,
-    const TensorBase& weight,
-    const TensorBase& bias,
-    const Params& p) {
+bool march_forward(const ForwardPass& pass, const Params& p) {
   if (!march_fits_32_bits(p) || (p.channels_last && p.multiplier != 1)) {
     return false;
   }
-  if (output.numel() == 0) {
+  if (pass.dst.numel() == 0) {
     return true;
   }
-  const ForwardPass pass{output, input, weight, bias};
-  return with_scalar_type(input.scalar_type(), [&](auto scalar) {
+  return with_scalar_type(pass.src.scalar_type(), [&](auto scalar) {
     return with_window(p, [&](auto window) {
       return launch_march<decltype(scalar), decltype(window)>(pass, march_of(p), p.channels_last);
     });
   });
 }
 
-bool march_grad_input_unstrided(
-    const TensorBase& grad_input,
-    const TensorBase& grad_output,
-    const TensorBase& weight,
-    const Params& p) {
+bool march_grad_input_unstrided(const ForwardPass& pass, const Params& p) {
   March m = march_of(p);
   m.channels = p.channels;
   m.sources = p.multiplier;
   m.multiplier = 1;
   turn_around(m, p);
-  const TensorBase no_bias;
-  const ForwardPass pass{grad_input, grad_output, weight, no_bias};
-  return with_scalar_type(grad_output.scalar_type(), [&](auto scalar) {
+  return with_scalar_type(pass.src.scalar_type(), [&](auto scalar) {
     return with_window(p, [&](auto window) {
       if constexpr (decltype(window)::kStride == 1) {
         return launch_march<decltype(scalar), decltype(window)>(pass, m, p.channels_last);

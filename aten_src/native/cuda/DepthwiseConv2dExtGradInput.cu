@@ -269,12 +269,6 @@ __global__ void grad_input_strided_kernel(
   }
 }
 
-struct Pass {
-  const TensorBase& dst;
-  const TensorBase& src;
-  const TensorBase& weight;
-};
-
 Strided strided_of(const Params& p) {
   Strided s{};
   s.m = march_of(p);
@@ -288,7 +282,7 @@ Strided strided_of(const Params& p) {
 }
 
 template <typename Traits, bool kVectorStore>
-void launch_planes(const Pass& pass, Strided s, int column_offset) {
+void launch_planes(const ForwardPass& pass, Strided s, int column_offset) {
   using scalar_t = typename Traits::scalar_t;
   s.column_offset = column_offset;
   s.m.dst_width = s.width + column_offset;
@@ -309,7 +303,7 @@ void launch_planes(const Pass& pass, Strided s, int column_offset) {
 }
 
 template <typename Traits>
-void launch_channels_last(const Pass& pass, Strided s) {
+void launch_channels_last(const ForwardPass& pass, Strided s) {
   using scalar_t = typename Traits::scalar_t;
   constexpr int kVector = Traits::kVector;
   auto* const dst = pass.dst.mutable_data_ptr<scalar_t>();
@@ -332,7 +326,7 @@ void launch_channels_last(const Pass& pass, Strided s) {
 }
 
 template <typename scalar_t, int kSize>
-void launch_strided(const Pass& pass, const Params& p) {
+void launch_strided(const ForwardPass& pass, const Params& p) {
   constexpr int kPadding = (kSize - 1) / 2;
   const Strided s = strided_of(p);
   if (p.channels_last) {
@@ -350,25 +344,20 @@ void launch_strided(const Pass& pass, const Params& p) {
 
 } // namespace
 
-bool march_grad_input(
-    const TensorBase& grad_input,
-    const TensorBase& grad_output,
-    const TensorBase& weight,
-    const Params& p) {
+bool march_grad_input(const ForwardPass& pass, const Params& p) {
   // Several planes are added up in the result itself, which must not round.
   const bool one = p.multiplier == 1;
   if (!march_fits_32_bits(p) ||
-      (!one && (grad_output.scalar_type() != kFloat || p.stride_height != 1 || p.channels_last))) {
+      (!one && (pass.src.scalar_type() != kFloat || p.stride_height != 1 || p.channels_last))) {
     return false;
   }
-  if (grad_input.numel() == 0) {
+  if (pass.dst.numel() == 0) {
     return true;
   }
   if (p.stride_height == 1) {
-    return march_grad_input_unstrided(grad_input, grad_output, weight, p);
+    return march_grad_input_unstrided(pass, p);
   }
-  const Pass pass{grad_input, grad_output, weight};
-  return with_scalar_type(grad_output.scalar_type(), [&](auto scalar) {
+  return with_scalar_type(pass.src.scalar_type(), [&](auto scalar) {
     return with_window(p, [&](auto window) {
       if constexpr (decltype(window)::kStride == kStride) {
         launch_strided<decltype(scalar), decltype(window)::kHeight>(pass, p);

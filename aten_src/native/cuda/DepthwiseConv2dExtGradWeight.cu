@@ -750,14 +750,13 @@ int64_t chunks_for(int64_t items, int64_t items_per_block, int64_t groups) {
 template <typename Traits>
 int64_t launch_channels_last(
     TensorBase& partial,
-    const TensorBase& grad_output,
-    const TensorBase& input,
+    const BackwardPass& pass,
     const Params& p,
     March m) {
   using scalar_t = typename Traits::scalar_t;
   constexpr int kVector = Traits::kVector;
-  const auto* const grads = grad_output.const_data_ptr<scalar_t>();
-  const auto* const inputs = input.const_data_ptr<scalar_t>();
+  const auto* const grads = pass.grad_output.const_data_ptr<scalar_t>();
+  const auto* const inputs = pass.input.const_data_ptr<scalar_t>();
   const int64_t vectors = divide_up(m.channels, kVector);
   m.lanes = lanes_for(vectors, kVector * sizeof(scalar_t), kThreads, true);
   m.aligned = m.channels % kVector == 0 && is_aligned(grads, kVector * sizeof(scalar_t)) &&
@@ -769,7 +768,7 @@ int64_t launch_channels_last(
   }
   const int64_t groups = divide_up(vectors, m.lanes);
   const int64_t chunks = chunks_for(m.items, tiles, groups);
-  partial = empty_partial(input, chunks, p);
+  partial = empty_partial(pass.input, chunks, p);
   const size_t sums =
       sizeof(float) * std::max(1, tiles / 2) * m.lanes * (Traits::kTaps + 1) * kVector;
   const size_t biases = sizeof(double) * tiles * m.lanes * kVector;
@@ -784,48 +783,38 @@ int64_t launch_channels_last(
 }
 
 template <typename Traits>
-int64_t launch_planes(
-    TensorBase& partial,
-    const TensorBase& grad_output,
-    const TensorBase& input,
-    const Params& p,
-    March m) {
+int64_t launch_planes(TensorBase& partial, const BackwardPass& pass, const Params& p, March m) {
   using scalar_t = typename Traits::scalar_t;
   plan_items(m, m.batch, Traits::kTile, m.channels, kWantedThreads, Traits::kHeight);
   const int64_t chunks = chunks_for(m.items, kThreads, m.channels);
-  partial = empty_partial(input, chunks, p);
+  partial = empty_partial(pass.input, chunks, p);
   grad_weight_planes_kernel<Traits>
       <<<dim3(chunks, m.channels), kThreads, 0, c10::cuda::getCurrentCUDAStream()>>>(
           partial.mutable_data_ptr<float>(),
-          grad_output.const_data_ptr<scalar_t>(),
-          input.const_data_ptr<scalar_t>(),
+          pass.grad_output.const_data_ptr<scalar_t>(),
+          pass.input.const_data_ptr<scalar_t>(),
           m);
   C10_CUDA_KERNEL_LAUNCH_CHECK();
   return chunks;
 }
 
 template <typename scalar_t, typename Window>
-int64_t launch_march(
-    TensorBase& partial,
-    const TensorBase& grad_output,
-    const TensorBase& input,
-    const Params& p) {
+int64_t launch_march(TensorBase& partial, const BackwardPass& pass, const Params& p) {
   const March m = march_of(p);
   if (p.channels_last) {
-    return launch_channels_last<ChannelsLastTraits<scalar_t, Window>>(
-        partial, grad_output, input, p, m);
+    return launch_channels_last<ChannelsLastTraits<scalar_t, Window>>(partial, pass, p, m);
   }
   if constexpr (Window::kHeight > 1) {
     using Aligned = PlanesTraits<scalar_t, Window, true>;
     constexpr size_t kBytes = 4 * sizeof(scalar_t);
     if (m.padding_width == Aligned::kLeft && m.dilation_width == 1 && m.dst_width % 4 == 0 &&
         m.src_width == m.dst_width * Window::kStride &&
-        is_aligned(grad_output.const_data_ptr(), kBytes) &&
-        is_aligned(input.const_data_ptr(), kBytes)) {
-      return launch_planes<Aligned>(partial, grad_output, input, p, m);
+        is_aligned(pass.grad_output.const_data_ptr(), kBytes) &&
+        is_aligned(pass.input.const_data_ptr(), kBytes)) {
+      return launch_planes<Aligned>(partial, pass, p, m);
     }
   }
-  return launch_planes<PlanesTraits<scalar_t, Window, false>>(partial, grad_output, input, p, m);
+  return launch_planes<PlanesTraits<scalar_t, Window, false>>(partial, pass, p, m);
 }
 
 } // namespace
@@ -860,28 +849,24 @@ void add_partials(
   });
 }
 
-bool march_grad_weight(
-    const TensorBase& grad_weight,
-    const TensorBase& grad_bias,
-    const TensorBase& grad_output,
-    const TensorBase& input,
-    const Params& p) {
+bool march_grad_weight(const BackwardPass& pass, const Params& p) {
   // One row of the grid is one channel of a plane-order launch.
   constexpr int64_t kMostGridRows = 65535;
   if (!march_fits_32_bits(p) || p.output_channels() > kMostGridRows ||
-      (p.channels_last && p.multiplier != 1) || grad_output.numel() == 0 || input.numel() == 0) {
+      (p.channels_last && p.multiplier != 1) || pass.grad_output.numel() == 0 ||
+      pass.input.numel() == 0) {
     return false;
   }
   TensorBase partial;
   int64_t chunks = 0;
-  const bool launched = with_scalar_type(input.scalar_type(), [&](auto scalar) {
+  const bool launched = with_scalar_type(pass.input.scalar_type(), [&](auto scalar) {
     return with_window(p, [&](auto window) {
-      chunks = launch_march<decltype(scalar), decltype(window)>(partial, grad_output, input, p);
+      chunks = launch_march<decltype(scalar), decltype(window)>(partial, pass, p);
       return true;
     });
   });
   if (launched) {
-    add_partials(grad_weight, grad_bias, partial, chunks, p);
+    add_partials(pass.grad_weight, pass.grad_bias, partial, chunks, p);
   }
   return launched;
 }

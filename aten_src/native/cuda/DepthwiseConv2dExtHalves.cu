@@ -46,27 +46,17 @@ bool halves_pass(const ForwardPass&, const Params&, const UnitStridePass&) {
 
 } // namespace
 
-bool halves_forward(
-    const TensorBase& output,
-    const TensorBase& input,
-    const TensorBase& weight,
-    const TensorBase& bias,
-    const Params& p) {
-  UnitStridePass pass{};
-  set_unit_stride_pass(pass, p);
-  return halves_pass({output, input, weight, bias}, p, pass);
+bool halves_forward(const ForwardPass& pass, const Params& p) {
+  UnitStridePass unit{};
+  set_unit_stride_pass(unit, p);
+  return halves_pass(pass, p, unit);
 }
 
-bool halves_grad_input(
-    const TensorBase& grad_input,
-    const TensorBase& grad_output,
-    const TensorBase& weight,
-    const Params& p) {
-  UnitStridePass pass{};
-  set_unit_stride_pass(pass, p);
-  turn_around(pass, p);
-  const TensorBase no_bias;
-  return halves_pass({grad_input, grad_output, weight, no_bias}, p, pass);
+bool halves_grad_input(const ForwardPass& pass, const Params& p) {
+  UnitStridePass unit{};
+  set_unit_stride_pass(unit, p);
+  turn_around(unit, p);
+  return halves_pass(pass, p, unit);
 }
 
 } // namespace at::native::depthwise_conv2d_ext_cuda

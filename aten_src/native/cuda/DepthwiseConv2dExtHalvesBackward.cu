@@ -46,18 +46,11 @@ bool halves_pass(const BackwardPass&, const Params&, const UnitStridePass&) {
 
 } // namespace
 
-bool halves_backward(
-    const TensorBase& grad_input,
-    const TensorBase& grad_weight,
-    const TensorBase& grad_bias,
-    const TensorBase& grad_output,
-    const TensorBase& input,
-    const TensorBase& weight,
-    const Params& params) {
-  UnitStridePass p{};
-  set_unit_stride_pass(p, params);
-  turn_around(p, params);
-  return halves_pass({grad_input, grad_weight, grad_bias, grad_output, input, weight}, params, p);
+bool halves_backward(const BackwardPass& pass, const Params& p) {
+  UnitStridePass unit{};
+  set_unit_stride_pass(unit, p);
+  turn_around(unit, p);
+  return halves_pass(pass, p, unit);
 }
 
 } // namespace at::native::depthwise_conv2d_ext_cuda

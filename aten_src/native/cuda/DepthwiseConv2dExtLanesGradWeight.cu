@@ -298,15 +298,8 @@ __global__ void lanes_grad_weight_kernel(
   }
 }
 
-struct WeightPass {
-  const TensorBase& grad_weight;
-  const TensorBase& grad_bias;
-  const TensorBase& grad_output;
-  const TensorBase& input;
-};
-
 template <typename Traits>
-bool launch(const WeightPass& pass, LanesWeight l, const Params& p) {
+bool launch(const BackwardPass& pass, LanesWeight l, const Params& p) {
   constexpr int64_t kWantedBlocks = 132 * Traits::kBlocks;
   constexpr int64_t kMostChunks = 16;
   constexpr size_t kAlignment = Traits::kWords * sizeof(float);
@@ -376,26 +369,20 @@ using LanesWeightNarrow56 = LanesWeightTraits<28, 2, 2, 3, 2, 6, 1>;
 
 } // namespace
 
-bool lanes_grad_weight(
-    const TensorBase& grad_weight,
-    const TensorBase& grad_bias,
-    const TensorBase& grad_output,
-    const TensorBase& input,
-    const Params& p) {
+bool lanes_grad_weight(const BackwardPass& pass, const Params& p) {
   // Of windows 7 wide smaller ones pay too: 7 x 7 on 28 x 28 83 -> 54 us, on 56 x 56 150 -> 116, but what
   // strips take (DepthwiseConv2dExtStripsBackward.cu, 45 and 73).
   constexpr int kSevensReach = 3;
   constexpr int64_t kLeastSevens = 49;
   const int64_t reach = std::max(p.padding_width, p.kernel_width - 1 - p.padding_width);
   const bool sevens = reach == kSevensReach && (p.output_width == 28 || p.output_width == 56);
-  if (!lanes_take(p, input.scalar_type(), sevens ? kLeastSevens : kLeastLaneTaps) ||
-      grad_output.numel() == 0 || input.numel() == 0 ||
+  if (!lanes_take(p, pass.input.scalar_type(), sevens ? kLeastSevens : kLeastLaneTaps) ||
+      pass.grad_output.numel() == 0 || pass.input.numel() == 0 ||
       !lanes_are_used(p.batch, least_lanes(p.output_width)) || (sevens && p.channels_last)) {
     return false;
   }
   LanesWeight l{};
   set_unit_stride_pass(l, p);
-  const WeightPass pass{grad_weight, grad_bias, grad_output, input};
   const auto with = [&](auto traits) {
     using Traits = decltype(traits);
     return reach <= Traits::kReach && launch<Traits>(pass, l, p);

@@ -121,22 +121,12 @@ bool lanes_planes_pass(const ForwardPass& pass, const Params& p, bool flip) {
 
 } // namespace
 
-bool lanes_planes_forward(
-    const TensorBase& output,
-    const TensorBase& input,
-    const TensorBase& weight,
-    const TensorBase& bias,
-    const Params& p) {
-  return lanes_planes_pass({output, input, weight, bias}, p, false);
+bool lanes_planes_forward(const ForwardPass& pass, const Params& p) {
+  return lanes_planes_pass(pass, p, false);
 }
 
-bool lanes_planes_grad_input(
-    const TensorBase& grad_input,
-    const TensorBase& grad_output,
-    const TensorBase& weight,
-    const Params& p) {
-  const TensorBase no_bias;
-  return lanes_planes_pass({grad_input, grad_output, weight, no_bias}, p, true);
+bool lanes_planes_grad_input(const ForwardPass& pass, const Params& p) {
+  return lanes_planes_pass(pass, p, true);
 }
 
 } // namespace at::native::depthwise_conv2d_ext_cuda

@@ -167,18 +167,12 @@ __global__ void lanes_planes_backward_kernel(
 
 } // namespace
 
-bool lanes_planes_backward(
-    const TensorBase& grad_input,
-    const TensorBase& grad_weight,
-    const TensorBase& grad_bias,
-    const TensorBase& grad_output,
-    const TensorBase& input,
-    const TensorBase& weight,
-    const Params& p) {
+bool lanes_planes_backward(const BackwardPass& pass, const Params& p) {
   // A channel has one block.
   constexpr int64_t kLeastChannels = 132;
-  const TensorBase& result = grad_input.defined() ? grad_input : input;
-  if (p.channels < kLeastChannels || !lanes_planes_take(p, {&grad_output, &input, &result})) {
+  const TensorBase& result = pass.grad_input.defined() ? pass.grad_input : pass.input;
+  if (p.channels < kLeastChannels ||
+      !lanes_planes_take(p, {&pass.grad_output, &pass.input, &result})) {
     return false;
   }
   const auto launch = [&](auto traits) {
@@ -209,18 +203,18 @@ bool lanes_planes_backward(
       allow_shared(lanes_planes_backward_kernel<Traits>, shared);
       lanes_planes_backward_kernel<Traits>
           <<<grid, units * Traits::kWarps * kWarpSize, shared, c10::cuda::getCurrentCUDAStream()>>>(
-              mutable_pointer_or_null<float>(grad_input),
-              mutable_pointer_or_null<float>(grad_weight),
-              mutable_pointer_or_null<float>(grad_bias),
-              grad_output.const_data_ptr<float>(),
-              input.const_data_ptr<float>(),
-              weight.const_data_ptr<float>(),
+              mutable_pointer_or_null<float>(pass.grad_input),
+              mutable_pointer_or_null<float>(pass.grad_weight),
+              mutable_pointer_or_null<float>(pass.grad_bias),
+              pass.grad_output.const_data_ptr<float>(),
+              pass.input.const_data_ptr<float>(),
+              pass.weight.const_data_ptr<float>(),
               l);
       C10_CUDA_KERNEL_LAUNCH_CHECK();
       return true;
     }
   };
-  if (grad_input.defined()) {
+  if (pass.grad_input.defined()) {
     return with_lanes_planes<true, true>(p, launch);
   }
   return with_lanes_planes<false, true>(p, launch);

@@ -384,16 +384,11 @@ LanesStrided lanes_of(const Params& p) {
 
 } // namespace
 
-bool lanes_strided_forward(
-    const TensorBase& output,
-    const TensorBase& input,
-    const TensorBase& weight,
-    const TensorBase& bias,
-    const Params& p) {
-  if (!applies(p, {&output, &input})) {
+bool lanes_strided_forward(const ForwardPass& pass, const Params& p) {
+  if (!applies(p, {&pass.dst, &pass.src})) {
     return false;
   }
-  return with_traits<false, false>(p, input.scalar_type(), [&](auto traits) {
+  return with_traits<false, false>(p, pass.src.scalar_type(), [&](auto traits) {
     using Traits = decltype(traits);
     using scalar_t = typename Traits::scalar_t;
     constexpr size_t kShared = Traits::kWarps * Traits::kUnitBytes;
@@ -406,30 +401,23 @@ bool lanes_strided_forward(
     allow_shared(lanes_strided_kernel<Traits>, kShared);
     lanes_strided_kernel<Traits>
         <<<grid, Traits::kWarps * kWarpSize, kShared, c10::cuda::getCurrentCUDAStream()>>>(
-            output.mutable_data_ptr<scalar_t>(),
-            input.const_data_ptr<scalar_t>(),
-            weight.const_data_ptr<scalar_t>(),
-            pointer_or_null<scalar_t>(bias),
+            pass.dst.mutable_data_ptr<scalar_t>(),
+            pass.src.const_data_ptr<scalar_t>(),
+            pass.weight.const_data_ptr<scalar_t>(),
+            pointer_or_null<scalar_t>(pass.bias),
             l);
     C10_CUDA_KERNEL_LAUNCH_CHECK();
     return true;
   });
 }
 
-bool lanes_strided_backward(
-    const TensorBase& grad_input,
-    const TensorBase& grad_weight,
-    const TensorBase& grad_bias,
-    const TensorBase& grad_output,
-    const TensorBase& input,
-    const TensorBase& weight,
-    const Params& p) {
+bool lanes_strided_backward(const BackwardPass& pass, const Params& p) {
   // A channel has one block.
   constexpr int64_t kLeastChannels = 132;
-  const bool data = grad_input.defined();
-  const bool asks_weight = grad_weight.defined() || grad_bias.defined();
-  const TensorBase& result = data ? grad_input : input;
-  if (p.channels < kLeastChannels || !applies(p, {&grad_output, &input, &result})) {
+  const bool data = pass.grad_input.defined();
+  const bool asks_weight = pass.asks_weight();
+  const TensorBase& result = data ? pass.grad_input : pass.input;
+  if (p.channels < kLeastChannels || !applies(p, {&pass.grad_output, &pass.input, &result})) {
     return false;
   }
   const auto launch = [&](auto traits) {
@@ -447,17 +435,17 @@ bool lanes_strided_backward(
     allow_shared(lanes_strided_backward_kernel<Traits>, shared);
     lanes_strided_backward_kernel<Traits>
         <<<grid, warps * kWarpSize, shared, c10::cuda::getCurrentCUDAStream()>>>(
-            mutable_pointer_or_null<scalar_t>(grad_input),
-            mutable_pointer_or_null<scalar_t>(grad_weight),
-            mutable_pointer_or_null<scalar_t>(grad_bias),
-            grad_output.const_data_ptr<scalar_t>(),
-            input.const_data_ptr<scalar_t>(),
-            weight.const_data_ptr<scalar_t>(),
+            mutable_pointer_or_null<scalar_t>(pass.grad_input),
+            mutable_pointer_or_null<scalar_t>(pass.grad_weight),
+            mutable_pointer_or_null<scalar_t>(pass.grad_bias),
+            pass.grad_output.const_data_ptr<scalar_t>(),
+            pass.input.const_data_ptr<scalar_t>(),
+            pass.weight.const_data_ptr<scalar_t>(),
             l);
     C10_CUDA_KERNEL_LAUNCH_CHECK();
     return true;
   };
-  const ScalarType type = input.scalar_type();
+  const ScalarType type = pass.input.scalar_type();
   if (data && asks_weight) {
     return with_traits<true, true>(p, type, launch);
   }

@@ -361,38 +361,33 @@ bool plan_forward(Large& l, int& threads, int64_t& shared) {
   return true;
 }
 
-bool launch_forward(
-    const TensorBase& dst,
-    const TensorBase& src,
-    const TensorBase& weight,
-    const TensorBase& bias,
-    Large l,
-    bool channels_last) {
+bool launch_forward(const ForwardPass& pass, Large l, bool channels_last) {
   int threads = 0;
   int64_t shared = 0;
   if (!plan_forward(l, threads, shared)) {
     return false;
   }
-  const TensorBase from = channels_last ? in_planes(src) : src;
-  const TensorBase to = channels_last
-      ? TensorBase(at::empty(dst.sizes(), dst.options().memory_format(MemoryFormat::Contiguous)))
-      : dst;
+  const TensorBase src = channels_last ? in_planes(pass.src) : pass.src;
+  const TensorBase dst = channels_last
+      ? TensorBase(
+            at::empty(pass.dst.sizes(), pass.dst.options().memory_format(MemoryFormat::Contiguous)))
+      : pass.dst;
   const int64_t blocks =
       divide_up(l.batch, l.images) * l.row_tiles * static_cast<int64_t>(l.column_tiles);
   const bool launched = with_scalar_type(src.scalar_type(), [&](auto scalar) {
     using scalar_t = decltype(scalar);
     large_forward_kernel<scalar_t>
         <<<dim3(blocks, l.channels), threads, shared, c10::cuda::getCurrentCUDAStream()>>>(
-            to.mutable_data_ptr<scalar_t>(),
-            from.const_data_ptr<scalar_t>(),
-            weight.const_data_ptr<scalar_t>(),
-            pointer_or_null<scalar_t>(bias),
+            dst.mutable_data_ptr<scalar_t>(),
+            src.const_data_ptr<scalar_t>(),
+            pass.weight.const_data_ptr<scalar_t>(),
+            pointer_or_null<scalar_t>(pass.bias),
             l);
     C10_CUDA_KERNEL_LAUNCH_CHECK();
     return true;
   });
   if (launched && channels_last) {
-    copy_planes(dst, to);
+    copy_planes(pass.dst, dst);
   }
   return launched;
 }
@@ -424,55 +419,40 @@ bool plan_grad_weight(Large& l, int& threads, int64_t& shared) {
 
 } // namespace
 
-bool large_forward(
-    const TensorBase& output,
-    const TensorBase& input,
-    const TensorBase& weight,
-    const TensorBase& bias,
-    const Params& p) {
-  if (!applies(p) || output.numel() == 0) {
+bool large_forward(const ForwardPass& pass, const Params& p) {
+  if (!applies(p) || pass.dst.numel() == 0) {
     return false;
   }
-  return launch_forward(output, input, weight, bias, large_of(p), p.channels_last);
+  return launch_forward(pass, large_of(p), p.channels_last);
 }
 
-bool large_grad_input(
-    const TensorBase& grad_input,
-    const TensorBase& grad_output,
-    const TensorBase& weight,
-    const Params& p) {
-  if (!applies(p) || p.multiplier != 1 || grad_input.numel() == 0) {
+bool large_grad_input(const ForwardPass& pass, const Params& p) {
+  if (!applies(p) || p.multiplier != 1 || pass.dst.numel() == 0) {
     return false;
   }
   Large l = large_of(p);
   turn_around(l, p);
-  const TensorBase no_bias;
-  return launch_forward(grad_input, grad_output, weight, no_bias, l, p.channels_last);
+  return launch_forward(pass, l, p.channels_last);
 }
 
-bool large_grad_weight(
-    const TensorBase& grad_weight,
-    const TensorBase& grad_bias,
-    const TensorBase& grad_output,
-    const TensorBase& input,
-    const Params& p) {
+bool large_grad_weight(const BackwardPass& pass, const Params& p) {
   Large l = large_of(p);
   int threads = 0;
   int64_t shared = 0;
-  if (!applies(p) || grad_output.numel() == 0 || input.numel() == 0 ||
+  if (!applies(p) || pass.grad_output.numel() == 0 || pass.input.numel() == 0 ||
       !plan_grad_weight(l, threads, shared)) {
     return false;
   }
-  const TensorBase grads = p.channels_last ? in_planes(grad_output) : grad_output;
-  const TensorBase inputs = p.channels_last ? in_planes(input) : input;
+  const TensorBase grads = p.channels_last ? in_planes(pass.grad_output) : pass.grad_output;
+  const TensorBase inputs = p.channels_last ? in_planes(pass.input) : pass.input;
   const int64_t wanted = divide_up(kWantedThreads, static_cast<int64_t>(threads) * l.channels);
   const int64_t chunks =
       std::max<int64_t>(1, std::min<int64_t>(wanted, divide_up(l.batch, l.images)));
   if (chunks * (p.kernel_size() + kBiasRows) * l.channels > std::numeric_limits<int32_t>::max()) {
     return false;
   }
-  const TensorBase partial = empty_partial(input, chunks, p);
-  const bool launched = with_scalar_type(input.scalar_type(), [&](auto scalar) {
+  const TensorBase partial = empty_partial(pass.input, chunks, p);
+  const bool launched = with_scalar_type(pass.input.scalar_type(), [&](auto scalar) {
     using scalar_t = decltype(scalar);
     large_grad_weight_kernel<scalar_t>
         <<<dim3(chunks, l.channels), threads, shared, c10::cuda::getCurrentCUDAStream()>>>(
@@ -484,7 +464,7 @@ bool large_grad_weight(
     return true;
   });
   if (launched) {
-    add_partials(grad_weight, grad_bias, partial, chunks, p);
+    add_partials(pass.grad_weight, pass.grad_bias, partial, chunks, p);
   }
   return launched;
 }

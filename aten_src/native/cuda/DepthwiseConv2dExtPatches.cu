@@ -299,31 +299,21 @@ bool patches_pass(const ForwardPass& pass, const Params& window, const Patches& 
 
 } // namespace
 
-bool patches_forward(
-    const TensorBase& output,
-    const TensorBase& input,
-    const TensorBase& weight,
-    const TensorBase& bias,
-    const Params& p) {
-  if (!patches_take(p) || output.numel() == 0 || input.numel() == 0) {
+bool patches_forward(const ForwardPass& pass, const Params& p) {
+  if (!patches_take(p) || pass.dst.numel() == 0 || pass.src.numel() == 0) {
     return false;
   }
-  return patches_pass({output, input, weight, bias}, p, patches_of(p));
+  return patches_pass(pass, p, patches_of(p));
 }
 
-bool patches_grad_input(
-    const TensorBase& grad_input,
-    const TensorBase& grad_output,
-    const TensorBase& weight,
-    const Params& p) {
-  if (!patches_take(p) || p.stride_height != 1 || p.stride_width != 1 || grad_input.numel() == 0 ||
-      grad_output.numel() == 0) {
+bool patches_grad_input(const ForwardPass& pass, const Params& p) {
+  if (!patches_take(p) || p.stride_height != 1 || p.stride_width != 1 || pass.dst.numel() == 0 ||
+      pass.src.numel() == 0) {
     return false;
   }
   Patches patches = patches_of(p);
   turn_around(patches, p);
-  const TensorBase no_bias;
-  return patches_pass({grad_input, grad_output, weight, no_bias}, p, patches);
+  return patches_pass(pass, p, patches);
 }
 
 } // namespace at::native::depthwise_conv2d_ext_cuda

@@ -302,16 +302,9 @@ __global__ void patches_backward_kernel(
   }
 }
 
-struct Pass {
-  const TensorBase& grad_input;
-  const TensorBase& grad_output;
-  const TensorBase& input;
-  const TensorBase& weight;
-};
-
 // Returns the number of partials, 0 where it does nothing.
 template <typename Traits>
-int64_t launch(TensorBase& partial, const Pass& pass, const Params& params) {
+int64_t launch(TensorBase& partial, const BackwardPass& pass, const Params& params) {
   using scalar_t = typename Traits::scalar_t;
   using Block = BackwardBlock<Traits>;
   if (pass.grad_input.defined() && !Block::kFused) {
@@ -360,33 +353,25 @@ int64_t launch(TensorBase& partial, const Pass& pass, const Params& params) {
 
 } // namespace
 
-bool patches_backward(
-    const TensorBase& grad_input,
-    const TensorBase& grad_weight,
-    const TensorBase& grad_bias,
-    const TensorBase& grad_output,
-    const TensorBase& input,
-    const TensorBase& weight,
-    const Params& p) {
+bool patches_backward(const BackwardPass& pass, const Params& p) {
   // With fewer elements shorter chains count, which the march has.
   constexpr int64_t kFewElements = 132 * 8192;
   if (!patches_take(p) || p.stride_height != 1 || p.stride_width != 1 ||
       p.output_height != p.input_height || p.output_width != p.input_width ||
-      input.numel() < kFewElements || !patches_fit(p.input_height, p.input_width)) {
+      pass.input.numel() < kFewElements || !patches_fit(p.input_height, p.input_width)) {
     return false;
   }
-  const Pass pass{grad_input, grad_output, input, weight};
   // A plane in bands reads its overhang again: for the weight alone that is worth less than the march,
   // but where rows are of no whole vectors.
   constexpr int64_t kLargePlane = 56 * 56;
   const bool large = p.input_height * p.input_width > kLargePlane;
-  if (!grad_input.defined() && large && p.input_width % 4 == 0) {
+  if (!pass.grad_input.defined() && large && p.input_width % 4 == 0) {
     return false;
   }
   const bool whole = p.input_width % kPatchTile == 0;
   TensorBase partial;
   int64_t chunks = 0;
-  with_scalar_type(input.scalar_type(), [&](auto scalar) {
+  with_scalar_type(pass.input.scalar_type(), [&](auto scalar) {
     return with_window(p, [&](auto fixed) {
       using scalar_t = decltype(scalar);
       using Fixed = decltype(fixed);
@@ -400,7 +385,7 @@ bool patches_backward(
   if (chunks == 0) {
     return false;
   }
-  add_partials(grad_weight, grad_bias, partial, chunks, p);
+  add_partials(pass.grad_weight, pass.grad_bias, partial, chunks, p);
   return true;
 }
 

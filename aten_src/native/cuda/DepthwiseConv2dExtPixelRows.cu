@@ -326,36 +326,26 @@ bool pixel_rows_pass(
 
 } // namespace
 
-bool pixel_rows_forward(
-    const TensorBase& output,
-    const TensorBase& input,
-    const TensorBase& weight,
-    const TensorBase& bias,
-    const Params& p) {
-  if (!pixel_rows_take(p, input)) {
+bool pixel_rows_forward(const ForwardPass& pass, const Params& p) {
+  if (!pixel_rows_take(p, pass.src)) {
     return false;
   }
-  UnitStridePass pass{};
-  set_unit_stride_pass(pass, p);
-  return pixel_rows_pass({output, input, weight, bias}, p, pass, 1);
+  UnitStridePass unit{};
+  set_unit_stride_pass(unit, p);
+  return pixel_rows_pass(pass, p, unit, 1);
 }
 
-bool pixel_rows_grad_input(
-    const TensorBase& grad_input,
-    const TensorBase& grad_output,
-    const TensorBase& weight,
-    const Params& p) {
+bool pixel_rows_grad_input(const ForwardPass& pass, const Params& p) {
   constexpr int64_t kMostSources = 2;
-  if (!pixel_rows_take(p, grad_input) || p.multiplier > kMostSources) {
+  if (!pixel_rows_take(p, pass.dst) || p.multiplier > kMostSources) {
     return false;
   }
-  UnitStridePass pass{};
-  set_unit_stride_pass(pass, p);
-  turn_around(pass, p);
-  pass.channels = p.channels;
-  pass.multiplier = 1;
-  const TensorBase no_bias;
-  return pixel_rows_pass({grad_input, grad_output, weight, no_bias}, p, pass, p.multiplier);
+  UnitStridePass unit{};
+  set_unit_stride_pass(unit, p);
+  turn_around(unit, p);
+  unit.channels = p.channels;
+  unit.multiplier = 1;
+  return pixel_rows_pass(pass, p, unit, p.multiplier);
 }
 
 } // namespace at::native::depthwise_conv2d_ext_cuda

@@ -516,23 +516,16 @@ bool launch(const BackwardPass& pass, const Params& params) {
 
 } // namespace
 
-bool pixel_rows_backward(
-    const TensorBase& grad_input,
-    const TensorBase& grad_weight,
-    const TensorBase& grad_bias,
-    const TensorBase& grad_output,
-    const TensorBase& input,
-    const TensorBase& weight,
-    const Params& p) {
-  const bool all = grad_input.defined();
-  const bool few = p.multiplier == 1 && input.scalar_type() == kFloat && input.numel() < kFewPixels;
-  if (!pixel_rows_take(p, input) || few || !middle_meets_all(p) || grad_output.numel() == 0 ||
-      (all && p.multiplier > 1) || !begins_a_run(input) || !begins_a_run(grad_output) ||
-      !device_has_boxes()) {
+bool pixel_rows_backward(const BackwardPass& pass, const Params& p) {
+  const bool all = pass.grad_input.defined();
+  const bool few =
+      p.multiplier == 1 && pass.input.scalar_type() == kFloat && pass.input.numel() < kFewPixels;
+  if (!pixel_rows_take(p, pass.input) || few || !middle_meets_all(p) ||
+      pass.grad_output.numel() == 0 || (all && p.multiplier > 1) || !begins_a_run(pass.input) ||
+      !begins_a_run(pass.grad_output) || !device_has_boxes()) {
     return false;
   }
-  const BackwardPass pass{grad_input, grad_weight, grad_bias, grad_output, input, weight};
-  return with_scalar_type(input.scalar_type(), [&](auto scalar) {
+  return with_scalar_type(pass.input.scalar_type(), [&](auto scalar) {
     return with_window(p, [&](auto window) {
       using scalar_t = decltype(scalar);
       using Fixed = decltype(window);

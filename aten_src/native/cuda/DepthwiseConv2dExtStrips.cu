@@ -433,35 +433,25 @@ bool strips_take(const Params& p) {
 
 } // namespace
 
-bool strips_forward(
-    const TensorBase& output,
-    const TensorBase& input,
-    const TensorBase& weight,
-    const TensorBase& bias,
-    const Params& p) {
-  if (!strips_take(p) || output.numel() == 0) {
+bool strips_forward(const ForwardPass& pass, const Params& p) {
+  if (!strips_take(p) || pass.dst.numel() == 0) {
     return false;
   }
-  UnitStridePass pass{};
-  set_unit_stride_pass(pass, p);
-  return strips_pass({output, input, weight, bias}, p, pass, 1);
+  UnitStridePass unit{};
+  set_unit_stride_pass(unit, p);
+  return strips_pass(pass, p, unit, 1);
 }
 
-bool strips_grad_input(
-    const TensorBase& grad_input,
-    const TensorBase& grad_output,
-    const TensorBase& weight,
-    const Params& p) {
-  if (!strips_take(p) || grad_input.numel() == 0) {
+bool strips_grad_input(const ForwardPass& pass, const Params& p) {
+  if (!strips_take(p) || pass.dst.numel() == 0) {
     return false;
   }
-  UnitStridePass pass{};
-  set_unit_stride_pass(pass, p);
-  turn_around(pass, p);
-  pass.channels = p.channels;
-  pass.multiplier = 1;
-  const TensorBase no_bias;
-  return strips_pass({grad_input, grad_output, weight, no_bias}, p, pass, p.multiplier);
+  UnitStridePass unit{};
+  set_unit_stride_pass(unit, p);
+  turn_around(unit, p);
+  unit.channels = p.channels;
+  unit.multiplier = 1;
+  return strips_pass(pass, p, unit, p.multiplier);
 }
 
 } // namespace at::native::depthwise_conv2d_ext_cuda

@@ -521,28 +521,20 @@ bool launch(const BackwardPass& pass, const Params& params) {
 
 } // namespace
 
-bool strips_backward(
-    const TensorBase& grad_input,
-    const TensorBase& grad_weight,
-    const TensorBase& grad_bias,
-    const TensorBase& grad_output,
-    const TensorBase& input,
-    const TensorBase& weight,
-    const Params& p) {
+bool strips_backward(const BackwardPass& pass, const Params& p) {
   // With fewer a lane has little beside its borders; not tried.
   constexpr int64_t kLeastColumns = 16;
   if (!keeps_size_of_planes(p) || p.multiplier != 1 || p.input_width < kLeastColumns ||
       p.dilation_height != 1 || p.dilation_width != 1 || !march_fits_32_bits(p) ||
-      input.numel() == 0) {
+      pass.input.numel() == 0) {
     return false;
   }
   const auto fits = [&](int64_t vector, size_t bytes) {
-    return p.input_width % vector == 0 && is_aligned(grad_output.const_data_ptr(), bytes) &&
-        is_aligned(input.const_data_ptr(), bytes) &&
-        is_aligned(grad_input.defined() ? grad_input.const_data_ptr() : nullptr, bytes);
+    return p.input_width % vector == 0 && is_aligned(pass.grad_output.const_data_ptr(), bytes) &&
+        is_aligned(pass.input.const_data_ptr(), bytes) &&
+        is_aligned(pass.grad_input.defined() ? pass.grad_input.const_data_ptr() : nullptr, bytes);
   };
-  const BackwardPass pass{grad_input, grad_weight, grad_bias, grad_output, input, weight};
-  return with_scalar_type(input.scalar_type(), [&](auto scalar) {
+  return with_scalar_type(pass.input.scalar_type(), [&](auto scalar) {
     return with_window(p, [&](auto window) {
       using scalar_t = decltype(scalar);
       using Fixed = decltype(window);
@@ -556,7 +548,7 @@ bool strips_backward(
       } else {
         const auto with_vector = [&](auto vector) {
           constexpr int kVector = decltype(vector)::value;
-          if (!grad_input.defined()) {
+          if (!pass.grad_input.defined()) {
             return launch<StripsWeightTraits<scalar_t, Fixed, kVector, false>>(pass, p);
           }
           if constexpr (Fixed::kHeight <= kMostFused) {

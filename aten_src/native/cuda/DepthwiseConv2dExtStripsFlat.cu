@@ -456,33 +456,23 @@ bool flat_takes(const Params& p) {
 
 } // namespace
 
-bool strips_flat_forward(
-    const TensorBase& output,
-    const TensorBase& input,
-    const TensorBase& weight,
-    const TensorBase& bias,
-    const Params& p) {
-  if (!flat_takes(p) || output.numel() == 0) {
+bool strips_flat_forward(const ForwardPass& pass, const Params& p) {
+  if (!flat_takes(p) || pass.dst.numel() == 0) {
     return false;
   }
-  UnitStridePass pass{};
-  set_unit_stride_pass(pass, p);
-  return flat_pass({output, input, weight, bias}, p, pass);
+  UnitStridePass unit{};
+  set_unit_stride_pass(unit, p);
+  return flat_pass(pass, p, unit);
 }
 
-bool strips_flat_grad_input(
-    const TensorBase& grad_input,
-    const TensorBase& grad_output,
-    const TensorBase& weight,
-    const Params& p) {
-  if (!flat_takes(p) || grad_input.numel() == 0) {
+bool strips_flat_grad_input(const ForwardPass& pass, const Params& p) {
+  if (!flat_takes(p) || pass.dst.numel() == 0) {
     return false;
   }
-  UnitStridePass pass{};
-  set_unit_stride_pass(pass, p);
-  turn_around(pass, p);
-  const TensorBase no_bias;
-  return flat_pass({grad_input, grad_output, weight, no_bias}, p, pass);
+  UnitStridePass unit{};
+  set_unit_stride_pass(unit, p);
+  turn_around(unit, p);
+  return flat_pass(pass, p, unit);
 }
 
 } // namespace at::native::depthwise_conv2d_ext_cuda

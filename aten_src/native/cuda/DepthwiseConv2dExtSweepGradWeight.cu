@@ -378,14 +378,6 @@ __global__ void sweep_grad_weight_kernel(
   }
 }
 
-struct WeightPass {
-  const TensorBase& grad_weight;
-  const TensorBase& grad_bias;
-  const TensorBase& grad_output;
-  const TensorBase& input;
-  const Params& params;
-};
-
 // Groups of tiles a channel: as few as the multiprocessors finish soonest with. A block takes half a
 // tile's time and more to begin and to end: 192 channels of 28 x 28 x 64 with 7 x 7 in two groups.
 int64_t chunks_of(int64_t channels, int64_t tiles) {
@@ -404,7 +396,7 @@ int64_t chunks_of(int64_t channels, int64_t tiles) {
 }
 
 template <typename Traits>
-bool launch_weight(const WeightPass& pass, SweepWeight s) {
+bool launch_weight(const BackwardPass& pass, const Params& p, SweepWeight s) {
   using scalar_t = typename Traits::scalar_t;
   const int64_t reach = std::max(s.padding_width, s.kernel_width - 1 - s.padding_width);
   if (!Traits::takes_width(s.src_width) || !Traits::takes_width(s.dst_width) ||
@@ -444,7 +436,7 @@ bool launch_weight(const WeightPass& pass, SweepWeight s) {
   operands.input = pass.input.const_data_ptr<scalar_t>();
   TensorBase partial;
   if (chunks > 1) {
-    partial = empty_partial(pass.input, chunks, pass.params);
+    partial = empty_partial(pass.input, chunks, p);
     operands.partial = partial.mutable_data_ptr<float>();
   } else {
     operands.grad_weight = mutable_pointer_or_null<scalar_t>(pass.grad_weight);
@@ -456,42 +448,36 @@ bool launch_weight(const WeightPass& pass, SweepWeight s) {
           operands, s);
   C10_CUDA_KERNEL_LAUNCH_CHECK();
   if (chunks > 1) {
-    add_partials(pass.grad_weight, pass.grad_bias, partial, chunks, pass.params);
+    add_partials(pass.grad_weight, pass.grad_bias, partial, chunks, p);
   }
   return true;
 }
 
 // The kernel with the fewest octets, and diagonals, that are enough.
 template <typename scalar_t>
-bool choose_weight(const WeightPass& pass, const SweepWeight& s) {
-  return launch_weight<SweepWeightTraits<scalar_t, 4, 1, 1, 5>>(pass, s) ||
-      launch_weight<SweepWeightTraits<scalar_t, 4, 2, 1, 3>>(pass, s) ||
-      launch_weight<SweepWeightTraits<scalar_t, 7, 1, 2, 5>>(pass, s) ||
-      launch_weight<SweepWeightTraits<scalar_t, 7, 2, 2, 3>>(pass, s);
+bool choose_weight(const BackwardPass& pass, const Params& p, const SweepWeight& s) {
+  return launch_weight<SweepWeightTraits<scalar_t, 4, 1, 1, 5>>(pass, p, s) ||
+      launch_weight<SweepWeightTraits<scalar_t, 4, 2, 1, 3>>(pass, p, s) ||
+      launch_weight<SweepWeightTraits<scalar_t, 7, 1, 2, 5>>(pass, p, s) ||
+      launch_weight<SweepWeightTraits<scalar_t, 7, 2, 2, 3>>(pass, p, s);
 }
 
 } // namespace
 
-bool sweep_grad_weight(
-    const TensorBase& grad_weight,
-    const TensorBase& grad_bias,
-    const TensorBase& grad_output,
-    const TensorBase& input,
-    const Params& p) {
+bool sweep_grad_weight(const BackwardPass& pass, const Params& p) {
   // A tile has room for 8 or 16 images: 500 channels of 28 x 28 with 13 x 13 of one 29 -> 33 us, of 56 x 56
   // with 9 x 9 of three 59 -> 43.
   constexpr int64_t kLeastImages = 3;
-  const bool aligned = is_aligned(grad_output.const_data_ptr(), kBlockBytes) &&
-      is_aligned(input.const_data_ptr(), kBlockBytes);
+  const bool aligned = is_aligned(pass.grad_output.const_data_ptr(), kBlockBytes) &&
+      is_aligned(pass.input.const_data_ptr(), kBlockBytes);
   if (p.stride_height != 1 || p.stride_width != 1 || p.dilation_height != 1 ||
       p.dilation_width != 1 || p.multiplier != 1 || p.batch < kLeastImages || !aligned) {
     return false;
   }
   SweepWeight s{};
   set_unit_stride_pass(s, p);
-  const WeightPass pass{grad_weight, grad_bias, grad_output, input, p};
-  return input.scalar_type() == kHalf ? choose_weight<c10::Half>(pass, s)
-                                      : choose_weight<c10::BFloat16>(pass, s);
+  return pass.input.scalar_type() == kHalf ? choose_weight<c10::Half>(pass, p, s)
+                                           : choose_weight<c10::BFloat16>(pass, p, s);
 }
 
 } // namespace at::native::depthwise_conv2d_ext_cuda
