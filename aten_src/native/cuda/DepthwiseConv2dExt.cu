@@ -610,10 +610,6 @@ Params planes_of(const Params& p) {
   return planes;
 }
 
-TensorBase empty_planes(const TensorBase& like) {
-  return at::empty(like.sizes(), like.options().memory_format(MemoryFormat::Contiguous));
-}
-
 void forward_cuda(
     const TensorBase& output,
     const TensorBase& input,
@@ -624,7 +620,7 @@ void forward_cuda(
   if (!by_planes(p)) {
     forward_in_order(pass, p);
   } else if (!fast::pixel_rows_forward(pass, p)) {
-    const TensorBase dst = empty_planes(output);
+    const TensorBase dst = fast::empty_planes(output);
     const TensorBase src = fast::in_planes(input);
     forward_in_order({dst, src, weight, bias}, planes_of(p));
     fast::copy_planes(output, dst);
@@ -653,7 +649,7 @@ void backward_cuda(
   if (!wants_input && !wants_weight) {
     return;
   }
-  const TensorBase written = wants_input ? empty_planes(grad_input) : none;
+  const TensorBase written = wants_input ? fast::empty_planes(grad_input) : none;
   const TensorBase grads = fast::in_planes(grad_output);
   const TensorBase inputs = fast::in_planes(input);
   backward_in_order(

@@ -761,6 +761,18 @@ inline void set_unit_stride_pass(UnitStridePass& pass, const Params& p) {
   pass.dilation_width = p.dilation_width;
 }
 
+inline UnitStridePass unit_stride_forward(const Params& p) {
+  UnitStridePass pass{};
+  set_unit_stride_pass(pass, p);
+  return pass;
+}
+
+inline UnitStridePass unit_stride_grad_input(const Params& p) {
+  UnitStridePass pass = unit_stride_forward(p);
+  turn_around(pass, p);
+  return pass;
+}
+
 // The forward's geometry: src is the input, dst the output.
 inline March march_of(const Params& p) {
   March m{};
@@ -774,7 +786,9 @@ inline March march_of(const Params& p) {
   return m;
 }
 
-// Dense tensors in one of the two memory orders. The same in plane order; a copy where it was not.
+// Of dense tensors in either memory order: one of the same sizes and type in plane order, without values.
+TensorBase empty_planes(const TensorBase& like);
+// The same in plane order; a copy where it was not.
 TensorBase in_planes(const TensorBase& tensor);
 // What `planes`, in plane order, has, into `result`, in either order.
 void copy_planes(const TensorBase& result, const TensorBase& planes);

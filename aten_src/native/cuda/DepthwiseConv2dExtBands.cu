@@ -25,12 +25,6 @@
 #include <c10/cuda/CUDAStream.h>
 #include <ATen/native/cuda/DepthwiseConv2dExtBands.cuh>
 
-#ifndef AT_PER_OPERATOR_HEADERS
-#include <ATen/Functions.h>
-#else
-#include <ATen/ops/empty.h>
-#endif
-
 namespace at::native::depthwise_conv2d_ext_cuda {
 
 namespace {
@@ -823,10 +817,7 @@ bool run_bands(const ForwardPass& pass, const Params& p, bool grad) {
   }
   // Large windows are worth two copies.
   const TensorBase src = in_planes(pass.src);
-  const TensorBase dst = p.channels_last
-      ? TensorBase(
-            at::empty(pass.dst.sizes(), pass.dst.options().memory_format(MemoryFormat::Contiguous)))
-      : pass.dst;
+  const TensorBase dst = p.channels_last ? empty_planes(pass.dst) : pass.dst;
   const ForwardPass planes{dst, src, pass.weight, pass.bias};
   const Bands b = bands_of(p, grad);
   const bool launched = sweep_pass(planes, p, grad) ||

@@ -393,19 +393,14 @@ bool boxes_forward(const ForwardPass& pass, const Params& p) {
   if (!boxes_take_pass(p, pass.dst)) {
     return false;
   }
-  UnitStridePass unit{};
-  set_unit_stride_pass(unit, p);
-  return boxes_pass(pass, p, unit);
+  return boxes_pass(pass, p, unit_stride_forward(p));
 }
 
 bool boxes_grad_input(const ForwardPass& pass, const Params& p) {
   if (!boxes_take_pass(p, pass.dst)) {
     return false;
   }
-  UnitStridePass unit{};
-  set_unit_stride_pass(unit, p);
-  turn_around(unit, p);
-  return boxes_pass(pass, p, unit);
+  return boxes_pass(pass, p, unit_stride_grad_input(p));
 }
 
 } // namespace at::native::depthwise_conv2d_ext_cuda

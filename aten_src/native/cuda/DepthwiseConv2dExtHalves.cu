@@ -47,16 +47,11 @@ bool halves_pass(const ForwardPass&, const Params&, const UnitStridePass&) {
 } // namespace
 
 bool halves_forward(const ForwardPass& pass, const Params& p) {
-  UnitStridePass unit{};
-  set_unit_stride_pass(unit, p);
-  return halves_pass(pass, p, unit);
+  return halves_pass(pass, p, unit_stride_forward(p));
 }
 
 bool halves_grad_input(const ForwardPass& pass, const Params& p) {
-  UnitStridePass unit{};
-  set_unit_stride_pass(unit, p);
-  turn_around(unit, p);
-  return halves_pass(pass, p, unit);
+  return halves_pass(pass, p, unit_stride_grad_input(p));
 }
 
 } // namespace at::native::depthwise_conv2d_ext_cuda

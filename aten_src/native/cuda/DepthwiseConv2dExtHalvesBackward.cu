@@ -47,10 +47,7 @@ bool halves_pass(const BackwardPass&, const Params&, const UnitStridePass&) {
 } // namespace
 
 bool halves_backward(const BackwardPass& pass, const Params& p) {
-  UnitStridePass unit{};
-  set_unit_stride_pass(unit, p);
-  turn_around(unit, p);
-  return halves_pass(pass, p, unit);
+  return halves_pass(pass, p, unit_stride_grad_input(p));
 }
 
 } // namespace at::native::depthwise_conv2d_ext_cuda

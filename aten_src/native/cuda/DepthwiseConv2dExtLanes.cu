@@ -32,12 +32,6 @@
 #include <c10/cuda/CUDAStream.h>
 #include <ATen/native/cuda/DepthwiseConv2dExtLanes.cuh>
 
-#ifndef AT_PER_OPERATOR_HEADERS
-#include <ATen/Functions.h>
-#else
-#include <ATen/ops/empty.h>
-#endif
-
 namespace at::native::depthwise_conv2d_ext_cuda {
 
 namespace {
@@ -431,10 +425,7 @@ bool launch(const ForwardPass& pass, Lanes l, bool channels_last) {
     return false;
   }
   const TensorBase src = channels_last ? in_planes(pass.src) : pass.src;
-  const TensorBase dst = channels_last
-      ? TensorBase(
-            at::empty(pass.dst.sizes(), pass.dst.options().memory_format(MemoryFormat::Contiguous)))
-      : pass.dst;
+  const TensorBase dst = channels_last ? empty_planes(pass.dst) : pass.dst;
   allow_shared(lanes_kernel<Traits>, shared);
   const int threads =
       kWarpSize * Traits::kSplits * l.column_blocks * l.row_groups * l.block_channels;

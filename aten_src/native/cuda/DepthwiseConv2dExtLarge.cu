@@ -18,12 +18,6 @@
 #include <c10/cuda/CUDAStream.h>
 #include <ATen/native/cuda/DepthwiseConv2dExt.cuh>
 
-#ifndef AT_PER_OPERATOR_HEADERS
-#include <ATen/Functions.h>
-#else
-#include <ATen/ops/empty.h>
-#endif
-
 namespace at::native::depthwise_conv2d_ext_cuda {
 
 namespace {
@@ -368,10 +362,7 @@ bool launch_forward(const ForwardPass& pass, Large l, bool channels_last) {
     return false;
   }
   const TensorBase src = channels_last ? in_planes(pass.src) : pass.src;
-  const TensorBase dst = channels_last
-      ? TensorBase(
-            at::empty(pass.dst.sizes(), pass.dst.options().memory_format(MemoryFormat::Contiguous)))
-      : pass.dst;
+  const TensorBase dst = channels_last ? empty_planes(pass.dst) : pass.dst;
   const int64_t blocks =
       divide_up(l.batch, l.images) * l.row_tiles * static_cast<int64_t>(l.column_tiles);
   const bool launched = with_scalar_type(src.scalar_type(), [&](auto scalar) {

@@ -152,12 +152,15 @@ void transpose(
 
 } // namespace
 
+TensorBase empty_planes(const TensorBase& like) {
+  return at::empty(like.sizes(), like.options().memory_format(MemoryFormat::Contiguous));
+}
+
 TensorBase in_planes(const TensorBase& tensor) {
   if (tensor.is_contiguous() || tensor.numel() == 0) {
     return Tensor(tensor).contiguous();
   }
-  const Tensor planes =
-      at::empty(tensor.sizes(), tensor.options().memory_format(MemoryFormat::Contiguous));
+  const TensorBase planes = empty_planes(tensor);
   transpose(planes, tensor, tensor.size(2) * tensor.size(3), tensor.size(1), tensor.size(0));
   return planes;
 }

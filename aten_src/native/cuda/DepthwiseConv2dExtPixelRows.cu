@@ -330,9 +330,7 @@ bool pixel_rows_forward(const ForwardPass& pass, const Params& p) {
   if (!pixel_rows_take(p, pass.src)) {
     return false;
   }
-  UnitStridePass unit{};
-  set_unit_stride_pass(unit, p);
-  return pixel_rows_pass(pass, p, unit, 1);
+  return pixel_rows_pass(pass, p, unit_stride_forward(p), 1);
 }
 
 bool pixel_rows_grad_input(const ForwardPass& pass, const Params& p) {
@@ -340,9 +338,7 @@ bool pixel_rows_grad_input(const ForwardPass& pass, const Params& p) {
   if (!pixel_rows_take(p, pass.dst) || p.multiplier > kMostSources) {
     return false;
   }
-  UnitStridePass unit{};
-  set_unit_stride_pass(unit, p);
-  turn_around(unit, p);
+  UnitStridePass unit = unit_stride_grad_input(p);
   unit.channels = p.channels;
   unit.multiplier = 1;
   return pixel_rows_pass(pass, p, unit, p.multiplier);

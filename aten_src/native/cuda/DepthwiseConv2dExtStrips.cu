@@ -437,18 +437,14 @@ bool strips_forward(const ForwardPass& pass, const Params& p) {
   if (!strips_take(p) || pass.dst.numel() == 0) {
     return false;
   }
-  UnitStridePass unit{};
-  set_unit_stride_pass(unit, p);
-  return strips_pass(pass, p, unit, 1);
+  return strips_pass(pass, p, unit_stride_forward(p), 1);
 }
 
 bool strips_grad_input(const ForwardPass& pass, const Params& p) {
   if (!strips_take(p) || pass.dst.numel() == 0) {
     return false;
   }
-  UnitStridePass unit{};
-  set_unit_stride_pass(unit, p);
-  turn_around(unit, p);
+  UnitStridePass unit = unit_stride_grad_input(p);
   unit.channels = p.channels;
   unit.multiplier = 1;
   return strips_pass(pass, p, unit, p.multiplier);

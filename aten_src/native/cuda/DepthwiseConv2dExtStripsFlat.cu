@@ -460,19 +460,14 @@ bool strips_flat_forward(const ForwardPass& pass, const Params& p) {
   if (!flat_takes(p) || pass.dst.numel() == 0) {
     return false;
   }
-  UnitStridePass unit{};
-  set_unit_stride_pass(unit, p);
-  return flat_pass(pass, p, unit);
+  return flat_pass(pass, p, unit_stride_forward(p));
 }
 
 bool strips_flat_grad_input(const ForwardPass& pass, const Params& p) {
   if (!flat_takes(p) || pass.dst.numel() == 0) {
     return false;
   }
-  UnitStridePass unit{};
-  set_unit_stride_pass(unit, p);
-  turn_around(unit, p);
-  return flat_pass(pass, p, unit);
+  return flat_pass(pass, p, unit_stride_grad_input(p));
 }
 
 } // namespace at::native::depthwise_conv2d_ext_cuda
