@@ -447,9 +447,8 @@ constexpr ForwardEntry* kForward[] = {
     fast::flat_planes_forward,
     fast::batch_march_forward,
     fast::batch_forward,
-    // In either order, 16 bit.
+    // Those at stride 2 among them.
     fast::bands_forward,
-    // In plane order, those at stride 2 among them.
     fast::lanes_planes_forward,
     fast::batch_strided_forward,
     fast::lanes_strided_forward,
@@ -460,8 +459,9 @@ constexpr ForwardEntry* kForward[] = {
     fast::boxes_forward,
     fast::boxes_strided_forward,
     fast::pixel_rows_forward,
-    // In either order, whatever is left: windows of fixed sizes, then large ones.
+    // In either order, whatever is left of windows of fixed sizes.
     fast::march_forward,
+    // Large windows in plane order.
     fast::lanes_forward,
     fast::large_forward,
 };
@@ -546,6 +546,7 @@ void forward_in_order(const ForwardPass& pass, const Params& p) {
       });
 }
 
+void backward(const BackwardPass& pass, const Params& p);
 bool grad_input_apart(const ForwardPass& pass, const Params& p);
 
 // One pass for all that is wanted if there is a kernel for that, else grad_input and the others apart.
@@ -591,17 +592,23 @@ bool grad_input_apart(const ForwardPass& pass, const Params& p) {
           p.channels_last ? MemoryFormat::ChannelsLast : MemoryFormat::Contiguous));
   const TensorBase none;
   const TensorBase& input = each; // which is not read
-  backward_in_order({each, none, none, pass.src, input, pass.weight}, apart);
+  backward({each, none, none, pass.src, input, pass.weight}, apart);
   Tensor sum(pass.dst);
   at::sum_out(
       sum, each.view({p.batch, p.channels, p.multiplier, p.input_height, p.input_width}), {2});
   return true;
 }
 
-// Several outputs of a channel in channels-last order: what rows of pixels do not take goes plane by plane,
-// between copies, which are faster than the generic kernels (32@112 k3 with two outputs, float, 278 us and 333).
-bool by_planes(const Params& p) {
-  return p.channels_last && p.multiplier > 1;
+// Calls in channels-last order whose kernels are in plane order, between copies: large windows, and several
+// outputs of a channel, of which only rows of pixels take some in that order.
+bool by_planes(const Params& p, ScalarType type) {
+  const bool marches = fast::with_window(p, [](auto) { return true; });
+  const bool unit = p.stride_height == 1 && p.stride_width == 1 && p.dilation_height == 1 &&
+      p.dilation_width == 1;
+  const bool large =
+      type != kDouble && !marches && unit && p.kernel_size() >= fast::kLeastLargeTaps;
+  const bool bands = (type == kHalf || type == kBFloat16) && p.kernel_height >= fast::kLargeWindow;
+  return p.channels_last && (p.multiplier > 1 || large || bands);
 }
 
 Params planes_of(const Params& p) {
@@ -617,13 +624,45 @@ void forward_cuda(
     const TensorBase& bias,
     const Params& p) {
   const ForwardPass pass{output, input, weight, bias};
-  if (!by_planes(p)) {
+  if (!by_planes(p, input.scalar_type())) {
     forward_in_order(pass, p);
   } else if (!fast::pixel_rows_forward(pass, p)) {
     const TensorBase dst = fast::empty_planes(output);
     const TensorBase src = fast::in_planes(input);
     forward_in_order({dst, src, weight, bias}, planes_of(p));
     fast::copy_planes(output, dst);
+  }
+}
+
+void backward(const BackwardPass& pass, const Params& p) {
+  if (!by_planes(p, pass.input.scalar_type())) {
+    backward_in_order(pass, p);
+    return;
+  }
+  const TensorBase none;
+  const ForwardPass of_input{pass.grad_input, pass.grad_output, pass.weight, none};
+  const BackwardPass of_weight{
+      none, pass.grad_weight, pass.grad_bias, pass.grad_output, pass.input, pass.weight};
+  const bool wants_input = pass.grad_input.defined() && !fast::pixel_rows_grad_input(of_input, p) &&
+      !grad_input_apart(of_input, p);
+  const bool wants_weight = pass.asks_weight() && !fast::pixel_rows_backward(of_weight, p);
+  if (!wants_input && !wants_weight) {
+    return;
+  }
+  const TensorBase written = wants_input ? fast::empty_planes(pass.grad_input) : none;
+  const TensorBase grads = fast::in_planes(pass.grad_output);
+  // Of grad_input alone the input is not read.
+  const TensorBase inputs = wants_weight ? fast::in_planes(pass.input) : written;
+  backward_in_order(
+      {written,
+       wants_weight ? pass.grad_weight : none,
+       wants_weight ? pass.grad_bias : none,
+       grads,
+       inputs,
+       pass.weight},
+      planes_of(p));
+  if (wants_input) {
+    fast::copy_planes(pass.grad_input, written);
   }
 }
 
@@ -635,34 +674,7 @@ void backward_cuda(
     const TensorBase& input,
     const TensorBase& weight,
     const Params& p) {
-  const BackwardPass pass{grad_input, grad_weight, grad_bias, grad_output, input, weight};
-  if (!by_planes(p)) {
-    backward_in_order(pass, p);
-    return;
-  }
-  const TensorBase none;
-  const ForwardPass of_input{grad_input, grad_output, weight, none};
-  const BackwardPass of_weight{none, grad_weight, grad_bias, grad_output, input, weight};
-  const bool wants_input = grad_input.defined() && !fast::pixel_rows_grad_input(of_input, p) &&
-      !grad_input_apart(of_input, p);
-  const bool wants_weight = pass.asks_weight() && !fast::pixel_rows_backward(of_weight, p);
-  if (!wants_input && !wants_weight) {
-    return;
-  }
-  const TensorBase written = wants_input ? fast::empty_planes(grad_input) : none;
-  const TensorBase grads = fast::in_planes(grad_output);
-  const TensorBase inputs = fast::in_planes(input);
-  backward_in_order(
-      {written,
-       wants_weight ? grad_weight : none,
-       wants_weight ? grad_bias : none,
-       grads,
-       inputs,
-       weight},
-      planes_of(p));
-  if (wants_input) {
-    fast::copy_planes(grad_input, written);
-  }
+  backward({grad_input, grad_weight, grad_bias, grad_output, input, weight}, p);
 }
 
 } // namespace

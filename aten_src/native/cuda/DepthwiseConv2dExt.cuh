@@ -77,7 +77,8 @@ BackwardEntry batch_strided_backward;
 ForwardEntry strips_strided_forward;
 // Also of grad_input alone.
 BackwardEntry strips_strided_backward;
-// Large windows of any kind.
+// Large windows in plane order. Fewer taps do not pay for the staging.
+constexpr int64_t kLeastLargeTaps = 16;
 ForwardEntry large_forward;
 GradInputEntry large_grad_input;
 GradWeightEntry large_grad_weight;
@@ -131,7 +132,8 @@ ForwardEntry pixel_rows_forward;
 GradInputEntry pixel_rows_grad_input;
 BackwardEntry pixel_rows_backward;
 
-// For 16-bit types, on the tensor cores.
+// For 16-bit types in plane order, on the tensor cores.
+constexpr int64_t kLargeWindow = 9; // rows of taps from which arithmetic counts more than memory
 ForwardEntry bands_forward;
 GradInputEntry bands_grad_input;
 GradWeightEntry bands_grad_weight;

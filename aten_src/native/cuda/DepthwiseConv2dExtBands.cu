@@ -806,8 +806,7 @@ bool choose_bands(const ForwardPass& pass, const Params& p, Bands b) {
 bool is_worth_it(const Params& p, bool grad) {
   constexpr int64_t kWorthyTaps = 49;
   const bool whole_blocks = p.input_width % kBlock == 0 && p.output_width % kBlock == 0;
-  return p.kernel_height >= kLargeWindow ||
-      (!p.channels_last && p.kernel_size() >= kWorthyTaps && whole_blocks) ||
+  return p.kernel_height >= kLargeWindow || (p.kernel_size() >= kWorthyTaps && whole_blocks) ||
       (grad && p.multiplier > 1);
 }
 
@@ -815,18 +814,10 @@ bool run_bands(const ForwardPass& pass, const Params& p, bool grad) {
   if (!bands_apply(p, pass.dst, pass.src) || !is_worth_it(p, grad)) {
     return false;
   }
-  // Large windows are worth two copies.
-  const TensorBase src = in_planes(pass.src);
-  const TensorBase dst = p.channels_last ? empty_planes(pass.dst) : pass.dst;
-  const ForwardPass planes{dst, src, pass.weight, pass.bias};
   const Bands b = bands_of(p, grad);
-  const bool launched = sweep_pass(planes, p, grad) ||
-      (src.scalar_type() == kHalf ? choose_bands<c10::Half>(planes, p, b)
-                                  : choose_bands<c10::BFloat16>(planes, p, b));
-  if (launched && p.channels_last) {
-    copy_planes(pass.dst, dst);
-  }
-  return launched;
+  return sweep_pass(pass, p, grad) ||
+      (pass.src.scalar_type() == kHalf ? choose_bands<c10::Half>(pass, p, b)
+                                       : choose_bands<c10::BFloat16>(pass, p, b));
 }
 
 } // namespace

@@ -17,7 +17,6 @@ constexpr int64_t kMostShared = 96 * 1024; // two blocks fit into every device s
 constexpr int64_t kRunBytes = 1024; // of neighbouring planes, worth a request to memory
 constexpr int64_t kMostChannels = 8;
 constexpr int64_t kTileElements = 4096;
-constexpr int64_t kLargeWindow = 9; // rows of taps from which arithmetic counts more than memory
 
 constexpr int kBlock = 8; // columns of a block: one row of an 8 x 8 matrix
 constexpr int kBlockBytes = 16;
@@ -93,7 +92,7 @@ inline bool has_tensor_cores() {
 inline bool bands_apply(const Params& p, const TensorBase& one, const TensorBase& other) {
   constexpr int64_t kMostStride = 2;
   const bool unit_dilation = p.dilation_height == 1 && p.dilation_width == 1;
-  return (other.scalar_type() == kHalf || other.scalar_type() == kBFloat16) &&
+  return (other.scalar_type() == kHalf || other.scalar_type() == kBFloat16) && !p.channels_last &&
       march_fits_32_bits(p) && p.stride_width <= kMostStride &&
       ((p.stride_height == 1 && p.stride_width == 1) || unit_dilation) && one.numel() > 0 &&
       other.numel() > 0 && has_tensor_cores();

@@ -558,19 +558,14 @@ bool bands_grad_weight(const BackwardPass& pass, const Params& p) {
   if (!bands_apply(p, pass.grad_output, pass.input) || p.kernel_height < kLargeWindow) {
     return false;
   }
-  // Large windows are worth a copy of both.
-  const TensorBase grads = in_planes(pass.grad_output);
-  const TensorBase inputs = in_planes(pass.input);
-  const BackwardPass planes{
-      pass.grad_input, pass.grad_weight, pass.grad_bias, grads, inputs, pass.weight};
-  if (sweep_grad_weight(planes, p)) {
+  if (sweep_grad_weight(pass, p)) {
     return true;
   }
   TensorBase partial;
   int64_t chunks = 0;
   const bool launched = pass.input.scalar_type() == kHalf
-      ? choose_grad_weight<c10::Half>(partial, chunks, planes, p)
-      : choose_grad_weight<c10::BFloat16>(partial, chunks, planes, p);
+      ? choose_grad_weight<c10::Half>(partial, chunks, pass, p)
+      : choose_grad_weight<c10::BFloat16>(partial, chunks, pass, p);
   if (launched) {
     add_partials(pass.grad_weight, pass.grad_bias, partial, chunks, p);
   }

@@ -406,7 +406,7 @@ int64_t plan(Lanes& l) {
 }
 
 template <typename Traits>
-bool launch(const ForwardPass& pass, Lanes l, bool channels_last) {
+bool launch(const ForwardPass& pass, Lanes l) {
   // Fewer blocks than this last longer than all the work does in large_forward_kernel's smaller ones, as
   // an estimate. A little above it this wins: 29 x 29 at 28 x 28 with 17 channels of 32 images 65 -> 32
   // us, 31 x 31 at 56 x 56 with 5 channels 76 -> 46.
@@ -419,26 +419,20 @@ bool launch(const ForwardPass& pass, Lanes l, bool channels_last) {
       l.row_tiles * divide_up(l.batch, kWarpSize), divide_up(l.channels, l.block_channels));
   constexpr size_t kAlignment = Traits::kWords * sizeof(float);
   if (static_cast<int64_t>(grid.x) * grid.y < kLeastBlocks ||
-      (!channels_last &&
-       (!is_aligned(pass.src.const_data_ptr(), kAlignment) ||
-        !is_aligned(pass.dst.const_data_ptr(), kAlignment)))) {
+      !is_aligned(pass.src.const_data_ptr(), kAlignment) ||
+      !is_aligned(pass.dst.const_data_ptr(), kAlignment)) {
     return false;
   }
-  const TensorBase src = channels_last ? in_planes(pass.src) : pass.src;
-  const TensorBase dst = channels_last ? empty_planes(pass.dst) : pass.dst;
   allow_shared(lanes_kernel<Traits>, shared);
   const int threads =
       kWarpSize * Traits::kSplits * l.column_blocks * l.row_groups * l.block_channels;
   lanes_kernel<Traits><<<grid, threads, shared, c10::cuda::getCurrentCUDAStream()>>>(
-      dst.mutable_data_ptr<float>(),
-      src.const_data_ptr<float>(),
+      pass.dst.mutable_data_ptr<float>(),
+      pass.src.const_data_ptr<float>(),
       pass.weight.const_data_ptr<float>(),
       pointer_or_null<float>(pass.bias),
       l);
   C10_CUDA_KERNEL_LAUNCH_CHECK();
-  if (channels_last) {
-    copy_planes(pass.dst, dst);
-  }
   return true;
 }
 
@@ -460,14 +454,14 @@ using Lanes56 = LanesTraits<28, 2, 15, true, 2, 6, 1, 1>;
 using LanesNarrow = LanesTraits<28, 3, 2, true, 2, 4, 1, 1>;
 
 // False where no tile is known to win.
-bool with_tile(const ForwardPass& pass, const Lanes& l, bool channels_last) {
+bool with_tile(const ForwardPass& pass, const Lanes& l) {
   if (!lanes_are_used(l.batch, least_lanes(l.dst_width))) {
     return false;
   }
   const int reach = std::max(l.padding_width, l.kernel_width - 1 - l.padding_width);
   const auto with = [&](auto traits) {
     using Traits = decltype(traits);
-    return reach <= Traits::kReach && launch<Traits>(pass, l, channels_last);
+    return reach <= Traits::kReach && launch<Traits>(pass, l);
   };
   switch (l.dst_width) {
     case 7:
@@ -493,7 +487,7 @@ bool lanes_pass(const ForwardPass& pass, const Params& p, bool flip) {
   if (flip) {
     turn_around(l, p);
   }
-  return with_tile(pass, l, p.channels_last);
+  return with_tile(pass, l);
 }
 
 } // namespace

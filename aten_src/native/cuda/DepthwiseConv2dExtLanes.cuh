@@ -183,10 +183,10 @@ constexpr int64_t kLeastLaneTaps = 81;
 // Whether lanes can take the call at all.
 inline bool lanes_take(const Params& p, ScalarType type, int64_t least_taps) {
   // Devices without tensor cores lack the asynchronous copies, and kMostShared.
-  return type == kFloat && p.multiplier == 1 && p.stride_height == 1 && p.stride_width == 1 &&
-      p.dilation_height == 1 && p.dilation_width == 1 && p.input_width == p.output_width &&
-      p.kernel_size() >= least_taps && p.channels <= kMostGridRows && march_fits_32_bits(p) &&
-      has_tensor_cores();
+  return type == kFloat && !p.channels_last && p.multiplier == 1 && p.stride_height == 1 &&
+      p.stride_width == 1 && p.dilation_height == 1 && p.dilation_width == 1 &&
+      p.input_width == p.output_width && p.kernel_size() >= least_taps &&
+      p.channels <= kMostGridRows && march_fits_32_bits(p) && has_tensor_cores();
 }
 
 } // namespace at::native::depthwise_conv2d_ext_cuda

@@ -323,17 +323,14 @@ bool launch(const BackwardPass& pass, LanesWeight l, const Params& p) {
   }
   // As in the forward, fewer last longer than the work in smaller blocks.
   if (blocks * l.chunks < kWantedBlocks / 4 || l.dst_height % Traits::kGradRows != 0 ||
-      (!p.channels_last &&
-       (!is_aligned(pass.grad_output.const_data_ptr(), kAlignment) ||
-        !is_aligned(pass.input.const_data_ptr(), kAlignment)))) {
+      !is_aligned(pass.grad_output.const_data_ptr(), kAlignment) ||
+      !is_aligned(pass.input.const_data_ptr(), kAlignment)) {
     return false;
   }
   const int64_t partials = l.chunks * (p.kernel_size() + kBiasRows) * l.channels;
   if (partials > std::numeric_limits<int32_t>::max()) {
     return false;
   }
-  const TensorBase grads = p.channels_last ? in_planes(pass.grad_output) : pass.grad_output;
-  const TensorBase inputs = p.channels_last ? in_planes(pass.input) : pass.input;
   TensorBase partial;
   if (l.chunks > 1) {
     partial = empty_partial(pass.input, l.chunks, p);
@@ -346,8 +343,8 @@ bool launch(const BackwardPass& pass, LanesWeight l, const Params& p) {
           mutable_pointer_or_null<float>(partial),
           mutable_pointer_or_null<float>(pass.grad_weight),
           mutable_pointer_or_null<float>(pass.grad_bias),
-          grads.const_data_ptr<float>(),
-          inputs.const_data_ptr<float>(),
+          pass.grad_output.const_data_ptr<float>(),
+          pass.input.const_data_ptr<float>(),
           l);
   C10_CUDA_KERNEL_LAUNCH_CHECK();
   if (l.chunks > 1) {
@@ -378,7 +375,7 @@ bool lanes_grad_weight(const BackwardPass& pass, const Params& p) {
   const bool sevens = reach == kSevensReach && (p.output_width == 28 || p.output_width == 56);
   if (!lanes_take(p, pass.input.scalar_type(), sevens ? kLeastSevens : kLeastLaneTaps) ||
       pass.grad_output.numel() == 0 || pass.input.numel() == 0 ||
-      !lanes_are_used(p.batch, least_lanes(p.output_width)) || (sevens && p.channels_last)) {
+      !lanes_are_used(p.batch, least_lanes(p.output_width))) {
     return false;
   }
   LanesWeight l{};

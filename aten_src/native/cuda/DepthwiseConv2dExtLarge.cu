@@ -27,8 +27,6 @@ constexpr int kVector = 8; // columns, or taps along a row, of a thread
 constexpr int kRows = 2; // rows, or rows of taps, of a thread
 constexpr int64_t kMostShared = 48 * 1024; // what every device gives without being asked
 constexpr int64_t kWantedThreads = 132 * 1024;
-// Fewer taps than this do not pay for the staging; the generic kernel takes them.
-constexpr int64_t kLeastTaps = 16;
 constexpr int64_t kMostGridRows = 65535;
 
 struct Large : UnitStridePass {
@@ -303,9 +301,10 @@ int32_t round_up(int64_t value, int64_t to) {
 }
 
 bool applies(const Params& p) {
-  return march_fits_32_bits(p) && p.kernel_size() >= kLeastTaps && p.stride_height == 1 &&
-      p.stride_width == 1 && p.dilation_height == 1 && p.dilation_width == 1 &&
-      p.output_channels() <= kMostGridRows && p.kernel_height < 1024 && p.kernel_width < 1024;
+  return march_fits_32_bits(p) && p.kernel_size() >= kLeastLargeTaps && !p.channels_last &&
+      p.stride_height == 1 && p.stride_width == 1 && p.dilation_height == 1 &&
+      p.dilation_width == 1 && p.output_channels() <= kMostGridRows && p.kernel_height < 1024 &&
+      p.kernel_width < 1024;
 }
 
 Large large_of(const Params& p) {
@@ -355,32 +354,26 @@ bool plan_forward(Large& l, int& threads, int64_t& shared) {
   return true;
 }
 
-bool launch_forward(const ForwardPass& pass, Large l, bool channels_last) {
+bool launch_forward(const ForwardPass& pass, Large l) {
   int threads = 0;
   int64_t shared = 0;
   if (!plan_forward(l, threads, shared)) {
     return false;
   }
-  const TensorBase src = channels_last ? in_planes(pass.src) : pass.src;
-  const TensorBase dst = channels_last ? empty_planes(pass.dst) : pass.dst;
   const int64_t blocks =
       divide_up(l.batch, l.images) * l.row_tiles * static_cast<int64_t>(l.column_tiles);
-  const bool launched = with_scalar_type(src.scalar_type(), [&](auto scalar) {
+  return with_scalar_type(pass.src.scalar_type(), [&](auto scalar) {
     using scalar_t = decltype(scalar);
     large_forward_kernel<scalar_t>
         <<<dim3(blocks, l.channels), threads, shared, c10::cuda::getCurrentCUDAStream()>>>(
-            dst.mutable_data_ptr<scalar_t>(),
-            src.const_data_ptr<scalar_t>(),
+            pass.dst.mutable_data_ptr<scalar_t>(),
+            pass.src.const_data_ptr<scalar_t>(),
             pass.weight.const_data_ptr<scalar_t>(),
             pointer_or_null<scalar_t>(pass.bias),
             l);
     C10_CUDA_KERNEL_LAUNCH_CHECK();
     return true;
   });
-  if (launched && channels_last) {
-    copy_planes(pass.dst, dst);
-  }
-  return launched;
 }
 
 bool plan_grad_weight(Large& l, int& threads, int64_t& shared) {
@@ -414,7 +407,7 @@ bool large_forward(const ForwardPass& pass, const Params& p) {
   if (!applies(p) || pass.dst.numel() == 0) {
     return false;
   }
-  return launch_forward(pass, large_of(p), p.channels_last);
+  return launch_forward(pass, large_of(p));
 }
 
 bool large_grad_input(const ForwardPass& pass, const Params& p) {
@@ -423,7 +416,7 @@ bool large_grad_input(const ForwardPass& pass, const Params& p) {
   }
   Large l = large_of(p);
   turn_around(l, p);
-  return launch_forward(pass, l, p.channels_last);
+  return launch_forward(pass, l);
 }
 
 bool large_grad_weight(const BackwardPass& pass, const Params& p) {
@@ -434,8 +427,6 @@ bool large_grad_weight(const BackwardPass& pass, const Params& p) {
       !plan_grad_weight(l, threads, shared)) {
     return false;
   }
-  const TensorBase grads = p.channels_last ? in_planes(pass.grad_output) : pass.grad_output;
-  const TensorBase inputs = p.channels_last ? in_planes(pass.input) : pass.input;
   const int64_t wanted = divide_up(kWantedThreads, static_cast<int64_t>(threads) * l.channels);
   const int64_t chunks =
       std::max<int64_t>(1, std::min<int64_t>(wanted, divide_up(l.batch, l.images)));
@@ -448,8 +439,8 @@ bool large_grad_weight(const BackwardPass& pass, const Params& p) {
     large_grad_weight_kernel<scalar_t>
         <<<dim3(chunks, l.channels), threads, shared, c10::cuda::getCurrentCUDAStream()>>>(
             partial.mutable_data_ptr<float>(),
-            grads.const_data_ptr<scalar_t>(),
-            inputs.const_data_ptr<scalar_t>(),
+            pass.grad_output.const_data_ptr<scalar_t>(),
+            pass.input.const_data_ptr<scalar_t>(),
             l);
     C10_CUDA_KERNEL_LAUNCH_CHECK();
     return true;
