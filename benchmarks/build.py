@@ -20,7 +20,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import textwrap
 import threading
 import time
 from pathlib import Path
@@ -218,13 +217,18 @@ def measure_many(scratch: Path, cold_cpu: float) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=textwrap.dedent(__doc__ or "").splitlines()[0])
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--from-source", action="store_true", help="whole builds instead: hours")
-    parser.add_argument("--source", default="debian")
-    parser.add_argument("--parts", default=",".join(source_build.PARTS))
-    parser.add_argument("--scratch", type=Path, help="with --from-source: a directory to keep")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="no build of many additions")
+    parser.add_argument("--json", type=Path, help="write every figure here")
+    whole = parser.add_argument_group("whole builds (source_build.py says what is measured)")
+    whole.add_argument("--from-source", action="store_true", help="these instead: hours")
+    whole.add_argument("--source", default="debian", help="as of build_torch.sh")
+    whole.add_argument(
+        "--parts", default=",".join(source_build.PARTS), help="some of cold,warm,edit,shared"
+    )
+    whole.add_argument("--scratch", type=Path, help="a directory to keep")
     options = parser.parse_args()
     scratch = Path(tempfile.mkdtemp(prefix="torchfork-benchmark-"))
     try:

@@ -81,9 +81,11 @@ def median_ms(steps: dict[str, Callable[[], None]], repeats: int) -> dict[str, f
 
 def main(arguments: list[str]) -> int:
     """Time every model, print a line each, write the JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--json", type=Path, help="write every time here")
-    parser.add_argument("--repeats", type=int, default=10)
+    parser.add_argument("--repeats", type=int, default=10, help="steps of each model")
     options = parser.parse_args(arguments)
     torch.backends.cudnn.benchmark = True
     head = {"device": torch.cuda.get_device_name(), "torch": torch.__version__}

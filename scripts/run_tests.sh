@@ -26,7 +26,7 @@ named=(models sanitize)
 wanted=() pytest_arguments=()
 passed=0
 
-usage() { sed -n '2,/^set /s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" | sed '$d'; }
+usage() { sed -n '2,/^set /s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
 
 while (($#)); do
   case $1 in

@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from . import cache, cli_source
 from .commands import build, check, citizenship, clean, listing, patch_options, pin, rebase, sbom
-from .commands.options import PROJECT, BaseOptions, add_additions
+from .commands.options import PROJECT, BaseOptions, add_additions, add_common
 from .errors import ForkError, InternalError, OutputError
 from .files import output_error
 from .ui import Ui
@@ -109,8 +109,7 @@ Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 def _command(commands: Commands, name: str, summary: str) -> argparse.ArgumentParser:
     parser = commands.add_parser(name, help=summary, description=summary)
-    parser.add_argument("--debug", action="store_true", help="show a traceback with an error")
-    parser.add_argument("--quiet", action="store_true", help="print results and errors only")
+    add_common(parser)
     return parser
 
 

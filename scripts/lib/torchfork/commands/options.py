@@ -28,6 +28,15 @@ class BaseOptions:
     unpinned: bool
 
 
+def add_common(parser: argparse.ArgumentParser, default: object = False) -> None:
+    """--debug and --quiet."""
+    for option, meaning in (
+        ("--debug", "show a traceback with an error"),
+        ("--quiet", "print results and errors only"),
+    ):
+        parser.add_argument(option, action="store_true", default=default, help=meaning)
+
+
 def add_additions(parser: argparse.ArgumentParser) -> None:
     """--additions."""
     parser.add_argument(

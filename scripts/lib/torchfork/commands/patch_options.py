@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from . import patch
-from .options import add_additions
+from .options import add_additions, add_common
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,8 +21,7 @@ def _command(
 ) -> argparse.ArgumentParser:
     parser = commands.add_parser(name, help=summary, description=summary)
     # Not given, they stay as they were given before the subcommand's name.
-    for option in ("--debug", "--quiet"):
-        parser.add_argument(option, action="store_true", default=argparse.SUPPRESS)
+    add_common(parser, default=argparse.SUPPRESS)
     add_additions(parser)
     return parser
 
