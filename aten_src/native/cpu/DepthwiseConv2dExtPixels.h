@@ -152,6 +152,10 @@ class PixelRows {
         taps_(p.kernel_size()),
         row_weights_(p.kernel_width * kLanes),
         pitch_(pitch),
+        result_step_(height_.result_step()),
+        source_step_(height_.source_step()),
+        target_step_(width_.result_step() * pitch),
+        line_step_(width_.source_step() * pitch),
         kernel_rows_(height_, p.kernel_height),
         many_(are_tiles_of_many(p, width_)) {
     const TapGroups taps(width_, kMaxTaps);
@@ -188,7 +192,7 @@ class PixelRows {
     const int64_t next = width_.results * pitch_;
     const TapGroup& group = kernel_rows_.of_phase(0)[0];
     const auto source_row = [&](int64_t i) {
-      return group.source + (row + i) * height_.source_step();
+      return group.source + (row + i) * source_step_;
     };
     const auto is_inside = [&](int64_t i) {
       return source_row(i) >= 0 && source_row(i) < height_.sources;
@@ -228,10 +232,10 @@ class PixelRows {
       const F& run_phase) {
     Tiles<scalar_t> tiles{};
     tiles.source = image;
-    tiles.target_step = width_.result_step() * pitch_;
+    tiles.target_step = target_step_;
     tiles.first_lane = channels.begin;
     tiles.last_lane = channels.end;
-    tiles.line_step = width_.source_step() * pitch_;
+    tiles.line_step = line_step_;
     tiles.lines_end = width_.sources * pitch_;
     tiles.stream = stream_;
     tiles.cross = cross_.data();
@@ -269,11 +273,10 @@ class PixelRows {
   // The taps of a kernel column that meet the image, by source row and weight row.
   void find_kernel_rows(int64_t row) {
     cross_.clear();
-    const int64_t step = height_.source_step();
-    const int64_t q = row / height_.result_step();
-    for (const TapGroup& group : kernel_rows_.of_phase(row - q * height_.result_step())) {
+    const int64_t q = result_step_ == 1 ? row : row / result_step_;
+    for (const TapGroup& group : kernel_rows_.of_phase(row - q * result_step_)) {
       for (const auto i : c10::irange(group.count)) {
-        const int64_t source = group.source + (q + i) * step;
+        const int64_t source = group.source + (q + i) * source_step_;
         if (source >= 0 && source < height_.sources) {
           const int64_t tap = group.first + i * group.step;
           cross_.push_back({source * width_.sources * pitch_, tap * row_weights_});
@@ -288,6 +291,11 @@ class PixelRows {
   int64_t taps_;
   int64_t row_weights_; // from one kernel row's to the next
   int64_t pitch_;
+  // Found once, as each takes a division or more, which are a tenth of a row of 7 pixels.
+  int64_t result_step_; // of rows
+  int64_t source_step_;
+  int64_t target_step_; // of a row's pixels, in values
+  int64_t line_step_;
   TapGroups kernel_rows_;
   bool many_; // results a tile
   c10::SmallVector<Phase, 4> phases_; // of a row's results
