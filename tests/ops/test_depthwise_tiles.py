@@ -66,6 +66,13 @@ SIZES = [
     Case(2, 3, 2, (20, 37), (7, 5), stride=(2, 2), padding=(12, 2)),
     Case(1, 2, 1, (300, 301), (7, 7), padding=(3, 3)),
     Case(1, 2, 1, (400, 201), (5, 5), padding=(20, 20), dilation=(10, 10)),
+    # Its tall tiles: one, two with fewest rows, rows done twice, a part of a vector, other padding
+    Case(2, 3, 1, (14, 13), (5, 5), padding=(2, 4)),
+    Case(2, 3, 1, (28, 10), (7, 7), padding=(3, 1)),
+    Case(2, 3, 1, (17, 50), (7, 7), padding=(3, 3)),
+    Case(3, 5, 1, (43, 17), (5, 5), padding=(2, 1)),
+    Case(3, 5, 1, (30, 37), (3, 3), padding=(1, 2)),
+    Case(2, 3, 1, (57, 20), (7, 7), padding=(3, 9)),
     # Its tiles of 7 pixels in channels last: one, two, more; not half a window outside, a dilation
     Case(2, 37, 1, (9, 7), (7, 7), padding=(3, 3)),
     Case(2, 48, 1, (5, 14), (5, 5), padding=(2, 2)),
@@ -100,6 +107,8 @@ STREAMED = [
     Case(3, 41, 1, (299, 301), (3, 3), padding=(1, 1)),  # rows, planes, strips: no whole lines
     Case(3, 41, 1, (301, 299), (5, 5), stride=(2, 2), padding=(2, 2)),  # grad_input of all phases
     Case(3, 20, 2, (301, 297), (3, 3), padding=(2, 2), dilation=(2, 2)),
+    Case(5, 140, 1, (119, 122), (5, 5), padding=(2, 2)),  # whole planes by tall tiles
+    Case(3, 5001, 1, (28, 15), (5, 5), padding=(2, 2)),  # some of them at once
 ]
 # Enough elements for CUDA's patches to be taken, which are 7 x 7 or 14 x 7; much for a CPU.
 PATCHES = [

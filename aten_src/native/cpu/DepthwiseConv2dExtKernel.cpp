@@ -13,10 +13,10 @@
 #include <ATen/core/TensorBase.h>
 #include <ATen/native/DepthwiseConv2dExt.h>
 #include <ATen/native/cpu/DepthwiseConv2dExtGradWeightKernel.h>
-#include <ATen/native/cpu/DepthwiseConv2dExtNarrowPlanes.h>
 #include <ATen/native/cpu/DepthwiseConv2dExtPixels.h>
 #include <ATen/native/cpu/DepthwiseConv2dExtPlanes.h>
 #include <ATen/native/cpu/DepthwiseConv2dExtSmallPlanes.h>
+#include <ATen/native/cpu/DepthwiseConv2dExtUnpackedPlanes.h>
 
 namespace at::native {
 
@@ -38,8 +38,8 @@ void run_pass(
     return;
   }
 #if defined(CPU_CAPABILITY_AVX512)
-  if (are_narrow_planes<opmath_type<scalar_t>>(p)) {
-    NarrowPlanePass<scalar_t>(result, source, weight, bias, p, direction).run();
+  if (are_unpacked_planes<opmath_type<scalar_t>>(p)) {
+    UnpackedPlanePass<scalar_t>(result, source, weight, bias, p, direction).run();
     return;
   }
 #endif

@@ -3,7 +3,7 @@
 // A row of 7 columns would leave most of a vector of 16 idle. Instead, as many planes as a vector has
 // lanes are transposed, so that each is a lane: they are then pixels of that many channels, in
 // first-level cache, and worked on as such (DepthwiseConv2dExtPixels.h). The results are transposed
-// back. Some planes need none of that (DepthwiseConv2dExtNarrowPlanes.h).
+// back. Some planes need none of that (DepthwiseConv2dExtUnpackedPlanes.h).
 #pragma once
 
 #include <ATen/native/cpu/DepthwiseConv2dExtPixels.h>

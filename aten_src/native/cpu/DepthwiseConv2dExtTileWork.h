@@ -130,30 +130,42 @@ struct Tiles {
   const acc_t* start; // what sums begin with; of lanes with their own weights as start_of says
   // Addresses of what later lines will read: asked for while these are computed, a part with each tile.
   Range ahead;
+  Range written; // the same of results, by tall tiles
   bool stream; // results past the caches; whole cache lines of them, but for parts of a vector
-  // Where a vector is a row of a plane, or of one in each half: the lanes that each tap of the other
-  // dimension meets inside the image, and those that are stored of the first and of the second plane.
+  // Where a vector is lanes of a plane's row, or a row of a plane in each half: the lanes that each tap of
+  // the other dimension meets inside the image, for each vector of a row, and those that are stored of the
+  // first and of the second plane.
   const LaneBits* cross_lanes;
   LaneBits row[2];
   // Of two rows at once: how far from the first one's lane 0 the second one's would be.
   int64_t second_row;
 };
 
-// Addresses asked for, for the second-level cache, some at a time: all at once they occupy the core's
-// buffers for lines on their way, for which what comes from that cache then waits.
+// What memory is asked for: to be read from one of these caches, or to be written in the first.
+enum class Ask { kFirstLevel, kSecondLevel, kToWrite };
+
+// Addresses asked for, some at a time: all at once they occupy the core's buffers for lines on their way, for
+// which what comes from the second-level cache then waits.
 struct AheadParts {
   Range left{0, 0};
   int64_t step = 0;
+  static AheadParts of(Range addresses, int64_t parts) {
+    return {addresses, round_up(ceil_div(addresses.size(), parts), kCacheLine)};
+  }
   // The next `size` bytes, in parts as these.
   C10_ALWAYS_INLINE AheadParts take(int64_t size) {
     const Range taken{left.begin, std::min(left.end, left.begin + size)};
     left.begin = taken.end;
     return {taken, step};
   }
+  template <Ask kAsk = Ask::kSecondLevel>
   C10_ALWAYS_INLINE void ask_for_part() {
     const int64_t end = std::min(left.end, left.begin + step);
     for (; left.begin < end; left.begin += kCacheLine) {
-      __builtin_prefetch(reinterpret_cast<const void*>(left.begin), 0, 2);
+      __builtin_prefetch(
+          reinterpret_cast<const void*>(left.begin),
+          kAsk == Ask::kToWrite,
+          kAsk == Ask::kSecondLevel ? 2 : 3);
     }
   }
 };

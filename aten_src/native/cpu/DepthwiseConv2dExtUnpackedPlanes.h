@@ -1,15 +1,18 @@
-// Forward and grad_input of depthwise_conv2d_ext with small square windows over planes whose rows are no
-// longer than a vector of AVX-512, with strides and dilations of 1.
+// Forward and grad_input of depthwise_conv2d_ext with small square windows over planes whose rows are more
+// than half a vector of AVX-512, or of 3 x 3 any shorter ones, with strides and dilations of 1.
 //
-// A row of a plane, or in each half of a vector one of two planes, is loaded for every tap of a kernel
-// row with the lanes masked that this tap meets outside the image, so that nothing is transposed, and one
-// plane's rows not even packed. A march (DepthwiseConv2dExtMarch.h) goes through a plane at a time. 16-bit
-// planes are converted some at a time.
+// A vector of a row, or in each half of a vector a row of one of two planes, is loaded for every tap of a
+// kernel row with the lanes masked that this tap meets outside the image, so that nothing is transposed, and
+// one plane's rows not even packed. Tall tiles (DepthwiseConv2dExtTallTiles.h) or, of rows of no more than a
+// vector, a march (DepthwiseConv2dExtMarch.h) go through a plane at a time. 16-bit planes are converted
+// some at a time.
 #pragma once
 
 #include <ATen/Parallel.h>
+#include <ATen/native/cpu/DepthwiseConv2dExtColumns.h>
 #include <ATen/native/cpu/DepthwiseConv2dExtExact.h>
 #include <ATen/native/cpu/DepthwiseConv2dExtPixels.h>
+#include <ATen/native/cpu/DepthwiseConv2dExtTallTiles.h>
 
 namespace at::native {
 namespace {
@@ -18,29 +21,54 @@ namespace {
 
 // Bytes of packed or converted planes that are worked on at once: beside as many of results, in
 // first-level cache.
-constexpr int64_t kNarrowBytes = 12 << 10;
+constexpr int64_t kUnpackedBytes = 12 << 10;
 // The largest of the windows, which are 3, 5 and 7 wide; with AddressSanitizer, which takes long to compile
 // marches, 3 x 3 alone.
 #if defined(__SANITIZE_ADDRESS__)
-constexpr int64_t kMostNarrowTaps = 3;
+constexpr int64_t kMostUnpackedTaps = 3;
 #else
-constexpr int64_t kMostNarrowTaps = 7;
+constexpr int64_t kMostUnpackedTaps = 7;
 #endif
+
+inline bool is_small_square(const Params& p) {
+  const int64_t side = p.kernel_height;
+  return p.multiplier == 1 && p.stride_height == 1 && p.stride_width == 1 &&
+      p.dilation_height == 1 && p.dilation_width == 1 && p.kernel_width == side &&
+      (side == 3 || side == 5 || side == 7) && side <= kMostUnpackedTaps;
+}
+
+// Against rows packed or, of 14 x 14, planes transposed, fp32, one thread: 192@28 k7 172 us became 130, N=16
+// 2,860 and 2,060, 240@28 k5 142 and 105, 384@14 k7 81 and 66, 96@56 k7 291 and 251, 32@112 k3 161 and 130.
+// But 16 x 16, 28 rows so, k5 75 and 107, and 384@14 k3, by a march, 25 and 30.
+template <typename acc_t>
+bool are_planes_of_tall_tiles(const Params& p) {
+  constexpr int64_t kLanes = Vectorized<acc_t>::size();
+  const int64_t side = p.kernel_height;
+  const int64_t rows = p.output_height;
+  const int64_t columns = std::min(p.input_width, p.output_width);
+  const bool pays =
+      columns > kLanes || (side > 3 && columns > kLanes / 2 && rows % kTallTileRows == 0);
+  return is_small_square(p) && p.padding_height == side / 2 && are_rows_of_tall_tiles(rows, side) &&
+      pays && p.input_height * p.input_width <= kBandBytes / static_cast<int64_t>(sizeof(acc_t));
+}
 
 // Against planes transposed, fp32, one thread: 384@14 k3 52 us became 28, N=16 973 and 474, k7 107 and 89;
 // two planes a vector, 960@7 k3 40 and 31, but 1152@7 k5 59 and 70, 768@7 k7 53 and 75, whose weights are
 // two for each tap. Since pixels of 14 columns are taken by tiles of 7, k7 transposed is 80 and 88 by rows.
 template <typename acc_t>
-bool are_narrow_planes(const Params& p) {
+bool are_marched_planes(const Params& p) {
   constexpr int64_t kLanes = Vectorized<acc_t>::size();
   const int64_t side = p.kernel_height;
   const int64_t columns = std::max(p.input_width, p.output_width);
-  return p.multiplier == 1 && p.stride_height == 1 && p.stride_width == 1 &&
-      p.dilation_height == 1 && p.dilation_width == 1 && p.kernel_width == side &&
-      (side == 3 || side == 5 || side == 7) && side <= kMostNarrowTaps && columns <= kLanes &&
+  return is_small_square(p) && columns <= kLanes &&
       (side == 3 ||
        (columns > kLanes / 2 &&
         !(is_taken_by_rows<acc_t>(side) && columns % kRowTileResults == 0)));
+}
+
+template <typename acc_t>
+bool are_unpacked_planes(const Params& p) {
+  return are_planes_of_tall_tiles<acc_t>(p) || are_marched_planes<acc_t>(p);
 }
 
 // The march through a plane, or two, with windows of kSide.
@@ -49,25 +77,28 @@ void march_plane(const Tiles<acc_t>& t) {
   March<acc_t, kWeights, kRowOfPlanes, kSide>(t, {0, 0, 0, 0}, {0, t.results}).run();
 }
 
+// A plane's, by its marches or tiles.
 template <typename acc_t>
-TilesFunction<acc_t> march_function(int64_t side) {
-  if constexpr (kMostNarrowTaps > 3) {
-    if (side > 3) {
-      return side == 5 ? &march_plane<acc_t, Weights::kOfPlane, 5>
-                       : &march_plane<acc_t, Weights::kOfPlane, 7>;
+TilesFunction<acc_t> plane_function(int64_t side, bool tall) {
+  if constexpr (kMostUnpackedTaps > 3) {
+    if (side == 5) {
+      return tall ? &tall_tiles<acc_t, 5> : &march_plane<acc_t, Weights::kOfPlane, 5>;
+    }
+    if (side == 7) {
+      return tall ? &tall_tiles<acc_t, 7> : &march_plane<acc_t, Weights::kOfPlane, 7>;
     }
   }
-  return &march_plane<acc_t, Weights::kOfPlane, 3>;
+  return tall ? &tall_tiles<acc_t, 3> : &march_plane<acc_t, Weights::kOfPlane, 3>;
 }
 
 template <typename scalar_t>
-class NarrowPlanePass {
+class UnpackedPlanePass {
   using acc_t = opmath_type<scalar_t>;
   static constexpr int64_t kLanes = Vectorized<acc_t>::size();
   static constexpr bool kConverts = !std::is_same_v<scalar_t, acc_t>;
 
  public:
-  NarrowPlanePass(
+  UnpackedPlanePass(
       const TensorBase& result,
       const TensorBase& source,
       const TensorBase& weight,
@@ -85,9 +116,12 @@ class NarrowPlanePass {
         height_(height_of(p, direction)),
         width_(width_of(p, direction)),
         pairs_(std::max(width_.results, width_.sources) <= kLanes / 2),
-        march_(
+        tall_(are_planes_of_tall_tiles<acc_t>(p)),
+        stream_(tall_ && result.nbytes() > kStreamBytes),
+        asks_for_results_(tall_ && !stream_ && result.nbytes() > kDistantBytes / 2),
+        function_(
             pairs_ ? &march_plane<acc_t, Weights::kOfLane, 3>
-                   : march_function<acc_t>(p.kernel_width)) {
+                   : plane_function<acc_t>(p.kernel_width, tall_)) {
     const int64_t weight_step = pairs_ ? kLanes : 1;
     const TapGroup rows = height_.group(0, 0);
     group_ = {
@@ -100,25 +134,37 @@ class NarrowPlanePass {
     for (const auto i : c10::irange(columns.count)) {
       const int64_t position = columns.source + i;
       columns_.push_back({position, (columns.first + i * columns.step) * weight_step});
-      lanes_.push_back(met_lanes(position));
+    }
+    for (int64_t lane = 0; lane < width_.results; lane += kLanes) {
+      for (const CrossTap& column : columns_) {
+        const int64_t first = first_lane_of_tile<acc_t>(lane, width_.results);
+        lanes_.push_back(met_lanes(column.source + first));
+      }
     }
   }
 
   void run() const {
     const int64_t source_size = height_.sources * width_.sources;
     const int64_t result_size = height_.results * width_.results;
-    const int64_t plane_bytes =
-        height_.sources * kLanes * int64_t(sizeof(acc_t)) / (pairs_ ? 2 : 1);
-    const int64_t most = std::max<int64_t>(kNarrowBytes / plane_bytes / 2, 1) * 2;
+    const int64_t at_once = pairs_ ? 2 : 1;
+    const int64_t bytes_at_once =
+        height_.sources * std::max(width_.sources, kLanes) * int64_t(sizeof(acc_t));
+    // Of several a multiple of 4, which are whole vectors of planes of even sides.
+    const int64_t fitting = std::max<int64_t>(kUnpackedBytes / bytes_at_once, 1) * at_once;
+    const int64_t most = fitting >= 4 ? fitting / 4 * 4 : fitting;
     const auto grain =
         grain_of(params_.output_height * params_.output_width * params_.kernel_size());
     const int64_t planes = params_.batch * params_.channels;
     at::parallel_for(0, planes, grain, [&](int64_t begin, int64_t end) {
-      const Scratch scratch(*this, most);
+      Scratch scratch(*this, most);
       for (int64_t first = begin; first < end; first += most) {
         const int64_t count = std::min(most, end - first);
         const scalar_t* const sources = source_ + first * source_size;
-        scalar_t* const results = result_ + first * result_size;
+        scalar_t* results = result_ + first * result_size;
+        if (stream_) {
+          scratch.run.go_to(results);
+          results = scratch.run.place();
+        }
         if constexpr (kConverts) {
           convert_row(sources, count * source_size, scratch.sources.data());
           run_planes(scratch.sources.data(), scratch.results.data(), first, count, scratch);
@@ -129,24 +175,32 @@ class NarrowPlanePass {
         for (int64_t i = 0; !finite_ && i < count; ++i) {
           mend(results + i * result_size, sources + i * source_size, first + i);
         }
+        if (stream_) {
+          scratch.run.add(count * result_size);
+        }
+      }
+      if (stream_) {
+        scratch.run.finish();
       }
     });
   }
 
  private:
-  // One thread's memory for some planes: as values of the arithmetic type, and pairs of them as rows of
-  // vectors with their weights.
+  // One thread's memory for some planes: as values of the arithmetic type, pairs of them as rows of vectors
+  // with their weights, results on their way past the caches.
   struct Scratch {
-    Scratch(const NarrowPlanePass& pass, int64_t planes)
+    Scratch(const UnpackedPlanePass& pass, int64_t planes)
         : sources(kConverts ? planes * pass.height_.sources * pass.width_.sources + 2 * kLanes : 0),
           results(kConverts ? planes * pass.height_.results * pass.width_.results + 2 * kLanes : 0),
           pairs(pass.pairs_ ? planes / 2 * pass.height_.sources * kLanes + kLanes : 0),
-          weights(pass.pairs_ ? pass.params_.kernel_size() * kLanes : 0) {}
+          weights(pass.pairs_ ? pass.params_.kernel_size() * kLanes : 0),
+          run(pass.stream_ ? planes * pass.height_.results * pass.width_.results : 0) {}
 
     AlignedBuffer<acc_t> sources;
     AlignedBuffer<acc_t> results;
     AlignedBuffer<acc_t> pairs; // [pairs of planes][rows][two rows in a vector]
     AlignedBuffer<acc_t> weights;
+    StreamedRun<scalar_t> run;
   };
 
   int64_t source_pitch() const {
@@ -159,10 +213,11 @@ class NarrowPlanePass {
     return pairs_ ? lanes | lanes << kLanes / 2 : lanes;
   }
 
-  // The results for which a tap that meets source column `position` at the first is inside the image.
+  // The results of a vector for which a tap that meets source column `position` at the first is inside the
+  // image.
   LaneBits met_lanes(int64_t position) const {
     LaneBits lanes = 0;
-    for (const auto lane : c10::irange(width_.results)) {
+    for (const auto lane : c10::irange(std::min(width_.results, kLanes))) {
       const int64_t column = position + lane;
       lanes |= column >= 0 && column < width_.sources ? LaneBits(1) << lane : 0;
     }
@@ -187,7 +242,8 @@ class NarrowPlanePass {
     tiles.groups = &group_;
     tiles.group_count = 1;
     tiles.target_step = width_.results;
-    tiles.row[0] = first_lanes(width_.results);
+    tiles.last_lane = width_.results;
+    tiles.row[0] = first_lanes(std::min(width_.results, kLanes));
     tiles.row[1] = tiles.row[0] << kLanes / 2;
     if (pairs_) {
       run_pairs(sources, results, first, count, tiles, scratch);
@@ -200,9 +256,22 @@ class NarrowPlanePass {
       tiles.weights = filters_.data() + channel * params_.kernel_size();
       tiles.source = sources + i * source_size;
       tiles.target = results + i * result_size;
-      march_(tiles);
+      if (tall_) {
+        tiles.ahead = plane_ahead(source_, source_size, first + i + (kConverts ? count : 1));
+      }
+      if (asks_for_results_) {
+        tiles.written = plane_ahead(result_, result_size, first + i + 1);
+      }
+      function_(tiles);
       channel = next(channel);
     }
+  }
+
+  // The addresses of a later plane, if there is one.
+  Range plane_ahead(const scalar_t* planes, int64_t size, int64_t plane) const {
+    const bool exists = plane < params_.batch * params_.channels;
+    const auto begin = reinterpret_cast<int64_t>(planes + (exists ? plane * size : 0));
+    return {begin, begin + (exists ? size * int64_t(sizeof(scalar_t)) : 0)};
   }
 
   void run_pairs(
@@ -233,7 +302,7 @@ class NarrowPlanePass {
       tiles.source = scratch.pairs.data() + i / 2 * pair_size;
       tiles.target = results + i * result_size;
       tiles.second_row = (whole ? result_size : 0) - kLanes / 2;
-      march_(tiles);
+      function_(tiles);
       channel = next(second);
     }
   }
@@ -284,10 +353,16 @@ class NarrowPlanePass {
   Dimension height_;
   Dimension width_;
   bool pairs_; // two planes a vector
-  TilesFunction<acc_t> march_;
+  bool tall_; // tiles; marches ask for nothing, as results asked for were .99 of the speed
+  bool stream_; // results past the caches, of tiles, as of rows packed
+  // Of results that a second-level cache does not hold beside as many sources: 144@56 k3 174 us became 154,
+  // 240@28 k5 N=16 1,740 and 1,675; of others k7 is 1 to 2 % slower so.
+  bool asks_for_results_;
+  TilesFunction<acc_t> function_;
   TileGroup group_;
   c10::SmallVector<CrossTap, 8> columns_;
-  c10::SmallVector<LaneBits, 8> lanes_; // that each of them meets inside the image
+  // By vectors of a row, those that each of them meets inside the image.
+  c10::SmallVector<LaneBits, 64> lanes_;
 };
 
 #endif
