@@ -95,7 +95,13 @@ void small_plane_pass(
       // The planes of the next task follow: asked for while these are worked on.
       const scalar_t* const next = of.sources + (plane + count) * source_size;
       const int64_t next_size = std::min(count, p.batch * p.channels - plane - count) * source_size;
+      // And so are those of the results, which the core's buffer for stores would wait for: N=16 of 1152@7 k5
+      // 659 us became 550, of 768@7 k7 544 and 461.
+      const auto written = reinterpret_cast<int64_t>(of.results + plane * result_size);
+      const int64_t bytes = count * result_size * static_cast<int64_t>(sizeof(scalar_t));
+      AheadParts results = AheadParts::of({written, written + bytes}, height.results);
       for (const auto row : c10::irange(height.results)) {
+        results.ask_for_part<Ask::kToWrite>();
         rows.run(
             from.pixels(),
             to.pixels() + row * width.results * lanes,
