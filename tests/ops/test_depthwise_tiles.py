@@ -227,6 +227,24 @@ FEW_PIXELS = [
     Case(3, 12, 1, (2, 5), (3, 3), padding=(1, 2)),
     Case(2, 16, 1, (3, 33), (1, 3), padding=(0, 1)),
 ]
+# What CUDA's kernels of fixed windows and strides leave: results by phase of the stride, of a
+# vector of channels or of one, groups of 2, 3 and 4 taps.
+GENERIC = [
+    Case(2, 5, 1, (9, 11), (2, 2), stride=(2, 2)),
+    Case(3, 8, 1, (15, 13), (4, 4), stride=(4, 4)),  # rows and columns that no tap meets
+    Case(2, 20, 1, (31, 30), (2, 3), padding=(1, 1)),
+    Case(2, 12, 2, (17, 19), (4, 4), padding=(2, 2)),
+    Case(2, 32, 1, (33, 29), (9, 9), stride=(2, 2), padding=(4, 4)),
+    Case(2, 3, 1, (40, 41), (11, 11), stride=(4, 4), padding=(2, 2)),
+    Case(3, 16, 4, (20, 21), (3, 3), stride=(3, 3), padding=(1, 1)),
+    Case(2, 36, 1, (18, 22), (3, 3), stride=(2, 2), padding=(2, 2), dilation=(2, 2)),
+    Case(2, 7, 1, (19, 23), (3, 3), stride=(2, 2), padding=(3, 2), dilation=(3, 2)),
+    Case(2, 16, 1, (21, 20), (4, 2), stride=(3, 2), padding=(3, 1), dilation=(2, 3)),
+    Case(2, 40, 1, (21, 17), (3, 1), padding=(1, 0)),
+    Case(2, 9, 3, (20, 33), (1, 5), stride=(1, 2), padding=(0, 2)),
+    Case(2, 4, 1, (11, 12), (2, 2), stride=(6, 4), dilation=(3, 4)),  # strides past the window
+    Case(2, 6, 1, (5, 6), (5, 5), stride=(4, 3), padding=(7, 6), dilation=(2, 2)),
+]
 # Large windows in 16 bit with the batch as rows of matrices; much for a CPU.
 SWEEPS = [
     Case(19, 3, 1, (28, 28), (29, 29), padding=(14, 14)),  # all diagonals; images left over
@@ -353,7 +371,11 @@ def on_devices(sizes: list[Case], patches: list[Case]) -> list[tuple[Case, str]]
 
 
 SPOILT = [
-    *((*pair, dtype) for dtype in HALVES for pair in on_devices(SIZES[:12:2], PATCHES[::5])),
+    *(
+        (*pair, dtype)
+        for dtype in HALVES
+        for pair in on_devices(SIZES[:12:2] + GENERIC[::5], PATCHES[::5])
+    ),
     *(
         (*pair, torch.float32)
         for pair in on_devices(
@@ -425,7 +447,7 @@ def assert_matches_float64(
 @pytest.mark.parametrize(
     ("case", "device"),
     on_devices(
-        SIZES + FEW + FEW_PIXELS,
+        SIZES + FEW + FEW_PIXELS + GENERIC,
         PATCHES
         + LANES
         + LANE_PLANES

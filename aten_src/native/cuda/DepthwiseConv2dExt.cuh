@@ -148,6 +148,11 @@ ForwardEntry batch_forward;
 GradInputEntry batch_grad_input;
 BackwardEntry batch_backward;
 
+// Of any kind, which take every call.
+ForwardEntry generic_forward;
+GradInputEntry generic_grad_input;
+GradWeightEntry generic_grad_weight;
+
 // Adds partial[chunk][row][channel] over the chunks, always in the same order, and writes
 // grad_weight[channel][row] and, from the kBiasRows rows after the taps, grad_bias[channel]. The
 // bias has two rows, a sum and, in float, what rounding took from it (write_bias()): it is the
