@@ -362,7 +362,7 @@ class UnpackedPlanePass {
   TileGroup group_;
   c10::SmallVector<CrossTap, 8> columns_;
   // By vectors of a row, those that each of them meets inside the image.
-  c10::SmallVector<LaneBits, 64> lanes_;
+  c10::SmallVector<LaneBits, 256> lanes_; // of k7 36 vectors, else memory of its own
 };
 
 #endif
