@@ -204,13 +204,15 @@ void write_filters(const GradWeightCall<scalar_t>& call, const sum_t* sums, Rang
     for (const auto row : c10::irange(count)) {
       const Vec values = load_sums<kLanes, acc_t>(sums + (first + row) * kLanes);
       unlimited = vec::fmadd(values, Vec(acc_t(0)), unlimited);
-      if constexpr (!std::is_same_v<sum_t, acc_t>) {
+      if (!std::is_same_v<sum_t, acc_t> || count < kLanes) {
         values.store(square.data() + row * kLanes);
       }
     }
     const acc_t* from = square.data();
     if constexpr (std::is_same_v<sum_t, acc_t>) {
-      from = sums + first * kLanes;
+      if (count == kLanes) { // else a square would reach beyond the sums
+        from = sums + first * kLanes;
+      }
     }
     scalar_t* const target = call.grad_weight + filters.begin * taps + first;
     if constexpr (std::is_same_v<scalar_t, acc_t>) {

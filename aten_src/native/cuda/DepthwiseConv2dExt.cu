@@ -164,9 +164,16 @@ bool has_window(const Params& p) {
   return fast::with_window(p, [](auto) { return true; });
 }
 
+bool has_unit_strides(const Params& p) {
+  return p.stride_height == 1 && p.stride_width == 1;
+}
+
+bool has_unit_dilations(const Params& p) {
+  return p.dilation_height == 1 && p.dilation_width == 1;
+}
+
 bool has_unit_steps(const Params& p) {
-  return p.stride_height == 1 && p.stride_width == 1 && p.dilation_height == 1 &&
-      p.dilation_width == 1;
+  return has_unit_strides(p) && has_unit_dilations(p);
 }
 
 // Several outputs of a channel, as if each were of a channel of its own; what reaches the channel is then
@@ -199,12 +206,17 @@ bool grad_input_apart(const ForwardPass& pass, const Params& p) {
 }
 
 // Calls in channels-last order whose kernels are in plane order, between copies: large windows, and several
-// outputs of a channel, of which only rows of pixels take some in that order.
+// outputs of a channel, of which only rows of pixels take some in that order. What those kernels refuse is not
+// worth the copies.
 bool by_planes(const Params& p, ScalarType type) {
+  constexpr int64_t kMostGridRows = 65535;
+  constexpr int64_t kMostStride = 2; // of bands
   const bool large = type != kDouble && !has_window(p) && has_unit_steps(p) &&
-      p.kernel_size() >= fast::kLeastLargeTaps;
-  const bool bands = (type == kHalf || type == kBFloat16) && p.kernel_height >= fast::kLargeWindow;
-  return p.channels_last && (p.multiplier > 1 || large || bands);
+      p.kernel_size() >= fast::kLeastLargeTaps && p.output_channels() <= kMostGridRows;
+  const bool bands = (type == kHalf || type == kBFloat16) &&
+      p.kernel_height >= fast::kLargeWindow && p.stride_width <= kMostStride &&
+      (has_unit_strides(p) || has_unit_dilations(p));
+  return p.channels_last && fast::march_fits_32_bits(p) && (p.multiplier > 1 || large || bands);
 }
 
 Params planes_of(const Params& p) {
