@@ -209,10 +209,9 @@ bool grad_input_apart(const ForwardPass& pass, const Params& p) {
 // outputs of a channel, of which only rows of pixels take some in that order. What those kernels refuse is not
 // worth the copies.
 bool by_planes(const Params& p, ScalarType type) {
-  constexpr int64_t kMostGridRows = 65535;
   constexpr int64_t kMostStride = 2; // of bands
   const bool large = type != kDouble && !has_window(p) && has_unit_steps(p) &&
-      p.kernel_size() >= fast::kLeastLargeTaps && p.output_channels() <= kMostGridRows;
+      p.kernel_size() >= fast::kLeastLargeTaps && p.output_channels() <= fast::kMostGridRows;
   const bool bands = (type == kHalf || type == kBFloat16) &&
       p.kernel_height >= fast::kLargeWindow && p.stride_width <= kMostStride &&
       (has_unit_strides(p) || has_unit_dilations(p));

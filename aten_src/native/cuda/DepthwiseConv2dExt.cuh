@@ -166,6 +166,9 @@ void add_partials(
     int64_t chunks,
     const Params& params);
 
+// Of a grid's second and third dimension.
+constexpr int64_t kMostGridRows = 65535;
+
 // Of the current device.
 inline int device_attribute(cudaDeviceAttr attribute) {
   int value = 0;

@@ -22,7 +22,6 @@ constexpr int kBlock = 8; // columns of a block: one row of an 8 x 8 matrix
 constexpr int kBlockBytes = 16;
 constexpr int kMatrixRows = 16; // of one matrix instruction
 constexpr int kBandThreads = 256;
-constexpr int64_t kMostGridRows = 65535;
 
 // Divides by a number that the host knows, while value * by < 2^32.
 struct Divider {

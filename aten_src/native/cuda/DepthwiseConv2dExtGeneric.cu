@@ -46,7 +46,6 @@ constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / kWarpSize;
 // Loops stride over the grid, so that this bounds launches without bounding sizes.
 constexpr int64_t kMaxBlocks = 1 << 20;
-constexpr int64_t kMostGridRows = 65535;
 // Results of a thread.
 constexpr int kRows = 4;
 // Blocks of a multiprocessor in channels-last order, each of which looks its taps up once.

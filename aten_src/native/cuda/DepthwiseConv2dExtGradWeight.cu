@@ -851,7 +851,6 @@ void add_partials(
 
 bool march_grad_weight(const BackwardPass& pass, const Params& p) {
   // One row of the grid is one channel of a plane-order launch.
-  constexpr int64_t kMostGridRows = 65535;
   if (!march_fits_32_bits(p) || p.output_channels() > kMostGridRows ||
       (p.channels_last && p.multiplier != 1) || pass.grad_output.numel() == 0 ||
       pass.input.numel() == 0) {

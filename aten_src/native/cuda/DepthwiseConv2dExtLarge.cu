@@ -27,7 +27,6 @@ constexpr int kVector = 8; // columns, or taps along a row, of a thread
 constexpr int kRows = 2; // rows, or rows of taps, of a thread
 constexpr int64_t kMostShared = 48 * 1024; // what every device gives without being asked
 constexpr int64_t kWantedThreads = 132 * 1024;
-constexpr int64_t kMostGridRows = 65535;
 
 struct Large : UnitStridePass {
   int32_t taps_width; // kernel_width in whole vectors

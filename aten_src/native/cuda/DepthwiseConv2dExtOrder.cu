@@ -111,7 +111,6 @@ void launch(
     int64_t columns,
     int64_t matrices) {
   using element_t = typename Traits::element_t;
-  constexpr int64_t kMostGridRows = 65535;
   const dim3 grid(
       divide_up(rows, kTile) * divide_up(columns, kTile), std::min(matrices, kMostGridRows));
   transpose_kernel<Traits><<<grid, kThreads, 0, c10::cuda::getCurrentCUDAStream()>>>(

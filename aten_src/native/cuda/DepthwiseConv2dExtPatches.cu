@@ -214,7 +214,6 @@ bool launch(const ForwardPass& pass, Patches p) {
 
 template <int kColumns, typename scalar_t, typename Window>
 bool launch_few(const ForwardPass& pass, const Patches& p) {
-  constexpr int64_t kMostGridRows = 65535;
   constexpr int64_t kMostBlockDepth = 64;
   const int64_t images = p.planes / p.channels;
   const int64_t columns = p.dst_width / kColumns;

@@ -304,7 +304,6 @@ template <typename Traits>
 bool launch_strips(const ForwardPass& pass, const UnitStridePass& p) {
   using scalar_t = typename Traits::scalar_t;
   constexpr int kVector = Traits::kVector;
-  constexpr int64_t kMostGridRows = 65535;
   if (!strips_aligned(pass, p.dst_width, kVector, kVector * sizeof(scalar_t)) ||
       p.padding_width != Traits::kReach ||
       p.padding_height != Traits::kPadding * Traits::kDilation) {

@@ -41,7 +41,6 @@ namespace {
 
 constexpr int kWarps = 4; // of a block
 constexpr int kThreads = kWarps * kWarpSize;
-constexpr unsigned int kMostGridRows = 65535;
 
 struct StridedStrips : StridedPlanes {
   int32_t lanes; // vectors of a row
