@@ -408,7 +408,7 @@ __global__ void columns_kernel(
   const int planes = min(s.planes, s.channels - static_cast<int>(blockIdx.x) * s.planes);
   float* const totals = reinterpret_cast<float*>(shared + s.totals_at); // [sum][thread]
   if (thread == 0) {
-    stream.begin(threads / kWarpSize);
+    stream.begin(threads);
   }
   if (thread < kZeroBytes / static_cast<int>(sizeof(uint32_t))) {
     reinterpret_cast<uint32_t*>(shared + kZeros)[thread] = 0;
@@ -551,10 +551,7 @@ __global__ void columns_kernel(
       if constexpr (Traits::kData) {
         fence_for_copies();
       }
-      __syncwarp();
-      if (lane == 0) {
-        arrive(stream.done(stage));
-      }
+      arrive(stream.done(stage));
       run.next();
       stream.advance(stage, parity);
     }
@@ -643,14 +640,17 @@ struct ColumnsPass {
 template <typename Traits>
 bool launch(const ColumnsPass& pass, const Params& params, ColumnsPlan s) {
   using scalar_t = typename Traits::scalar_t;
-  if ((s.padding_width + Traits::kValues * s.dilation_width) * Traits::kSize > kZeroBytes ||
-      !plan_runs(s, {Traits::kTile, Traits::kSize, most_run_bytes<Traits>(s), Traits::kSequence})) {
+  const int64_t beside_bytes =
+      (s.padding_width + Traits::kValues * s.dilation_width) * Traits::kSize;
+  const ColumnsRequest request{
+      Traits::kTile, Traits::kSize, most_run_bytes<Traits>(s), beside_bytes, Traits::kSequence};
+  if (beside_bytes > kZeroBytes || !plan_runs(s, request)) {
     return false;
   }
   const int64_t tasks = static_cast<int64_t>(s.planes) * s.lanes * s.strips;
   const int64_t threads = divide_up(divide_up(tasks, s.rounds), kWarpSize) * kWarpSize;
   const int64_t stage_bytes = s.src_bytes + s.dst_bytes;
-  s.totals_at = 2 * kMarginBytes + kRunStages * stage_bytes;
+  s.totals_at = kMarginBytes + kRunStages * stage_bytes;
   const int64_t totals = Traits::kWeight ? (Traits::kTaps + 2) * threads * sizeof(float) : 0;
   const int64_t shared = s.totals_at + totals;
   const auto kernel = columns_kernel<Traits>;

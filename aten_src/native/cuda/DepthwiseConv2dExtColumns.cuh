@@ -15,8 +15,8 @@ constexpr int kColumnThreads = 288; // of a block that compute, at most
 // Stages of the ring. Three leave too few blocks: forward of 728@65 k3 dilated by 2 in half 40 us and 41, of
 // 57 columns 57 and 63, of 113 in float 76 and 86.
 constexpr int kRunStages = 2;
-// Bytes of shared memory before and after the buffers: what a window reads beside a run lies there too.
-// Before them are the barriers and zeros, which rows outside the image are read from.
+// Bytes of shared memory before the buffers: the barriers, and zeros, which rows outside the image are read
+// from.
 constexpr int kMarginBytes = 256;
 constexpr int kZeros = 128;
 constexpr int kZeroBytes = kMarginBytes - kZeros;
@@ -45,6 +45,7 @@ struct ColumnsRequest {
   int64_t tile; // columns of a thread
   int64_t bytes; // of an element
   int64_t most_bytes; // of a run of dst
+  int64_t beside_bytes; // that a window reads beside a run
   bool sequence;
 };
 
@@ -129,8 +130,10 @@ inline bool plan_runs(ColumnsPlan& s, const ColumnsRequest& r) {
   if (least == std::numeric_limits<double>::max()) {
     return false;
   }
+  // What lies beside a run is read, and not used; nobody writes there meanwhile.
   const auto room = [&](int64_t elements) {
-    return divide_up(elements * r.bytes, kBulkBytes) * kBulkBytes + kBulkBytes;
+    return (divide_up(elements * r.bytes, kBulkBytes) + divide_up(r.beside_bytes, kBulkBytes) + 1) *
+        kBulkBytes;
   };
   const int64_t src_rows = s.bands > 1 ? s.band_rows + overhang : s.src_height;
   s.src_bytes = room(s.planes * std::min<int64_t>(src_rows, s.src_height) * s.src_width);
@@ -342,11 +345,12 @@ struct ColumnStream {
     }
   }
 
-  // By one thread, before a barrier of the block.
-  __device__ __forceinline__ void begin(int warps) const {
+  // By one thread, before a barrier of the block. All threads that compute arrive when they are done with a
+  // run, not one of each warp: it takes no longer, and racecheck sees that what they wrote is there.
+  __device__ __forceinline__ void begin(int threads) const {
     for (int i = 0; i < kRunStages; ++i) {
       init_barrier(full(i), kBuffered ? 2 : 1);
-      init_barrier(done(i), warps);
+      init_barrier(done(i), threads);
     }
     fence_barriers();
   }

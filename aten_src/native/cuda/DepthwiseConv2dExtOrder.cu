@@ -59,9 +59,8 @@ __global__ void transpose_kernel(
   const int64_t tiles = (columns + kTile - 1) / kTile;
   const int64_t first_row = blockIdx.x / tiles * kTile;
   const int64_t first_column = blockIdx.x % tiles * kTile;
-  const int tile_rows = static_cast<int>(min(rows - first_row, static_cast<int64_t>(kTile)));
-  const int tile_columns =
-      static_cast<int>(min(columns - first_column, static_cast<int64_t>(kTile)));
+  const int tile_rows = static_cast<int>(std::min<int64_t>(rows - first_row, kTile));
+  const int tile_columns = static_cast<int>(std::min<int64_t>(columns - first_column, kTile));
 
   const int load_row = threadIdx.x / kLoading;
   const int load_column = threadIdx.x % kLoading * Traits::kLoaded;
