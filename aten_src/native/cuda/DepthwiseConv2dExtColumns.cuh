@@ -132,8 +132,7 @@ inline bool plan_runs(ColumnsPlan& s, const ColumnsRequest& r) {
   }
   // What lies beside a run is read, and not used; nobody writes there meanwhile.
   const auto room = [&](int64_t elements) {
-    return (divide_up(elements * r.bytes, kBulkBytes) + divide_up(r.beside_bytes, kBulkBytes) + 1) *
-        kBulkBytes;
+    return (divide_up(elements * r.bytes + r.beside_bytes, kLineBytes) + 1) * kLineBytes;
   };
   const int64_t src_rows = s.bands > 1 ? s.band_rows + overhang : s.src_height;
   s.src_bytes = room(s.planes * std::min<int64_t>(src_rows, s.src_height) * s.src_width);
@@ -243,10 +242,11 @@ struct ColumnRun {
   }
 };
 
-// Elements [first, end) of a tensor, which lie in shared memory as far from where 16 bytes begin.
+// Elements [first, end) of a tensor, which lie in shared memory as far from where a line begins.
 template <typename scalar_t>
 struct ColumnExtent {
-  static constexpr int kGranule = kBulkBytes / static_cast<int>(sizeof(scalar_t));
+  static constexpr int kSize = sizeof(scalar_t);
+  static constexpr int kGranule = kBulkBytes / kSize;
   int32_t first;
   int32_t end;
 
@@ -272,28 +272,39 @@ struct ColumnExtent {
     return first & ~(kGranule - 1);
   }
 
+  // From where its buffer begins.
   __device__ __forceinline__ int lead_bytes() const {
-    return (first & (kGranule - 1)) * static_cast<int>(sizeof(scalar_t));
+    return static_cast<uint32_t>(first) * kSize % kLineBytes;
+  }
+
+  // The place of the tensor's first element, were all of it in the buffer.
+  __device__ __forceinline__ char* origin(char* buffer) const {
+    return buffer + lead_bytes() - static_cast<int64_t>(first) * kSize;
   }
 
   // That a copy brings, of a tensor of `all` elements, with the last of which its 16 bytes may not end.
   __device__ __forceinline__ int bytes(int all) const {
     const int last = min((end + kGranule - 1) & ~(kGranule - 1), all & ~(kGranule - 1));
-    return max(last - begin(), 0) * static_cast<int>(sizeof(scalar_t));
+    return max(last - begin(), 0) * kSize;
   }
 
   // By one thread, before it arrives at the barrier.
-  __device__ __forceinline__ void copy_last(char* to, const scalar_t* from, int all) const {
+  __device__ __forceinline__ void copy_last(char* buffer, const scalar_t* from, int all) const {
+    auto* const to = reinterpret_cast<scalar_t*>(origin(buffer));
     for (int i = max(all & ~(kGranule - 1), begin()); i < end; ++i) {
-      reinterpret_cast<scalar_t*>(to)[i - begin()] = from[i];
+      to[i] = from[i];
     }
   }
 
-  __device__ __forceinline__ void load(char* to, uint32_t barrier, const scalar_t* from, int all)
-      const {
+  __device__ __forceinline__ void load(
+      char* buffer,
+      uint32_t barrier,
+      const scalar_t* from,
+      int all) const {
     const int count = bytes(all);
     if (count > 0) {
-      load_run(to, barrier, from + begin(), count);
+      load_run(
+          reinterpret_cast<scalar_t*>(origin(buffer)) + begin(), barrier, from + begin(), count);
     }
   }
 };
@@ -382,7 +393,7 @@ struct ColumnStream {
     const int lane = threadIdx.x % kWarpSize;
     const int inner = (extent.first + kGranule - 1) & ~(kGranule - 1);
     const int inner_end = extent.end & ~(kGranule - 1);
-    const auto* const from = reinterpret_cast<const scalar_t*>(dst(stage)) - extent.begin();
+    const auto* const from = reinterpret_cast<const scalar_t*>(extent.origin(dst(stage)));
     if (lane == 0 && inner < inner_end) {
       store_run(to + inner, from + inner, (inner_end - inner) * static_cast<int>(sizeof(scalar_t)));
     }
