@@ -102,6 +102,14 @@ SIZES = [
     # Too many zeros above and below for tiles
     Case(2, 3, 1, (4, 20), (3, 3), padding=(200000, 1), dilation=(200000, 1)),
 ]
+# The CPU's planes of 7 x 7, each a lane: channels left over, fewer than a vector.
+SEVEN_PLANES = [
+    Case(2, 37, 1, (7, 7), (3, 3), padding=(1, 1)),
+    Case(3, 50, 1, (7, 7), (5, 5), padding=(2, 2)),
+    Case(2, 33, 1, (7, 7), (7, 7), padding=(3, 3)),
+    Case(3, 5, 1, (7, 7), (5, 5), padding=(2, 2)),
+    Case(2, 20, 1, (7, 7), (5, 5), padding=(1, 3)),  # results that are not 7 x 7
+]
 # Results that the CPU's kernels of planes store past the caches, not those of one image.
 STREAMED = [
     Case(3, 41, 1, (299, 301), (3, 3), padding=(1, 1)),  # rows, planes, strips: no whole lines
@@ -374,12 +382,12 @@ SPOILT = [
     *(
         (*pair, dtype)
         for dtype in HALVES
-        for pair in on_devices(SIZES[:12:2] + GENERIC[::5], PATCHES[::5])
+        for pair in on_devices(SIZES[:12:2] + SEVEN_PLANES + GENERIC[::5], PATCHES[::5])
     ),
     *(
         (*pair, torch.float32)
         for pair in on_devices(
-            [],
+            SEVEN_PLANES,
             LANES
             + LANE_PLANES
             + FLAT_PLANES
@@ -447,7 +455,7 @@ def assert_matches_float64(
 @pytest.mark.parametrize(
     ("case", "device"),
     on_devices(
-        SIZES + FEW + FEW_PIXELS + GENERIC,
+        SIZES + SEVEN_PLANES + FEW + FEW_PIXELS + GENERIC,
         PATCHES
         + LANES
         + LANE_PLANES

@@ -25,6 +25,7 @@ CASES = [
     Case(1, 17, 1, (2, 3), (3, 3), stride=(2, 2), padding=(1, 1)),
     Case(1, 2, 1, (3, 5), (2, 3), padding=(3, 4), dilation=(2, 3)),
     Case(1, 1, 1, (4, 3), (7, 5), padding=(3, 2)),
+    Case(1, 1, 1, (7, 7), (5, 5), padding=(2, 2)),  # the CPU's planes of 7 x 7
 ]
 
 

@@ -15,6 +15,7 @@
 #include <ATen/native/cpu/DepthwiseConv2dExtGradWeightKernel.h>
 #include <ATen/native/cpu/DepthwiseConv2dExtPixels.h>
 #include <ATen/native/cpu/DepthwiseConv2dExtPlanes.h>
+#include <ATen/native/cpu/DepthwiseConv2dExtSevenPlanes.h>
 #include <ATen/native/cpu/DepthwiseConv2dExtSmallPlanes.h>
 #include <ATen/native/cpu/DepthwiseConv2dExtUnpackedPlanes.h>
 
@@ -38,6 +39,10 @@ void run_pass(
     return;
   }
 #if defined(CPU_CAPABILITY_AVX512)
+  if (are_seven_planes(p)) {
+    seven_plane_pass<scalar_t>(result, source, weight, bias, p, direction);
+    return;
+  }
   if (are_unpacked_planes<opmath_type<scalar_t>>(p)) {
     UnpackedPlanePass<scalar_t>(result, source, weight, bias, p, direction).run();
     return;

@@ -1,9 +1,10 @@
 // Forward and grad_input of depthwise_conv2d_ext over planes with rows of a vector or two.
 //
-// A row of 7 columns would leave most of a vector of 16 idle. Instead, as many planes as a vector has
-// lanes are transposed, so that each is a lane: they are then pixels of that many channels, in
+// A row of 7 columns would leave most of a vector of 16 idle. Instead, as many planes as a vector
+// has lanes are transposed, so that each is a lane: they are then pixels of that many channels, in
 // first-level cache, and worked on as such (DepthwiseConv2dExtPixels.h). The results are transposed
-// back. Some planes need none of that (DepthwiseConv2dExtUnpackedPlanes.h).
+// back. Some planes need none of that (DepthwiseConv2dExtUnpackedPlanes.h), those of 7 x 7 have
+// loops of their own between (DepthwiseConv2dExtSevenPlanes.h).
 #pragma once
 
 #include <ATen/native/cpu/DepthwiseConv2dExtPixels.h>
@@ -64,6 +65,40 @@ class TransposedPlanes {
   AlignedBuffer<acc_t> pixels_;
 };
 
+// Calls make_work() once a thread, and what it returns as work(pixels, results, channel, count,
+// ahead, written) for `count` planes of one image from `channel` on, as pixels of `lanes` lanes
+// each. Two ranges of addresses are to be asked for meanwhile: those that the next task reads and
+// those that this one writes, for which the core's buffer for stores would wait: N=16 of 1152@7 k5
+// 659 us became 550, of 768@7 k7 544 and 461.
+template <typename scalar_t, typename MakeWork>
+void for_planes_as_lanes(
+    const PixelOperands<scalar_t>& of,
+    const Params& p,
+    int64_t lanes,
+    const MakeWork& make_work) {
+  const int64_t source_size = of.height.sources * of.width.sources;
+  const int64_t result_size = of.height.results * of.width.results;
+  const int64_t parts = ceil_div(p.channels, lanes);
+  const auto grain = grain_of(lanes * p.output_height * p.output_width * p.kernel_size());
+  at::parallel_for(0, p.batch * parts, grain, [&](int64_t begin, int64_t end) {
+    const TransposedPlanes<scalar_t> from(source_size, lanes);
+    const TransposedPlanes<scalar_t> to(result_size, lanes);
+    auto work = make_work();
+    for (const auto task : c10::irange(begin, end)) {
+      const int64_t channel = task % parts * lanes;
+      const int64_t plane = task / parts * p.channels + channel;
+      const int64_t count = std::min(lanes, p.channels - channel);
+      from.read(of.sources + plane * source_size, count);
+      const int64_t next = plane + count;
+      const int64_t next_count = std::min(count, p.batch * p.channels - next);
+      const Range ahead = addresses_of(of.sources + next * source_size, next_count * source_size);
+      const Range written = addresses_of(of.results + plane * result_size, count * result_size);
+      work(from.pixels(), to.pixels(), channel, count, ahead, written);
+      to.write(of.results + plane * result_size, count);
+    }
+  });
+}
+
 // A task is one or two vectors of channels of one image.
 template <typename scalar_t>
 void small_plane_pass(
@@ -76,43 +111,29 @@ void small_plane_pass(
   using acc_t = opmath_type<scalar_t>;
   constexpr int64_t kLanes = Vectorized<acc_t>::size();
   const PixelOperands<scalar_t> of(result, source, weight, bias, p, direction, LastVector::kPadded);
-  const Dimension& height = of.height;
-  const Dimension& width = of.width;
-  const int64_t source_size = height.sources * width.sources;
-  const int64_t result_size = height.results * width.results;
   const int64_t lanes = p.channels > kLanes ? 2 * kLanes : kLanes;
-  const int64_t parts = ceil_div(p.channels, lanes);
-  const auto grain = grain_of(lanes * p.output_height * p.output_width * p.kernel_size());
-  at::parallel_for(0, p.batch * parts, grain, [&](int64_t begin, int64_t end) {
-    const TransposedPlanes<scalar_t> from(source_size, lanes);
-    const TransposedPlanes<scalar_t> to(result_size, lanes);
-    PixelRows<acc_t> rows(p, direction, of.weights, lanes);
-    for (const auto task : c10::irange(begin, end)) {
-      const int64_t channel = task % parts * lanes;
-      const int64_t plane = task / parts * p.channels + channel;
-      const int64_t count = std::min(lanes, p.channels - channel);
-      from.read(of.sources + plane * source_size, count);
-      // The planes of the next task follow: asked for while these are worked on.
-      const scalar_t* const next = of.sources + (plane + count) * source_size;
-      const int64_t next_size = std::min(count, p.batch * p.channels - plane - count) * source_size;
-      // And so are those of the results, which the core's buffer for stores would wait for: N=16 of 1152@7 k5
-      // 659 us became 550, of 768@7 k7 544 and 461.
-      const auto written = reinterpret_cast<int64_t>(of.results + plane * result_size);
-      const int64_t bytes = count * result_size * static_cast<int64_t>(sizeof(scalar_t));
-      AheadParts results = AheadParts::of({written, written + bytes}, height.results);
-      for (const auto row : c10::irange(height.results)) {
-        results.ask_for_part<Ask::kToWrite>();
+  for_planes_as_lanes(of, p, lanes, [&] {
+    return [&, rows = PixelRows<acc_t>(p, direction, of.weights, lanes)](
+               const acc_t* pixels,
+               acc_t* results,
+               int64_t channel,
+               int64_t count,
+               Range ahead,
+               Range written) mutable {
+      const int64_t height = of.height.results;
+      AheadParts written_parts = AheadParts::of(written, height);
+      for (const auto row : c10::irange(height)) {
+        written_parts.ask_for_part<Ask::kToWrite>();
         rows.run(
-            from.pixels(),
-            to.pixels() + row * width.results * lanes,
+            pixels,
+            results + row * of.width.results * lanes,
             row,
             {0, round_up(count, kLanes)},
             channel,
-            {reinterpret_cast<int64_t>(next + next_size * row / height.results),
-             reinterpret_cast<int64_t>(next + next_size * (row + 1) / height.results)});
+            {ahead.begin + ahead.size() * row / height,
+             ahead.begin + ahead.size() * (row + 1) / height});
       }
-      to.write(of.results + plane * result_size, count);
-    }
+    };
   });
 }
 

@@ -141,6 +141,12 @@ struct Tiles {
   int64_t second_row;
 };
 
+// Where `count` values are.
+template <typename scalar_t>
+Range addresses_of(const scalar_t* values, int64_t count) {
+  return {reinterpret_cast<int64_t>(values), reinterpret_cast<int64_t>(values + count)};
+}
+
 // What memory is asked for: to be read from one of these caches, or to be written in the first.
 enum class Ask { kFirstLevel, kSecondLevel, kToWrite };
 
