@@ -86,6 +86,8 @@ SIZES = [
     Case(1, 35, 1, (9, 150), (3, 3), padding=(2, 0)),
     Case(2, 33, 1, (15, 24), (7, 7), stride=(2, 2)),  # grad_input by taps of 3 x 3
     Case(1, 33, 1, (6, 9), (3, 3), padding=(7, 8)),
+    Case(2, 210, 1, (14, 14), (3, 3), padding=(1, 1)),  # planes that ask for the next one's memory
+    Case(3, 411, 1, (8, 8), (3, 3), padding=(1, 1)),  # and for two, one left over
     Case(9, 64, 1, (90, 90), (3, 3), padding=(1, 1)),  # of pixels past the caches
     # Of two rows of pixels: no more of them, one more; neither the first nor the last line inside
     Case(2, 40, 1, (2, 20), (3, 3), padding=(1, 1)),

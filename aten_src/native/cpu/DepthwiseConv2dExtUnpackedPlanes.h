@@ -22,6 +22,15 @@ namespace {
 // Bytes of packed or converted planes that are worked on at once: beside as many of results, in
 // first-level cache.
 constexpr int64_t kUnpackedBytes = 12 << 10;
+// Results larger than this, and of marches their sources too, are asked for a plane ahead, unless
+// they go past the caches. fp32, one thread, Zen 5, with 1 MB of second-level cache, by tiles alone
+// and from 1 MB on, and so: 384@14 k3 N=4 250 us and 83, N=16 1,100 and 335, 240@28 k5 109 and 89,
+// 192@28 k7 121 and 104; where results are in that cache, within 4 %. On a Xeon with 2 MB of it
+// 144@56 k3 174 us became 154 when asked for, but k7 below 1 MB and marches took 1 to 2 % longer.
+constexpr size_t kUnaskedBytes = 128 << 10;
+// The same of planes that are converted, some at a time, by tiles alone: asked for from 128 KB on, and
+// by marches, bfloat16 was .90 to .97 of the speed.
+constexpr size_t kUnaskedConvertedBytes = 1 << 20;
 // The largest of the windows, which are 3, 5 and 7 wide; with AddressSanitizer, which takes long to compile
 // marches, 3 x 3 alone.
 #if defined(__SANITIZE_ADDRESS__)
@@ -71,9 +80,11 @@ bool are_unpacked_planes(const Params& p) {
   return are_planes_of_tall_tiles<acc_t>(p) || are_marched_planes<acc_t>(p);
 }
 
-// The march through a plane, or two, with windows of kSide.
+// The march through a plane, or two, with windows of kSide. What it asks for it asks for at once.
 template <typename acc_t, Weights kWeights, int kSide>
 void march_plane(const Tiles<acc_t>& t) {
+  AheadParts::of(t.ahead, 1).template ask_for_part<Ask::kFirstLevel>();
+  AheadParts::of(t.written, 1).template ask_for_part<Ask::kToWrite>();
   March<acc_t, kWeights, kRowOfPlanes, kSide>(t, {0, 0, 0, 0}, {0, t.results}).run();
 }
 
@@ -118,7 +129,7 @@ class UnpackedPlanePass {
         pairs_(std::max(width_.results, width_.sources) <= kLanes / 2),
         tall_(are_planes_of_tall_tiles<acc_t>(p)),
         stream_(tall_ && result.nbytes() > kStreamBytes),
-        asks_for_results_(tall_ && !stream_ && result.nbytes() > kDistantBytes / 2),
+        asks_for_results_(is_worth_asking(result.nbytes())),
         function_(
             pairs_ ? &march_plane<acc_t, Weights::kOfLane, 3>
                    : plane_function<acc_t>(p.kernel_width, tall_)) {
@@ -203,6 +214,12 @@ class UnpackedPlanePass {
     StreamedRun<scalar_t> run;
   };
 
+  bool is_worth_asking(size_t result_bytes) const {
+    const bool pays =
+        kConverts ? tall_ && result_bytes > kUnaskedConvertedBytes : result_bytes > kUnaskedBytes;
+    return pays && !stream_;
+  }
+
   int64_t source_pitch() const {
     return pairs_ ? kLanes : width_.sources;
   }
@@ -256,22 +273,30 @@ class UnpackedPlanePass {
       tiles.weights = filters_.data() + channel * params_.kernel_size();
       tiles.source = sources + i * source_size;
       tiles.target = results + i * result_size;
-      if (tall_) {
-        tiles.ahead = plane_ahead(source_, source_size, first + i + (kConverts ? count : 1));
-      }
-      if (asks_for_results_) {
-        tiles.written = plane_ahead(result_, result_size, first + i + 1);
-      }
+      ask_for_planes(tiles, first + i, 1, kConverts ? count : 1);
       function_(tiles);
       channel = next(channel);
     }
   }
 
-  // The addresses of a later plane, if there is one.
-  Range plane_ahead(const scalar_t* planes, int64_t size, int64_t plane) const {
-    const bool exists = plane < params_.batch * params_.channels;
-    const auto begin = reinterpret_cast<int64_t>(planes + (exists ? plane * size : 0));
-    return {begin, begin + (exists ? size * int64_t(sizeof(scalar_t)) : 0)};
+  // While `count` planes from `plane` on are worked on: the sources of as many `sources_ahead`
+  // planes later, the results of as many that follow.
+  void ask_for_planes(Tiles<acc_t>& tiles, int64_t plane, int64_t count, int64_t sources_ahead)
+      const {
+    if (tall_ || asks_for_results_) {
+      const int64_t size = height_.sources * width_.sources;
+      tiles.ahead = planes_at(source_, size, plane + sources_ahead, count);
+    }
+    if (asks_for_results_) {
+      const int64_t size = height_.results * width_.results;
+      tiles.written = planes_at(result_, size, plane + count, count);
+    }
+  }
+  // The addresses of planes from this one on, of those that there are.
+  Range planes_at(const scalar_t* planes, int64_t size, int64_t plane, int64_t count) const {
+    const int64_t end = params_.batch * params_.channels;
+    const int64_t first = std::min(plane, end);
+    return addresses_of(planes + first * size, std::min(count, end - first) * size);
   }
 
   void run_pairs(
@@ -302,6 +327,7 @@ class UnpackedPlanePass {
       tiles.source = scratch.pairs.data() + i / 2 * pair_size;
       tiles.target = results + i * result_size;
       tiles.second_row = (whole ? result_size : 0) - kLanes / 2;
+      ask_for_planes(tiles, first + i, 2, count);
       function_(tiles);
       channel = next(second);
     }
@@ -353,11 +379,9 @@ class UnpackedPlanePass {
   Dimension height_;
   Dimension width_;
   bool pairs_; // two planes a vector
-  bool tall_; // tiles; marches ask for nothing, as results asked for were .99 of the speed
+  bool tall_; // tiles, not marches
   bool stream_; // results past the caches, of tiles, as of rows packed
-  // Of results that a second-level cache does not hold beside as many sources: 144@56 k3 174 us became 154,
-  // 240@28 k5 N=16 1,740 and 1,675; of others k7 is 1 to 2 % slower so.
-  bool asks_for_results_;
+  bool asks_for_results_; // and marches for sources too
   TilesFunction<acc_t> function_;
   TileGroup group_;
   c10::SmallVector<CrossTap, 8> columns_;
