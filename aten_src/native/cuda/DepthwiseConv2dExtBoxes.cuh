@@ -24,9 +24,9 @@ constexpr int kMostStages = 8;
 // runs that begin with stages.
 constexpr int kBarrierBytes = (2 * kMostStages + 2) * static_cast<int>(sizeof(uint64_t));
 constexpr int kFeedBytes = 64;
-constexpr int kRunBytes = 16;
+constexpr int kBoxRunBytes = 16;
 constexpr int kRingHead = 3 * kBoxBytes;
-static_assert(kBarrierBytes + kFeedBytes + kMostStages * kRunBytes <= kRingHead);
+static_assert(kBarrierBytes + kFeedBytes + kMostStages * kBoxRunBytes <= kRingHead);
 
 // How a pass is cut: threads of a block are lanes (vectors of channels) innermost, then tiles of columns,
 // then images.
@@ -269,7 +269,8 @@ inline bool encode_map(
     const cuuint64_t (&sizes)[4],
     const cuuint64_t (&strides)[3],
     const cuuint32_t (&box)[4],
-    const cuuint32_t (&steps)[4]) {
+    const cuuint32_t (&steps)[4],
+    CUtensorMapSwizzle swizzle = CU_TENSOR_MAP_SWIZZLE_NONE) {
   const bool words = tensor.element_size() == 4;
   return encode_tiled()(
              &map,
@@ -281,7 +282,7 @@ inline bool encode_map(
              box,
              steps,
              CU_TENSOR_MAP_INTERLEAVE_NONE,
-             CU_TENSOR_MAP_SWIZZLE_NONE,
+             swizzle,
              CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
              CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
@@ -296,7 +297,8 @@ inline bool map_boxes(
     int64_t box_rows,
     int64_t box_images,
     int64_t column_step = 1,
-    bool one_image = false) {
+    bool one_image = false,
+    CUtensorMapSwizzle swizzle = CU_TENSOR_MAP_SWIZZLE_NONE) {
   const auto bytes = static_cast<cuuint64_t>(tensor.element_size());
   const auto batch = static_cast<cuuint64_t>(one_image ? 1 : tensor.size(0));
   const auto channels = static_cast<cuuint64_t>(tensor.size(1));
@@ -311,7 +313,7 @@ inline bool map_boxes(
       static_cast<cuuint32_t>(box_rows),
       static_cast<cuuint32_t>(box_images)};
   const cuuint32_t steps[] = {1, static_cast<cuuint32_t>(column_step), 1, 1};
-  return encode_map(map, tensor, sizes, strides, box, steps);
+  return encode_map(map, tensor, sizes, strides, box, steps, swizzle);
 }
 #endif
 
@@ -441,7 +443,7 @@ struct BoxFeed {
   int32_t image; // negative: there is nothing more
   BoxRuns runs;
 };
-static_assert(sizeof(BoxFeed) <= kFeedBytes && sizeof(BoxRun) == kRunBytes);
+static_assert(sizeof(BoxFeed) <= kFeedBytes && sizeof(BoxRun) == kBoxRunBytes);
 
 // A ring of stages in shared memory that one thread has filled and all threads read. A stage may be more
 // than one box: fill()'s `ask` asks for all of them. With n stages n - 1 are filled at first, and another

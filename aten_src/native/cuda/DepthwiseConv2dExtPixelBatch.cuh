@@ -1,0 +1,224 @@
+// What the kernels of depthwise_conv2d_ext share that take channels-last tensors of 16-bit elements to the
+// tensor cores.
+//
+// As in DepthwiseConv2dExtBatch.cuh a row of taps lies along the diagonals of a matrix T, one for each
+// channel, but rows of the matrices on the left are segments of kSegment columns of a row of src, wherever
+// they are: the segments of a stretch of columns first, then those of the next image, until there are 16.
+// Segment s begins at column 7 s, and its row of the matrix has the 16 columns from there on, which is what
+// a window up to ten wide meets:
+//   dst row[segment][column] += src row[segment][16 columns] . T[16 columns][column].
+// Seven of the eight columns of a product are used. With eight columns a segment all segments would lie in the
+// same banks of shared memory; by sevens they are spread over all, and widths of 7, 14, 28 and 56 leave
+// nothing idle.
+//
+// Rows of src come by boxes (DepthwiseConv2dExtBoxes.cuh) as they lie in memory, [image][column][channels]
+// with zeros outside the image, so that channels and not columns are neighbours. A lane reads four channels
+// of two neighbouring columns, eight bytes each, and byte permutations put the two columns of a channel side
+// by side, as the instructions take them. The tensor copy engine's swizzle permutes the 16-byte blocks of
+// eight pixels so that the lanes of a warp, which read the same block of different pixels, meet all banks.
+#pragma once
+
+#include <ATen/native/cuda/DepthwiseConv2dExtBatch.cuh>
+#include <ATen/native/cuda/DepthwiseConv2dExtBoxes.cuh>
+
+namespace at::native::depthwise_conv2d_ext_cuda {
+
+constexpr int kSegment = 7; // dst columns of a matrix row
+constexpr int kQuad = 4; // channels of a warp
+constexpr int kQuadBytes = 2 * kQuad;
+constexpr int kMostPixelWindow = kMatrixRows + 1 - kSegment; // columns of taps
+// Pixels after which the swizzle of blocks repeats, whatever the channels of a box.
+constexpr int kSwizzlePixels = 8;
+
+// How a pass is cut: boxes of kChannelBytes of channels, the columns of `segments` segments, one row, and as
+// many images as fill a matrix.
+struct PixelBatchPlan : BoxPlan {
+  int32_t segments; // of a stretch
+  int32_t result_bytes; // of a row of results of a block
+};
+
+// The cut with the fewest products: false where there is none. `p` is the pass whose src comes by boxes.
+inline bool plan_pixel_batch(PixelBatchPlan& b, const UnitStridePass& p, int channel_bytes) {
+  constexpr int64_t kMostElements = 256; // of a box in each direction
+  constexpr int64_t kElementBytes = 2;
+  const int64_t all = divide_up(p.dst_width, kSegment);
+  double least = std::numeric_limits<double>::max();
+  for (int64_t segments = 1; segments <= std::min<int64_t>(all, kMatrixRows); ++segments) {
+    const int64_t stretches = divide_up(all, segments);
+    const int64_t images = std::min<int64_t>(kMatrixRows / segments, p.batch);
+    const int64_t columns = segments * kSegment;
+    const double overlap =
+        static_cast<double>((stretches - 1) * (p.kernel_width - 1)) / p.dst_width;
+    const double time =
+        static_cast<double>(stretches * divide_up(p.batch, images)) * (1 + overlap / 2);
+    if (time < least) {
+      least = time;
+      b.segments = segments;
+      b.stretches = stretches;
+      b.stretch = columns;
+      b.images = images;
+    }
+  }
+  // Odd, so that images too lie in different banks.
+  b.box_columns = (b.stretch + kMatrixRows - kSegment) | 1;
+  if (p.batch == 0 || p.kernel_width > kMostPixelWindow || b.box_columns > kMostElements) {
+    return false;
+  }
+  const int64_t align = static_cast<int64_t>(kSwizzlePixels) * channel_bytes;
+  b.batch = p.batch;
+  b.groups = divide_up(p.channels * kElementBytes, channel_bytes);
+  b.row_phases = 1;
+  b.box_rows = 1;
+  b.row_bytes = b.box_columns * channel_bytes;
+  b.box_bytes = b.images * b.row_bytes;
+  b.stage_bytes = divide_up(b.box_bytes, align) * align;
+  b.result_bytes = divide_up(int64_t{b.images} * b.stretch * channel_bytes, align) * align;
+  b.dst_height = p.dst_height;
+  b.phase_rows = p.dst_height;
+  b.rows = divide_up(p.batch, b.images) * p.dst_height;
+  return true;
+}
+
+#if CUDART_VERSION >= 12000
+// The map of a dense channels-last tensor in boxes of a row, swizzled; false where it has none.
+template <int kChannelBytes>
+bool map_pixel_rows(CUtensorMap& map, const TensorBase& tensor, int64_t columns, int64_t images) {
+  static_assert(kChannelBytes == 32 || kChannelBytes == 64 || kChannelBytes == 128);
+  constexpr CUtensorMapSwizzle kSwizzle = kChannelBytes == 32 ? CU_TENSOR_MAP_SWIZZLE_32B
+      : kChannelBytes == 64                                   ? CU_TENSOR_MAP_SWIZZLE_64B
+                                                              : CU_TENSOR_MAP_SWIZZLE_128B;
+  return map_boxes(
+      map,
+      tensor,
+      kChannelBytes / tensor.element_size(),
+      columns,
+      /*box_rows=*/1,
+      images,
+      /*column_step=*/1,
+      /*one_image=*/false,
+      kSwizzle);
+}
+#endif
+
+#ifdef __CUDACC__
+
+// Where the block of 16 bytes that `bytes` into a pixel's channels is in lies in a swizzled box.
+template <int kChannelBytes>
+__device__ __forceinline__ int swizzled(int pixel, int bytes) {
+  constexpr int kBlocks = kChannelBytes / kBlockBytes;
+  const int turn = (pixel * kBlocks / kSwizzlePixels) % kBlocks;
+  return pixel * kChannelBytes + (bytes ^ (turn * kBlockBytes));
+}
+
+// Row `row` of the matrices: which image of a box and which segment of it; those beyond the last are row 0.
+struct SegmentPlace {
+  int image;
+  int segment;
+  bool exists;
+
+  __device__ __forceinline__ SegmentPlace(int row, const PixelBatchPlan& b) {
+    image = row / b.segments;
+    segment = row - image * b.segments;
+    exists = image < b.images;
+    if (!exists) {
+      image = 0;
+      segment = 0;
+    }
+  }
+};
+
+// A row of src of four channels as left matrices, [16 segments][16 columns] each.
+template <int kChannelBytes>
+struct PixelFragments {
+  // Where a lane reads in a box, of its two segments: an even column and the next.
+  struct Places {
+    int offset[2][2];
+
+    __device__ __forceinline__ Places(const PixelBatchPlan& b, int quad, const Lane& at) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const SegmentPlace place(at.row + half * kOctet, b);
+        const int pixel = place.image * b.box_columns + place.segment * kSegment + 2 * at.pair;
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          offset[half][i] = swizzled<kChannelBytes>(pixel + i, quad * kQuadBytes);
+        }
+      }
+    }
+  };
+
+  // As they lie in memory: [segment and the eighth after it][column and the eighth after it][column, next].
+  struct Raw {
+    uint2 words[2][2][2];
+
+    __device__ __forceinline__ void load(const char* box, const Places& places) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+#pragma unroll
+        for (int octet = 0; octet < 2; ++octet) {
+#pragma unroll
+          for (int i = 0; i < 2; ++i) {
+            words[half][octet][i] = *reinterpret_cast<const uint2*>(
+                box + places.offset[half][i] + octet * kSwizzlePixels * kChannelBytes);
+          }
+        }
+      }
+    }
+  };
+
+  uint32_t words[kQuad][4];
+
+  __device__ __forceinline__ void arrange(const Raw& raw) {
+    constexpr int kLow = 0x5410;
+    constexpr int kHigh = 0x7632;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+#pragma unroll
+      for (int octet = 0; octet < 2; ++octet) {
+        const uint2 even = raw.words[half][octet][0];
+        const uint2 odd = raw.words[half][octet][1];
+        const int i = 2 * octet + half;
+        words[0][i] = __byte_perm(even.x, odd.x, kLow);
+        words[1][i] = __byte_perm(even.x, odd.x, kHigh);
+        words[2][i] = __byte_perm(even.y, odd.y, kLow);
+        words[3][i] = __byte_perm(even.y, odd.y, kHigh);
+      }
+    }
+  }
+};
+
+// The lane's part of a channel's matrices T; zeros of a channel that does not exist.
+template <int kTapRows>
+__device__ __forceinline__ void make_pixel_bands(
+    uint32_t (&bands)[kTapRows][2],
+    const unsigned short* taps,
+    bool exists,
+    const Lane& at,
+    const UnitStridePass& p) {
+  const int step = p.flip ? -1 : 1;
+  const unsigned short* const first = taps + (p.flip ? kTapRows * p.kernel_width - 1 : 0);
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const int right = i * kOctet + 2 * at.pair - at.row;
+#pragma unroll
+    for (int row = 0; row < kTapRows; ++row) {
+      const auto tap = [&](int kw) -> uint32_t {
+        return exists && kw >= 0 && kw < p.kernel_width ? first[step * (row * p.kernel_width + kw)]
+                                                        : 0;
+      };
+      bands[row][i] = tap(right) | tap(right + 1) << 16;
+    }
+  }
+}
+
+// Until the thread has at most kPending boxes on their way out of shared memory.
+template <int kPending>
+__device__ __forceinline__ void wait_until_few_are_sent() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
+#endif
+}
+
+#endif // __CUDACC__
+
+} // namespace at::native::depthwise_conv2d_ext_cuda
