@@ -46,6 +46,7 @@ constexpr ForwardEntry* kForward[] = {
     fast::patches_forward,
     // In channels-last order.
     fast::few_pixels_forward,
+    fast::pixel_batch_forward,
     fast::boxes_forward,
     fast::boxes_strided_forward,
     fast::pixel_rows_forward,
@@ -73,8 +74,11 @@ constexpr BackwardEntry* kFew[] = {
     fast::few_pixels_backward,
 };
 
-// All gradients in one pass over the tensors.
+bool grad_input_by_pixel_batch(const BackwardPass& pass, const Params& p);
+
+// All gradients in one pass over the tensors, but for the first.
 constexpr BackwardEntry* kAllGradients[] = {
+    grad_input_by_pixel_batch,
     fast::boxes_backward,
     fast::pixel_rows_backward,
     fast::halves_backward,
@@ -97,6 +101,7 @@ constexpr GradInputEntry* kGradInput[] = {
     fast::batch_march_grad_input,
     fast::batch_grad_input,
     fast::few_pixels_grad_input,
+    fast::pixel_batch_grad_input,
     fast::pixel_rows_grad_input,
     fast::bands_grad_input,
     fast::lanes_planes_grad_input,
@@ -139,6 +144,22 @@ void forward_in_order(const ForwardPass& pass, const Params& p) {
 
 void backward(const BackwardPass& pass, const Params& p);
 
+ForwardPass of_input(const BackwardPass& pass) {
+  static const TensorBase none;
+  return {pass.grad_input, pass.grad_output, pass.weight, none};
+}
+
+BackwardPass of_weight(const BackwardPass& pass) {
+  static const TensorBase none;
+  return {none, pass.grad_weight, pass.grad_bias, pass.grad_output, pass.input, pass.weight};
+}
+
+// All gradients where grad_input is for the tensor cores and the weight's gradient is not: apart, so that
+// grad_input has the same bits whatever else is wanted.
+bool grad_input_by_pixel_batch(const BackwardPass& pass, const Params& p) {
+  return fast::pixel_batch_grad_input(of_input(pass), p) && takes(kGradWeight, of_weight(pass), p);
+}
+
 // One pass for all that is wanted if there is a kernel for that, else grad_input and the others apart.
 void backward_in_order(const BackwardPass& pass, const Params& p) {
   const bool data = pass.grad_input.defined();
@@ -147,15 +168,11 @@ void backward_in_order(const BackwardPass& pass, const Params& p) {
       fast::columns_backward(pass, p) || (data && asks_weight && takes(kAllGradients, pass, p))) {
     return;
   }
-  const TensorBase none;
-  const ForwardPass of_input{pass.grad_input, pass.grad_output, pass.weight, none};
-  const BackwardPass of_weight{
-      none, pass.grad_weight, pass.grad_bias, pass.grad_output, pass.input, pass.weight};
   if (data) {
-    takes(kGradInput, of_input, p);
+    takes(kGradInput, of_input(pass), p);
   }
   if (asks_weight) {
-    takes(kGradWeight, of_weight, p);
+    takes(kGradWeight, of_weight(pass), p);
   }
 }
 
@@ -247,12 +264,9 @@ void backward(const BackwardPass& pass, const Params& p) {
     return;
   }
   const TensorBase none;
-  const ForwardPass of_input{pass.grad_input, pass.grad_output, pass.weight, none};
-  const BackwardPass of_weight{
-      none, pass.grad_weight, pass.grad_bias, pass.grad_output, pass.input, pass.weight};
-  const bool wants_input = pass.grad_input.defined() && !fast::pixel_rows_grad_input(of_input, p) &&
-      !grad_input_apart(of_input, p);
-  const bool wants_weight = pass.asks_weight() && !fast::pixel_rows_backward(of_weight, p);
+  const bool wants_input = pass.grad_input.defined() &&
+      !fast::pixel_rows_grad_input(of_input(pass), p) && !grad_input_apart(of_input(pass), p);
+  const bool wants_weight = pass.asks_weight() && !fast::pixel_rows_backward(of_weight(pass), p);
   if (!wants_input && !wants_weight) {
     return;
   }
