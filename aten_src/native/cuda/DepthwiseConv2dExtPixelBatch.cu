@@ -22,17 +22,22 @@ namespace {
 
 #if CUDART_VERSION >= 12000
 
-template <typename scalar_t_, int kTapRows_, int kChannelBytes_>
+template <typename scalar_t_, int kWindow_, int kChannelBytes_, int kRows_>
 struct PixelBatchTraits {
   using scalar_t = scalar_t_;
-  static constexpr int kTapRows = kTapRows_;
+  using Taps = PaddedTaps<kWindow_>;
+  static constexpr int kWindow = kWindow_;
+  static constexpr int kTapRows = kWindow;
+  static constexpr int kTaps = kWindow * kWindow;
+  static constexpr int kRows = kRows_; // of a stage, after which the warps meet
   static constexpr int kChannelBytes = kChannelBytes_; // of a block
   static constexpr int kWarps = kChannelBytes / kQuadBytes;
   static constexpr int kThreads = kWarps * kWarpSize;
   static constexpr int kWarpsResident = 8; // of a multiprocessor, as registers allow
   static constexpr int kBlocks = kWarpsResident / kWarps;
   static constexpr int kAsker = kWarpSize; // the thread that asks for boxes; thread 0 sends others
-  static constexpr int kResults = 4; // rows on their way out
+  static constexpr int kResults =
+      2 * kRows; // rows of results: some are written, others on their way out
   static constexpr int kHead = 1024; // of shared memory, where a swizzle of any size may begin
   static_assert(kHead >= kRingHead && kHead % kBoxBytes == 0);
 };
@@ -95,38 +100,27 @@ struct PixelMarch {
   }
 
   // The same for a slot that changes from row to row: which registers a slot has must be known.
-  template <int... kSlots>
   __device__ __forceinline__ void step_of(
       int slot,
       Words& words,
       const Fragments& row,
-      bool inside,
-      std::integer_sequence<int, kSlots...>) {
+      bool inside) {
+    static_assert(kTapRows == 5 || kTapRows == 7);
     switch (slot) {
       case 0:
-        step<0>(words, row, inside);
-        break;
+        return step<0>(words, row, inside);
       case 1:
-        step<1 % kTapRows>(words, row, inside);
-        break;
+        return step<1>(words, row, inside);
       case 2:
-        step<2 % kTapRows>(words, row, inside);
-        break;
+        return step<2>(words, row, inside);
       case 3:
-        step<3 % kTapRows>(words, row, inside);
-        break;
+        return step<3>(words, row, inside);
       case 4:
-        step<4 % kTapRows>(words, row, inside);
-        break;
+        return step<4>(words, row, inside);
       case 5:
-        if constexpr (kTapRows > 5) {
-          step<5 % kTapRows>(words, row, inside);
-        }
-        break;
+        return step<5 % kTapRows>(words, row, inside);
       default:
-        if constexpr (kTapRows > 5) {
-          step<6 % kTapRows>(words, row, inside);
-        }
+        return step<6 % kTapRows>(words, row, inside);
     }
   }
 };
@@ -207,12 +201,10 @@ __global__ void pixel_batch_kernel(
   BoxRing ring(
       shared_boxes + Traits::kHead - kRingHead, b.stages, b.stage_bytes, 1, Traits::kAsker);
   char* const results = ring.boxes + b.stages * b.stage_bytes;
-  char* const shared_taps = results + Traits::kResults * b.result_bytes;
+  char* const shared_taps = results + b.results_bytes;
 
-  const BoxPlace place(b);
-  const int block_channel = place.group * kChannels;
-  const int block_column = place.stretch * b.stretch;
-  const int kernel_size = kTapRows * p.kernel_width;
+  const int block_channel = blockIdx.x * kChannels;
+  const int block_column = blockIdx.y * b.stretch;
   // The same for all lanes, as the compiler sees from this.
   const int quad = __shfl_sync(0xffffffffu, threadIdx.x / kWarpSize, 0);
   const int channel = block_channel + quad * kQuad;
@@ -230,30 +222,42 @@ __global__ void pixel_batch_kernel(
       feed.row = rows.top + rows.begin;
       feed.rows = rows.end - rows.begin;
     }
-    ring.fill(b.box_bytes, [&](uint32_t to, uint32_t barrier) {
-      load_box(
-          to,
-          barrier,
-          src_map,
-          block_channel,
-          block_column - p.padding_width,
-          feed.row,
-          feed.image);
+    const int count = min(Traits::kRows, feed.rows);
+    ring.fill(count * b.box_bytes, [&](uint32_t to, uint32_t barrier) {
+#pragma unroll 1
+      for (int i = 0; i < count; ++i) {
+        load_box(
+            to + i * b.slot_bytes,
+            barrier,
+            src_map,
+            block_channel,
+            block_column - p.padding_width,
+            feed.row + i,
+            feed.image);
+      }
     });
-    ++feed.row;
-    --feed.rows;
+    feed.row += count;
+    feed.rows -= count;
   };
+  const int channels = min(kChannels, p.channels - block_channel);
   if (threadIdx.x == Traits::kAsker) {
     prefetch_map(src_map);
-    prefetch_map(dst_map);
-    const int bytes = min(kChannels, p.channels - block_channel) * kernel_size * 2;
+    const int bytes = channels * Traits::kTaps * 2;
     arrive_and_expect(ring.taps(), bytes);
-    load_run(shared_taps, ring.taps(), weight + block_channel * kernel_size, bytes);
-    BoxFeed feed{0, 0, 0, BoxRuns(b, place)};
+    load_run(shared_taps, ring.taps(), weight + block_channel * Traits::kTaps, bytes);
+    BoxFeed feed{0, 0, 0, pixel_runs(b, blockIdx.z)};
     for (int i = 0; i < b.stages && feed.image >= 0; ++i) {
       fill_next(feed);
     }
     ring.feed() = feed;
+    prefetch_map(dst_map);
+  }
+  // Padded taps lie where results will.
+  using Taps = typename Traits::Taps;
+  unsigned short* const padded = reinterpret_cast<unsigned short*>(results);
+  for (int i = threadIdx.x * kBlockBytes; i < kChannels * Taps::kChannelBytes;
+       i += Traits::kThreads * kBlockBytes) {
+    *reinterpret_cast<uint4*>(results + i) = make_uint4(0, 0, 0, 0);
   }
   const Lane at;
   March march;
@@ -279,45 +283,47 @@ __global__ void pixel_batch_kernel(
   }
   __syncthreads();
   wait_for(ring.taps(), 0);
+  Taps::template fill<Traits::kThreads>(
+      padded, reinterpret_cast<const unsigned short*>(shared_taps), channels, p.flip);
+  __syncthreads();
 #pragma unroll
   for (int c = 0; c < kQuad; ++c) {
-    make_pixel_bands<kTapRows>(
-        march.bands[c],
-        reinterpret_cast<const unsigned short*>(shared_taps) + (quad * kQuad + c) * kernel_size,
-        channel + c < p.channels,
-        at,
-        p);
+    Taps::read(march.bands[c], padded + (quad * kQuad + c) * Taps::kChannel, at);
   }
+  __syncthreads();
 
   Fragments row;
   typename Fragments::Raw raw;
-  raw.load(ring.wait(), places);
-  ring.advance(ring.used, ring.used_parity);
+  const char* next = ring.wait(); // row of src
+  raw.load(next, places);
   row.arrange(raw);
   uint32_t seen = 0;
-  int to = 0; // the row of results to write next
+  int first_result = 0; // of the stage's results, of all
 
 #pragma unroll 1
-  for (BoxRuns runs(b, place); runs.more();) {
+  for (BoxRuns runs = pixel_runs(b, blockIdx.z); runs.more();) {
     const BoxRun run = runs.next(b, 1);
     const SrcRows rows(run, kTapRows, 1, p.padding_height, 1, p.src_height);
+    const int last = run.last_row + kTapRows - 1;
     march.restart();
     int slot = 0;
+    int of_stage = 0;
 #pragma unroll 1
-    for (int i = rows.begin; i < run.last_row + kTapRows - 1; ++i) {
+    for (int i = rows.begin; i < last; ++i) {
       const bool inside = i < rows.end;
       // The next row is read while this one is multiplied.
-      if (i + 1 < rows.end || (inside && runs.more())) {
-        raw.load(ring.wait(), places);
+      if (i + 1 < rows.end ? of_stage + 1 == Traits::kRows : inside && runs.more()) {
         ring.advance(ring.used, ring.used_parity);
+        next = ring.wait();
+      } else if (i + 1 < rows.end) {
+        next += b.slot_bytes;
       }
+      raw.load(next, places);
       typename March::Words words;
-      march.step_of(slot, words, row, inside, std::make_integer_sequence<int, kTapRows>());
+      march.step_of(slot, words, row, inside);
       row.arrange(raw);
-      const int done = i - (kTapRows - 1);
-      const bool has_result = done >= run.first_row;
-      if (has_result) {
-        char* const where = results + to * b.result_bytes;
+      if (i - (kTapRows - 1) >= run.first_row) {
+        char* const where = results + (first_result + of_stage) * b.result_bytes;
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
 #pragma unroll
@@ -329,26 +335,38 @@ __global__ void pixel_batch_kernel(
             }
           }
         }
-        fence_for_copies();
-        if (threadIdx.x == 0) {
-          // Before the next row is written where one before was sent from.
-          wait_until_few_are_sent<Traits::kResults - 2>();
-        }
+      }
+      slot = slot + 1 == kTapRows ? 0 : slot + 1;
+      ++of_stage;
+      if (of_stage < Traits::kRows && i + 1 < last) {
+        continue;
+      }
+      fence_for_copies();
+      if (threadIdx.x == 0) {
+        wait_until_sent(); // from where the next stage's results will be written
       }
       __syncthreads();
-      if (threadIdx.x == 0 && has_result) {
-        store_box(
-            dst_map, results + to * b.result_bytes, block_channel, block_column, done, run.image);
+      if (threadIdx.x == 0) {
+#pragma unroll 1
+        for (int j = max(0, run.first_row + kTapRows - 1 - (i + 1 - of_stage)); j < of_stage; ++j) {
+          store_box(
+              dst_map,
+              results + (first_result + j) * b.result_bytes,
+              block_channel,
+              block_column,
+              i + 1 - of_stage + j - (kTapRows - 1),
+              run.image);
+        }
       }
-      if (threadIdx.x == Traits::kAsker && inside) {
+      if (threadIdx.x == Traits::kAsker && i + 1 - of_stage < rows.end) {
         BoxFeed feed = ring.feed();
         if (feed.image >= 0) {
           fill_next(feed);
           ring.feed() = feed;
         }
       }
-      to = has_result ? (to + 1) % Traits::kResults : to;
-      slot = slot + 1 == kTapRows ? 0 : slot + 1;
+      first_result = Traits::kRows - first_result;
+      of_stage = 0;
     }
     if (__syncthreads_or(seen != 0)) {
       if (threadIdx.x == 0) {
@@ -372,15 +390,19 @@ bool launch_pixel_batch(const ForwardPass& pass, const UnitStridePass& p) {
   const auto kernel = pixel_batch_kernel<Traits>;
   static const bool compiled = compiled_for_boxes(kernel);
   PixelBatchPlan plan{};
-  if (!compiled || !plan_pixel_batch(plan, p, Traits::kChannelBytes)) {
+  if (!compiled || !plan_pixel_batch(plan, p, Traits::kChannelBytes, Traits::kRows)) {
     return false;
   }
-  constexpr int64_t kRingBytes = 128 * 1024; // of a multiprocessor
-  plan.stages =
-      std::clamp<int64_t>(kRingBytes / Traits::kBlocks / plan.stage_bytes, 2, kMostStages);
-  const int64_t shared = Traits::kHead + plan.stages * plan.stage_bytes +
-      Traits::kResults * plan.result_bytes +
-      Traits::kTapRows * p.kernel_width * Traits::kChannelBytes;
+  constexpr int64_t kMostBytes = 224 * 1024; // of a multiprocessor
+  const int64_t taps = Traits::kTaps * Traits::kChannelBytes;
+  const int64_t results = std::max<int64_t>(
+      Traits::kResults * plan.result_bytes,
+      Traits::Taps::kChannelBytes * (Traits::kChannelBytes / 2));
+  plan.results_bytes = results;
+  const int64_t rest = Traits::kHead + results + taps;
+  const int64_t of_block = kMostBytes / Traits::kBlocks;
+  plan.stages = std::clamp<int64_t>((of_block - rest) / plan.stage_bytes, 2, kMostStages);
+  const int64_t shared = rest + plan.stages * plan.stage_bytes;
   CUtensorMap src_map;
   CUtensorMap dst_map;
   if (!has_shared(shared) ||
@@ -388,8 +410,13 @@ bool launch_pixel_batch(const ForwardPass& pass, const UnitStridePass& p) {
       !map_pixel_rows<Traits::kChannelBytes>(dst_map, pass.dst, plan.stretch, plan.images)) {
     return false;
   }
-  const auto grid = static_cast<unsigned int>(plan_box_shares(
-      plan, resident_blocks(kernel, Traits::kThreads, shared), Traits::kTapRows - 1));
+  const int64_t across = int64_t{plan.groups} * plan.stretches;
+  const int64_t blocks = plan_box_shares(
+      plan, resident_blocks(kernel, Traits::kThreads, shared), Traits::kTapRows - 1);
+  if (plan.stretches > kMostGridRows || blocks / across > kMostGridRows) {
+    return false;
+  }
+  const dim3 grid(plan.groups, plan.stretches, blocks / across);
   kernel<<<grid, Traits::kThreads, shared, c10::cuda::getCurrentCUDAStream()>>>(
       pass.dst.mutable_data_ptr<scalar_t>(),
       dst_map,
@@ -413,19 +440,23 @@ bool pixel_batch_pass(const ForwardPass& pass, const Params& params, const UnitS
       !is_aligned(pass.weight.const_data_ptr(), kBlockBytes) || !device_has_boxes()) {
     return false;
   }
-  const auto with_rows = [&](auto scalar) {
+  const auto with_square = [&](auto scalar) {
     using scalar_t = decltype(scalar);
     constexpr int kBytes = 32;
+    constexpr int kRows = 4;
+    if (p.kernel_height != p.kernel_width) {
+      return false;
+    }
     switch (p.kernel_height) {
       case 5:
-        return launch_pixel_batch<PixelBatchTraits<scalar_t, 5, kBytes>>(pass, p);
+        return launch_pixel_batch<PixelBatchTraits<scalar_t, 5, kBytes, kRows>>(pass, p);
       case 7:
-        return launch_pixel_batch<PixelBatchTraits<scalar_t, 7, kBytes>>(pass, p);
+        return launch_pixel_batch<PixelBatchTraits<scalar_t, 7, kBytes, kRows>>(pass, p);
       default:
         return false;
     }
   };
-  return type == kHalf ? with_rows(c10::Half()) : with_rows(c10::BFloat16());
+  return type == kHalf ? with_square(c10::Half()) : with_square(c10::BFloat16());
 }
 
 #else

@@ -34,11 +34,20 @@ constexpr int kSwizzlePixels = 8;
 // many images as fill a matrix.
 struct PixelBatchPlan : BoxPlan {
   int32_t segments; // of a stretch
-  int32_t result_bytes; // of a row of results of a block
+  int32_t slot_bytes; // of a box, up to where the next of its stage begins
+  int32_t result_bytes; // of a row of results of a block, likewise
+  int32_t results_bytes; // of all rows of results
+  Divider by_segments;
+  Divider by_rows; // phase_rows
 };
 
-// The cut with the fewest products: false where there is none. `p` is the pass whose src comes by boxes.
-inline bool plan_pixel_batch(PixelBatchPlan& b, const UnitStridePass& p, int channel_bytes) {
+// The cut with the fewest products: false where there is none. `p` is the pass whose src comes by boxes,
+// `rows` of them a stage.
+inline bool plan_pixel_batch(
+    PixelBatchPlan& b,
+    const UnitStridePass& p,
+    int channel_bytes,
+    int rows) {
   constexpr int64_t kMostElements = 256; // of a box in each direction
   constexpr int64_t kElementBytes = 2;
   const int64_t all = divide_up(p.dst_width, kSegment);
@@ -64,6 +73,7 @@ inline bool plan_pixel_batch(PixelBatchPlan& b, const UnitStridePass& p, int cha
   if (p.batch == 0 || p.kernel_width > kMostPixelWindow || b.box_columns > kMostElements) {
     return false;
   }
+  // Where all rows of a stage have the same swizzle.
   const int64_t align = static_cast<int64_t>(kSwizzlePixels) * channel_bytes;
   b.batch = p.batch;
   b.groups = divide_up(p.channels * kElementBytes, channel_bytes);
@@ -71,8 +81,11 @@ inline bool plan_pixel_batch(PixelBatchPlan& b, const UnitStridePass& p, int cha
   b.box_rows = 1;
   b.row_bytes = b.box_columns * channel_bytes;
   b.box_bytes = b.images * b.row_bytes;
-  b.stage_bytes = divide_up(b.box_bytes, align) * align;
+  b.slot_bytes = divide_up(b.box_bytes, align) * align;
+  b.stage_bytes = rows * b.slot_bytes;
   b.result_bytes = divide_up(int64_t{b.images} * b.stretch * channel_bytes, align) * align;
+  b.by_segments = Divider(b.segments);
+  b.by_rows = Divider(p.dst_height);
   b.dst_height = p.dst_height;
   b.phase_rows = p.dst_height;
   b.rows = divide_up(p.batch, b.images) * p.dst_height;
@@ -117,7 +130,7 @@ struct SegmentPlace {
   bool exists;
 
   __device__ __forceinline__ SegmentPlace(int row, const PixelBatchPlan& b) {
-    image = row / b.segments;
+    image = b.by_segments.quotient(row);
     segment = row - image * b.segments;
     exists = image < b.images;
     if (!exists) {
@@ -187,36 +200,64 @@ struct PixelFragments {
   }
 };
 
-// The lane's part of a channel's matrices T; zeros of a channel that does not exist.
-template <int kTapRows>
-__device__ __forceinline__ void make_pixel_bands(
-    uint32_t (&bands)[kTapRows][2],
-    const unsigned short* taps,
-    bool exists,
-    const Lane& at,
-    const UnitStridePass& p) {
-  const int step = p.flip ? -1 : 1;
-  const unsigned short* const first = taps + (p.flip ? kTapRows * p.kernel_width - 1 : 0);
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    const int right = i * kOctet + 2 * at.pair - at.row;
-#pragma unroll
-    for (int row = 0; row < kTapRows; ++row) {
-      const auto tap = [&](int kw) -> uint32_t {
-        return exists && kw >= 0 && kw < p.kernel_width ? first[step * (row * p.kernel_width + kw)]
-                                                        : 0;
-      };
-      bands[row][i] = tap(right) | tap(right + 1) << 16;
+// Rows of taps with zeros on both sides, from which the matrices T are read: two copies, the second one
+// column on, so that two neighbouring taps are one word wherever they begin.
+template <int kWindow>
+struct PaddedTaps {
+  static constexpr int kLeft = kOctet; // zeros before the first tap
+  static constexpr int kRow = 28; // elements of a row of one copy
+  static constexpr int kChannel = 2 * kWindow * kRow;
+  static constexpr int kChannelBytes = kChannel * 2;
+  static_assert(kLeft + kMatrixRows + 1 < kRow && kChannelBytes % kBlockBytes == 0);
+
+  // By all threads of a block, from its channels' taps as they lie in memory, of which `channels` exist.
+  // Their zeros were written before a barrier; another one follows.
+  template <int kThreads>
+  static __device__ __forceinline__ void fill(
+      unsigned short* to,
+      const unsigned short* taps,
+      int channels,
+      bool flip) {
+    constexpr int kTaps = kWindow * kWindow;
+#pragma unroll 4
+    for (int i = threadIdx.x; i < channels * kTaps; i += kThreads) {
+      const int channel = i / kTaps;
+      const int tap = flip ? kTaps - 1 - i % kTaps : i % kTaps;
+      unsigned short* const row =
+          to + channel * kChannel + tap / kWindow * (2 * kRow) + kLeft + tap % kWindow;
+      row[0] = taps[i];
+      row[kRow - 1] = taps[i];
     }
   }
-}
 
-// Until the thread has at most kPending boxes on their way out of shared memory.
-template <int kPending>
-__device__ __forceinline__ void wait_until_few_are_sent() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
-#endif
+  // The lane's part of a channel's matrices T: of column `row` of dst, taps of columns 2 pair and + 1 of src,
+  // and of those eight on.
+  static __device__ __forceinline__ void read(
+      uint32_t (&bands)[kWindow][2],
+      const unsigned short* channel,
+      const Lane& at) {
+    const int first = kLeft + 2 * at.pair - at.row;
+    const unsigned short* const from = channel + (at.row % 2) * (kRow - 1) + first;
+#pragma unroll
+    for (int kh = 0; kh < kWindow; ++kh) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        bands[kh][i] = *reinterpret_cast<const uint32_t*>(from + kh * 2 * kRow + i * kOctet);
+      }
+    }
+  }
+};
+
+// The runs of a block's share, of whole images.
+__device__ __forceinline__ BoxRuns pixel_runs(const PixelBatchPlan& b, int share) {
+  const int first = share * b.share;
+  const int item = b.by_rows.quotient(first);
+  BoxRuns runs;
+  runs.left = min(b.share, b.rows - first);
+  runs.row_phase = 0;
+  runs.image = item * b.images;
+  runs.row = first - item * b.phase_rows;
+  return runs;
 }
 
 #endif // __CUDACC__
