@@ -22,24 +22,31 @@ namespace {
 
 #if CUDART_VERSION >= 12000
 
-template <typename scalar_t_, int kWindow_, int kChannelBytes_, int kRows_>
+template <typename scalar_t_, int kWindow_, int kChannelBytes_>
 struct PixelBatchTraits {
   using scalar_t = scalar_t_;
   using Taps = PaddedTaps<kWindow_>;
   static constexpr int kWindow = kWindow_;
   static constexpr int kTapRows = kWindow;
-  static constexpr int kTaps = kWindow * kWindow;
-  static constexpr int kRows = kRows_; // of a stage, after which the warps meet
   static constexpr int kChannelBytes = kChannelBytes_; // of a block
+  static constexpr int kChannels = kChannelBytes / 2;
   static constexpr int kWarps = kChannelBytes / kQuadBytes;
   static constexpr int kThreads = kWarps * kWarpSize;
   static constexpr int kWarpsResident = 8; // of a multiprocessor, as registers allow
   static constexpr int kBlocks = kWarpsResident / kWarps;
   static constexpr int kAsker = kWarpSize; // the thread that asks for boxes; thread 0 sends others
-  static constexpr int kResults =
-      2 * kRows; // rows of results: some are written, others on their way out
+  // A round of the march is kTapRows rows, all unrolled, in two parts, after each of which the warps meet: a
+  // stage of the ring is the rows of a part.
+  static constexpr int kFirstRows = (kTapRows + 1) / 2;
   static constexpr int kHead = 1024; // of shared memory, where a swizzle of any size may begin
+  // Of taps, as words that a thread loads.
+  static constexpr int kTapWords = kChannels * kWindow * kWindow / 2;
+  static constexpr int kThreadWords = (kTapWords + kThreads - 1) / kThreads;
+  static constexpr int kResultBytes = kMatrixRows * kSegment * kChannelBytes; // of a row
+  // Before the first results padded taps lie there.
+  static constexpr int kResultsBytes = kTapRows * kResultBytes;
   static_assert(kHead >= kRingHead && kHead % kBoxBytes == 0);
+  static_assert(kChannels * Taps::kChannelBytes <= kResultsBytes);
 };
 
 // Sums of the rows of dst under way, and what they are made of.
@@ -67,25 +74,27 @@ struct PixelMarch {
     }
   }
 
-  // The row of dst that begins with this row of src has slot kSlot; that which ends with it the next.
+  // Adds a row of src. The row of dst that begins with it has slot kSlot.
   template <int kSlot>
-  __device__ __forceinline__ void step(Words& words, const Fragments& row, bool inside) {
-    constexpr int kDone = (kSlot + 1) % kTapRows;
-    if (inside) {
+  __device__ __forceinline__ void multiply(const Fragments& row) {
 #pragma unroll
-      for (int kh = kTapRows - 1; kh >= 0; --kh) {
-        constexpr int kBefore = kSlot + kTapRows;
+    for (int kh = kTapRows - 1; kh >= 0; --kh) {
 #pragma unroll
-        for (int c = 0; c < kQuad; ++c) {
-          float (&sum)[4] = sums[(kBefore - kh) % kTapRows][c];
-          if (kh == 0) {
-            sum[0] = sum[1] = sum[2] = sum[3] = 0.0f;
-          }
-          const uint32_t (&a)[4] = row.words[c];
-          multiply_16<scalar_t>(sum, a[0], a[1], a[2], a[3], bands[c][kh][0], bands[c][kh][1]);
+      for (int c = 0; c < kQuad; ++c) {
+        float (&sum)[4] = sums[(kSlot + kTapRows - kh) % kTapRows][c];
+        if (kh == 0) {
+          sum[0] = sum[1] = sum[2] = sum[3] = 0.0f;
         }
+        const uint32_t (&a)[4] = row.words[c];
+        multiply_16<scalar_t>(sum, a[0], a[1], a[2], a[3], bands[c][kh][0], bands[c][kh][1]);
       }
     }
+  }
+
+  // The row of dst that ended with the row of src of slot kSlot.
+  template <int kSlot>
+  __device__ __forceinline__ void pack(Words& words) const {
+    constexpr int kDone = (kSlot + 1) % kTapRows;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
 #pragma unroll
@@ -98,32 +107,17 @@ struct PixelMarch {
       }
     }
   }
-
-  // The same for a slot that changes from row to row: which registers a slot has must be known.
-  __device__ __forceinline__ void step_of(
-      int slot,
-      Words& words,
-      const Fragments& row,
-      bool inside) {
-    static_assert(kTapRows == 5 || kTapRows == 7);
-    switch (slot) {
-      case 0:
-        return step<0>(words, row, inside);
-      case 1:
-        return step<1>(words, row, inside);
-      case 2:
-        return step<2>(words, row, inside);
-      case 3:
-        return step<3>(words, row, inside);
-      case 4:
-        return step<4>(words, row, inside);
-      case 5:
-        return step<5 % kTapRows>(words, row, inside);
-      default:
-        return step<6 % kTapRows>(words, row, inside);
-    }
-  }
 };
+
+// What is asked for next, as BoxFeed has it, and whether it is the second part of a round.
+struct PixelFeed {
+  int32_t row;
+  int32_t rows;
+  int32_t image;
+  int32_t second;
+  BoxRuns runs;
+};
+static_assert(sizeof(PixelFeed) <= kFeedBytes);
 
 // Whether either of two packed values is NaN or infinite stays in `seen`, as NaN.
 template <typename scalar_t>
@@ -150,7 +144,7 @@ __device__ __noinline__ void retake_pixels(
     int first_column,
     int columns) {
   using scalar_t = typename Traits::scalar_t;
-  constexpr int kChannels = Traits::kChannelBytes / 2;
+  constexpr int kChannels = Traits::kChannels;
   const int last_image = min(p.batch, run.image + images);
   const int pixels = (run.last_row - run.first_row) * columns;
 #pragma unroll 1
@@ -179,6 +173,16 @@ __device__ __noinline__ void retake_pixels(
   }
 }
 
+// Steps kFirst to kLast of a round, until one says that it was the last; whether none did.
+template <int kFirst, int kLast, typename Step>
+__device__ __forceinline__ bool take_steps(const Step& step) {
+  if constexpr (kFirst < kLast) {
+    return step(std::integral_constant<int, kFirst>()) && take_steps<kFirst + 1, kLast>(step);
+  } else {
+    return true;
+  }
+}
+
 template <typename Traits>
 C10_LAUNCH_BOUNDS_2(Traits::kThreads, Traits::kBlocks)
 __global__ void pixel_batch_kernel(
@@ -194,35 +198,43 @@ __global__ void pixel_batch_kernel(
   using scalar_t = typename Traits::scalar_t;
   using March = PixelMarch<Traits>;
   using Fragments = typename March::Fragments;
+  using Taps = typename Traits::Taps;
   constexpr int kTapRows = Traits::kTapRows;
+  constexpr int kFirstRows = Traits::kFirstRows;
   constexpr int kChannelBytes = Traits::kChannelBytes;
-  constexpr int kChannels = kChannelBytes / 2;
+  constexpr int kChannels = Traits::kChannels;
   extern __shared__ __align__(Traits::kHead) char shared_boxes[];
+  char* const results = shared_boxes + Traits::kHead;
   BoxRing ring(
       shared_boxes + Traits::kHead - kRingHead, b.stages, b.stage_bytes, 1, Traits::kAsker);
-  char* const results = ring.boxes + b.stages * b.stage_bytes;
-  char* const shared_taps = results + b.results_bytes;
+  ring.boxes = results + Traits::kResultsBytes;
+  PixelFeed& shared_feed = *reinterpret_cast<PixelFeed*>(shared_boxes);
 
   const int block_channel = blockIdx.x * kChannels;
   const int block_column = blockIdx.y * b.stretch;
-  // The same for all lanes, as the compiler sees from this.
-  const int quad = __shfl_sync(0xffffffffu, threadIdx.x / kWarpSize, 0);
-  const int channel = block_channel + quad * kQuad;
+  const int channels = min(kChannels, p.channels - block_channel);
 
+  // Rows of src that a run takes. Those below the image come as zeros, and end its last rows.
+  const auto rows_of = [&](const BoxRun& run) {
+    SrcRows rows(run, kTapRows, 1, p.padding_height, 1, p.src_height);
+    rows.end = run.last_row + kTapRows - 1;
+    return rows;
+  };
   // By one thread, into a stage that all have read.
-  const auto fill_next = [&](BoxFeed& feed) {
+  const auto fill_next = [&](PixelFeed& feed) {
     if (feed.rows <= 0) {
       if (!feed.runs.more()) {
         feed.image = -1;
         return;
       }
       const BoxRun run = feed.runs.next(b, 1);
-      const SrcRows rows(run, kTapRows, 1, p.padding_height, 1, p.src_height);
+      const SrcRows rows = rows_of(run);
       feed.image = run.image;
       feed.row = rows.top + rows.begin;
       feed.rows = rows.end - rows.begin;
+      feed.second = 0;
     }
-    const int count = min(Traits::kRows, feed.rows);
+    const int count = min(feed.second ? kTapRows - kFirstRows : kFirstRows, feed.rows);
     ring.fill(count * b.box_bytes, [&](uint32_t to, uint32_t barrier) {
 #pragma unroll 1
       for (int i = 0; i < count; ++i) {
@@ -238,27 +250,35 @@ __global__ void pixel_batch_kernel(
     });
     feed.row += count;
     feed.rows -= count;
+    feed.second ^= 1;
   };
-  const int channels = min(kChannels, p.channels - block_channel);
+  // Taps as words of two; they travel while the boxes are asked for.
+  uint32_t words[Traits::kThreadWords];
+#pragma unroll
+  for (int i = 0; i < Traits::kThreadWords; ++i) {
+    const int word = i * Traits::kThreads + threadIdx.x;
+    words[i] = word < channels * Taps::kTaps / 2
+        ? __ldg(reinterpret_cast<const uint32_t*>(weight + block_channel * Taps::kTaps) + word)
+        : 0;
+  }
   if (threadIdx.x == Traits::kAsker) {
-    prefetch_map(src_map);
-    const int bytes = channels * Traits::kTaps * 2;
-    arrive_and_expect(ring.taps(), bytes);
-    load_run(shared_taps, ring.taps(), weight + block_channel * Traits::kTaps, bytes);
-    BoxFeed feed{0, 0, 0, pixel_runs(b, blockIdx.z)};
+    PixelFeed feed{0, 0, 0, 0, pixel_runs(b, blockIdx.z)};
+#pragma unroll 1
     for (int i = 0; i < b.stages && feed.image >= 0; ++i) {
       fill_next(feed);
     }
-    ring.feed() = feed;
-    prefetch_map(dst_map);
+    shared_feed = feed;
   }
   // Padded taps lie where results will.
-  using Taps = typename Traits::Taps;
   unsigned short* const padded = reinterpret_cast<unsigned short*>(results);
+#pragma unroll 1
   for (int i = threadIdx.x * kBlockBytes; i < kChannels * Taps::kChannelBytes;
        i += Traits::kThreads * kBlockBytes) {
     *reinterpret_cast<uint4*>(results + i) = make_uint4(0, 0, 0, 0);
   }
+  // The same for all lanes, as the compiler sees from this.
+  const int quad = __shfl_sync(0xffffffffu, threadIdx.x / kWarpSize, 0);
+  const int channel = block_channel + quad * kQuad;
   const Lane at;
   March march;
 #pragma unroll
@@ -267,24 +287,24 @@ __global__ void pixel_batch_kernel(
         bias && channel + c < p.channels ? static_cast<float>(bias[channel + c]) : 0.0f;
   }
   const typename Fragments::Places places(b, quad, at);
-  // Where the lane's results lie in a row of results; negative: they are none.
-  int result_place[2][2];
+  // Where the lane's results lie in a row of results. Matrix rows of no segment are the first segment's, and
+  // write what that does; the last of a lane's eight columns is the next segment's.
+  char* result_place[2][2];
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const SegmentPlace segment(at.row + half * kOctet, b);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const int column = 2 * at.pair + i;
-      const int pixel = (segment.image * b.segments + segment.segment) * kSegment + column;
-      result_place[half][i] = segment.exists && column < kSegment
-          ? swizzled<kChannelBytes>(pixel, quad * kQuadBytes)
-          : -1;
+      const int pixel = (segment.image * b.segments + segment.segment) * kSegment + 2 * at.pair + i;
+      result_place[half][i] = results + swizzled<kChannelBytes>(pixel, quad * kQuadBytes);
     }
   }
+  const bool has_odd = 2 * at.pair + 1 < kSegment;
   __syncthreads();
-  wait_for(ring.taps(), 0);
-  Taps::template fill<Traits::kThreads>(
-      padded, reinterpret_cast<const unsigned short*>(shared_taps), channels, p.flip);
+#pragma unroll
+  for (int i = 0; i < Traits::kThreadWords; ++i) {
+    Taps::put(padded, 2 * (i * Traits::kThreads + threadIdx.x), words[i], channels, p.flip);
+  }
   __syncthreads();
 #pragma unroll
   for (int c = 0; c < kQuad; ++c) {
@@ -292,94 +312,111 @@ __global__ void pixel_batch_kernel(
   }
   __syncthreads();
 
-  Fragments row;
-  typename Fragments::Raw raw;
-  const char* next = ring.wait(); // row of src
-  raw.load(next, places);
-  row.arrange(raw);
-  uint32_t seen = 0;
-  int first_result = 0; // of the stage's results, of all
-
+  uint32_t seen[2] = {};
 #pragma unroll 1
   for (BoxRuns runs = pixel_runs(b, blockIdx.z); runs.more();) {
     const BoxRun run = runs.next(b, 1);
-    const SrcRows rows(run, kTapRows, 1, p.padding_height, 1, p.src_height);
-    const int last = run.last_row + kTapRows - 1;
+    const SrcRows rows = rows_of(run);
     march.restart();
-    int slot = 0;
-    int of_stage = 0;
-#pragma unroll 1
-    for (int i = rows.begin; i < last; ++i) {
-      const bool inside = i < rows.end;
-      // The next row is read while this one is multiplied.
-      if (i + 1 < rows.end ? of_stage + 1 == Traits::kRows : inside && runs.more()) {
-        ring.advance(ring.used, ring.used_parity);
-        next = ring.wait();
-      } else if (i + 1 < rows.end) {
+    Fragments row;
+    typename Fragments::Raw raw;
+    const char* next = ring.wait();
+    raw.load(next, places);
+    row.arrange(raw);
+    int i = rows.begin;
+
+    // Row `kAt` of a round; whether the run goes on. The next row is read while this one is multiplied.
+    const auto step = [&](auto of_round) {
+      constexpr int kAt = decltype(of_round)::value;
+      const bool goes_on = i + 1 < rows.end;
+      if (kAt + 1 == kFirstRows || kAt + 1 == kTapRows) {
+        if (goes_on) {
+          ring.advance(ring.used, ring.used_parity);
+          next = ring.wait();
+        }
+      } else {
         next += b.slot_bytes;
       }
       raw.load(next, places);
+      march.template multiply<kAt>(row);
       typename March::Words words;
-      march.step_of(slot, words, row, inside);
+      march.template pack<kAt>(words);
       row.arrange(raw);
-      if (i - (kTapRows - 1) >= run.first_row) {
-        char* const where = results + (first_result + of_stage) * b.result_bytes;
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
+      for (int half = 0; half < 2; ++half) {
 #pragma unroll
-          for (int j = 0; j < 2; ++j) {
-            look_at<scalar_t>(seen, words[half][j].x);
-            look_at<scalar_t>(seen, words[half][j].y);
-            if (result_place[half][j] >= 0) {
-              *reinterpret_cast<uint2*>(where + result_place[half][j]) = words[half][j];
-            }
+        for (int j = 0; j < 2; ++j) {
+          look_at<scalar_t>(seen[0], words[half][j].x);
+          look_at<scalar_t>(seen[1], words[half][j].y);
+          if (j == 0 || has_odd) {
+            *reinterpret_cast<uint2*>(result_place[half][j] + kAt * Traits::kResultBytes) =
+                words[half][j];
           }
         }
       }
-      slot = slot + 1 == kTapRows ? 0 : slot + 1;
-      ++of_stage;
-      if (of_stage < Traits::kRows && i + 1 < last) {
-        continue;
-      }
+      ++i;
+      return goes_on;
+    };
+    // The warps meet after the part of a round that begins with row `first`.
+    const auto meet = [&](int first, int count) {
       fence_for_copies();
       if (threadIdx.x == 0) {
-        wait_until_sent(); // from where the next stage's results will be written
+        wait_until_sent(); // what the next part's results will be written over
       }
       __syncthreads();
       if (threadIdx.x == 0) {
+        const int first_row = i - count - (kTapRows - 1); // of dst
 #pragma unroll 1
-        for (int j = max(0, run.first_row + kTapRows - 1 - (i + 1 - of_stage)); j < of_stage; ++j) {
+        for (int j = max(0, run.first_row - first_row); j < count; ++j) {
           store_box(
               dst_map,
-              results + (first_result + j) * b.result_bytes,
+              results + (first + j) * Traits::kResultBytes,
               block_channel,
               block_column,
-              i + 1 - of_stage + j - (kTapRows - 1),
+              first_row + j,
               run.image);
         }
       }
-      if (threadIdx.x == Traits::kAsker && i + 1 - of_stage < rows.end) {
-        BoxFeed feed = ring.feed();
+      if (threadIdx.x == Traits::kAsker) {
+        PixelFeed feed = shared_feed;
         if (feed.image >= 0) {
           fill_next(feed);
-          ring.feed() = feed;
+          shared_feed = feed;
         }
       }
-      first_result = Traits::kRows - first_result;
-      of_stage = 0;
+    };
+    const int of_first = i;
+#pragma unroll 1
+    while (true) {
+      if (!take_steps<0, kFirstRows>(step)) {
+        break;
+      }
+      meet(0, kFirstRows);
+      if (!take_steps<kFirstRows, kTapRows>(step)) {
+        break;
+      }
+      meet(kFirstRows, kTapRows - kFirstRows);
     }
-    if (__syncthreads_or(seen != 0)) {
+    const int in_round = (i - of_first - 1) % kTapRows + 1; // rows
+    if (in_round > kFirstRows) {
+      meet(kFirstRows, in_round - kFirstRows);
+    } else {
+      meet(0, in_round);
+    }
+    ring.advance(ring.used, ring.used_parity);
+    const bool spoilt = (seen[0] | seen[1]) != 0;
+    if (threadIdx.x == 0) {
+      wait_until_sent(); // what the next run's results will be written over
+    }
+    if (__syncthreads_or(spoilt)) {
       if (threadIdx.x == 0) {
         wait_until_stored();
       }
       __syncthreads();
       retake_pixels<Traits>(
           dst, src, weight, bias, p, run, b.images, block_channel, block_column, b.stretch);
-      seen = 0;
+      seen[0] = seen[1] = 0;
     }
-  }
-  if (threadIdx.x == 0) {
-    wait_until_sent();
   }
 #endif
 }
@@ -390,19 +427,14 @@ bool launch_pixel_batch(const ForwardPass& pass, const UnitStridePass& p) {
   const auto kernel = pixel_batch_kernel<Traits>;
   static const bool compiled = compiled_for_boxes(kernel);
   PixelBatchPlan plan{};
-  if (!compiled || !plan_pixel_batch(plan, p, Traits::kChannelBytes, Traits::kRows)) {
+  if (!compiled || !plan_pixel_batch(plan, p, Traits::kChannelBytes, Traits::kFirstRows)) {
     return false;
   }
   constexpr int64_t kMostBytes = 224 * 1024; // of a multiprocessor
-  const int64_t taps = Traits::kTaps * Traits::kChannelBytes;
-  const int64_t results = std::max<int64_t>(
-      Traits::kResults * plan.result_bytes,
-      Traits::Taps::kChannelBytes * (Traits::kChannelBytes / 2));
-  plan.results_bytes = results;
-  const int64_t rest = Traits::kHead + results + taps;
-  const int64_t of_block = kMostBytes / Traits::kBlocks;
-  plan.stages = std::clamp<int64_t>((of_block - rest) / plan.stage_bytes, 2, kMostStages);
-  const int64_t shared = rest + plan.stages * plan.stage_bytes;
+  constexpr int64_t kRest = Traits::kHead + Traits::kResultsBytes;
+  plan.stages = std::clamp<int64_t>(
+      (kMostBytes / Traits::kBlocks - kRest) / plan.stage_bytes, 2, kMostStages);
+  const int64_t shared = kRest + plan.stages * plan.stage_bytes;
   CUtensorMap src_map;
   CUtensorMap dst_map;
   if (!has_shared(shared) ||
@@ -443,15 +475,14 @@ bool pixel_batch_pass(const ForwardPass& pass, const Params& params, const UnitS
   const auto with_square = [&](auto scalar) {
     using scalar_t = decltype(scalar);
     constexpr int kBytes = 32;
-    constexpr int kRows = 4;
     if (p.kernel_height != p.kernel_width) {
       return false;
     }
     switch (p.kernel_height) {
       case 5:
-        return launch_pixel_batch<PixelBatchTraits<scalar_t, 5, kBytes, kRows>>(pass, p);
+        return launch_pixel_batch<PixelBatchTraits<scalar_t, 5, kBytes>>(pass, p);
       case 7:
-        return launch_pixel_batch<PixelBatchTraits<scalar_t, 7, kBytes, kRows>>(pass, p);
+        return launch_pixel_batch<PixelBatchTraits<scalar_t, 7, kBytes>>(pass, p);
       default:
         return false;
     }

@@ -35,8 +35,6 @@ constexpr int kSwizzlePixels = 8;
 struct PixelBatchPlan : BoxPlan {
   int32_t segments; // of a stretch
   int32_t slot_bytes; // of a box, up to where the next of its stage begins
-  int32_t result_bytes; // of a row of results of a block, likewise
-  int32_t results_bytes; // of all rows of results
   Divider by_segments;
   Divider by_rows; // phase_rows
 };
@@ -83,7 +81,6 @@ inline bool plan_pixel_batch(
   b.box_bytes = b.images * b.row_bytes;
   b.slot_bytes = divide_up(b.box_bytes, align) * align;
   b.stage_bytes = rows * b.slot_bytes;
-  b.result_bytes = divide_up(int64_t{b.images} * b.stretch * channel_bytes, align) * align;
   b.by_segments = Divider(b.segments);
   b.by_rows = Divider(p.dst_height);
   b.dst_height = p.dst_height;
@@ -204,29 +201,31 @@ struct PixelFragments {
 // column on, so that two neighbouring taps are one word wherever they begin.
 template <int kWindow>
 struct PaddedTaps {
+  static constexpr int kTaps = kWindow * kWindow;
   static constexpr int kLeft = kOctet; // zeros before the first tap
   static constexpr int kRow = 28; // elements of a row of one copy
   static constexpr int kChannel = 2 * kWindow * kRow;
   static constexpr int kChannelBytes = kChannel * 2;
   static_assert(kLeft + kMatrixRows + 1 < kRow && kChannelBytes % kBlockBytes == 0);
 
-  // By all threads of a block, from its channels' taps as they lie in memory, of which `channels` exist.
-  // Their zeros were written before a barrier; another one follows.
-  template <int kThreads>
-  static __device__ __forceinline__ void fill(
+  // Two neighbouring taps of a block's channels as they lie in memory, of which `channels` exist, from the
+  // one with this index on. Zeros were written before.
+  static __device__ __forceinline__ void put(
       unsigned short* to,
-      const unsigned short* taps,
+      int index,
+      uint32_t taps,
       int channels,
       bool flip) {
-    constexpr int kTaps = kWindow * kWindow;
-#pragma unroll 4
-    for (int i = threadIdx.x; i < channels * kTaps; i += kThreads) {
-      const int channel = i / kTaps;
-      const int tap = flip ? kTaps - 1 - i % kTaps : i % kTaps;
-      unsigned short* const row =
-          to + channel * kChannel + tap / kWindow * (2 * kRow) + kLeft + tap % kWindow;
-      row[0] = taps[i];
-      row[kRow - 1] = taps[i];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int channel = (index + i) / kTaps;
+      const int of_channel = (index + i) % kTaps;
+      const int tap = flip ? kTaps - 1 - of_channel : of_channel;
+      if (channel < channels) {
+        unsigned short* const place =
+            to + channel * kChannel + tap / kWindow * (2 * kRow) + kLeft + tap % kWindow;
+        place[0] = place[kRow - 1] = static_cast<unsigned short>(taps >> (16 * i));
+      }
     }
   }
 
