@@ -303,6 +303,12 @@ BOXES = [
     Case(40, 256, 1, (16, 33), (3, 3), padding=(1, 1)),  # all of a multiprocessor in one block
     Case(3, 16, 1, (100, 300), (5, 5), padding=(0, 2)),  # grad_output is the smaller
     Case(40, 64, 1, (40, 90), (1, 3), padding=(0, 1)),  # rows of one image
+    # In 16 bit by segments of seven columns as rows of matrices: images and channels left over, parts of
+    # segments, several stretches
+    Case(17, 40, 1, (28, 29), (7, 7), padding=(3, 3)),
+    Case(33, 336, 1, (7, 7), (7, 7), padding=(3, 3)),
+    Case(5, 136, 1, (21, 56), (5, 5), padding=(2, 2)),
+    Case(3, 24, 1, (70, 130), (5, 5), padding=(0, 4)),
     Case(3, 96, 1, (112, 112), (3, 3), stride=(2, 2), padding=(1, 1)),  # at stride 2
     Case(2, 144, 1, (56, 56), (5, 5), stride=(2, 2), padding=(2, 2)),
     Case(5, 672, 1, (14, 14), (5, 5), stride=(2, 2), padding=(2, 2)),  # a tile that is not full

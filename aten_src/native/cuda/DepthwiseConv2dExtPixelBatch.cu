@@ -4,12 +4,17 @@
 //
 // A warp has four channels of 16 segments and marches down the rows: a row of src is one left matrix a
 // channel, and adds to the kTapRows rows of dst that it meets, whose sums are in registers. So each row is
-// read once, and its products do not wait for one another. The warps of a block share boxes of src and
-// of results, both rings of rows in shared memory, and meet once a row; blocks side by side on a
-// multiprocessor fill what the meeting leaves idle.
+// read once, and its products do not wait for one another. A round of kTapRows rows is unrolled without a
+// branch around what they do, so that the results of one row and the reading of the next are woven into the
+// products of this one: two warps a scheduler hide no more than that (96@56 k7 in half 40.5 us with a switch
+// over the slots of sums, 33.8 without).
 //
-// Rows outside the image are never asked for. Columns outside it are zeros that are multiplied: after each run
-// of rows, results that are NaN are taken again, tap by tap.
+// The warps of a block share boxes of src and of results in shared memory. They meet twice a round; then each
+// asks for a box and sends one, as the tensor copy engine keeps waiting who asks for several. A block has
+// 64 bytes of channels rather than 32: 96@56 k7 27.6 us and 33.8, 240@28 k5 31.4 and 41.5.
+//
+// Rows above the image are never asked for, those below come as zeros, as columns beside it do, and are
+// multiplied: after each run of rows, results that are NaN are taken again, tap by tap.
 #define TORCH_ASSERT_ONLY_METHOD_OPERATORS
 #include <ATen/core/Tensor.h>
 #include <c10/cuda/CUDAException.h>
@@ -34,7 +39,6 @@ struct PixelBatchTraits {
   static constexpr int kThreads = kWarps * kWarpSize;
   static constexpr int kWarpsResident = 8; // of a multiprocessor, as registers allow
   static constexpr int kBlocks = kWarpsResident / kWarps;
-  static constexpr int kAsker = kWarpSize; // the thread that asks for boxes; thread 0 sends others
   // A round of the march is kTapRows rows, all unrolled, in two parts, after each of which the warps meet: a
   // stage of the ring is the rows of a part.
   static constexpr int kFirstRows = (kTapRows + 1) / 2;
@@ -129,8 +133,8 @@ __device__ __forceinline__ void look_at(uint32_t& seen, uint32_t word) {
   }
 }
 
-// A block's results of a run that are NaN again, tap by tap. By all threads, after thread 0 knows that they
-// are in device memory.
+// A block's results of a run that are NaN again, tap by tap. By all threads, after those that sent them know
+// that they are in device memory.
 template <typename Traits>
 __device__ __noinline__ void retake_pixels(
     typename Traits::scalar_t* dst,
@@ -205,10 +209,12 @@ __global__ void pixel_batch_kernel(
   constexpr int kChannels = Traits::kChannels;
   extern __shared__ __align__(Traits::kHead) char shared_boxes[];
   char* const results = shared_boxes + Traits::kHead;
-  BoxRing ring(
-      shared_boxes + Traits::kHead - kRingHead, b.stages, b.stage_bytes, 1, Traits::kAsker);
+  BoxRing ring(shared_boxes + Traits::kHead - kRingHead, b.stages, b.stage_bytes, 1);
   ring.boxes = results + Traits::kResultsBytes;
-  PixelFeed& shared_feed = *reinterpret_cast<PixelFeed*>(shared_boxes);
+  PixelFeed* const feeds = reinterpret_cast<PixelFeed*>(shared_boxes); // this one, the next
+  // The same for all lanes, as the compiler sees from this.
+  const int quad = __shfl_sync(0xffffffffu, threadIdx.x / kWarpSize, 0);
+  const bool first_lane = threadIdx.x % kWarpSize == 0;
 
   const int block_channel = blockIdx.x * kChannels;
   const int block_column = blockIdx.y * b.stretch;
@@ -220,8 +226,9 @@ __global__ void pixel_batch_kernel(
     rows.end = run.last_row + kTapRows - 1;
     return rows;
   };
-  // By one thread, into a stage that all have read.
-  const auto fill_next = [&](PixelFeed& feed) {
+  // Asks for the next stage, into one that all have read: by one thread of each of `warps` warps, of which
+  // this is `warp`. The engine takes some 130 cycles a box, and who asks for several waits for it.
+  const auto fill = [&](PixelFeed& feed, int stage, int warp, int warps) {
     if (feed.rows <= 0) {
       if (!feed.runs.more()) {
         feed.image = -1;
@@ -235,19 +242,20 @@ __global__ void pixel_batch_kernel(
       feed.second = 0;
     }
     const int count = min(feed.second ? kTapRows - kFirstRows : kFirstRows, feed.rows);
-    ring.fill(count * b.box_bytes, [&](uint32_t to, uint32_t barrier) {
+    if (warp == 0) {
+      arrive_and_expect(ring.full(stage), count * b.box_bytes);
+    }
 #pragma unroll 1
-      for (int i = 0; i < count; ++i) {
-        load_box(
-            to + i * b.slot_bytes,
-            barrier,
-            src_map,
-            block_channel,
-            block_column - p.padding_width,
-            feed.row + i,
-            feed.image);
-      }
-    });
+    for (int i = warp; i < count; i += warps) {
+      load_box(
+          shared_address(ring.boxes + stage * b.stage_bytes + i * b.slot_bytes),
+          ring.full(stage),
+          src_map,
+          block_channel,
+          block_column - p.padding_width,
+          feed.row + i,
+          feed.image);
+    }
     feed.row += count;
     feed.rows -= count;
     feed.second ^= 1;
@@ -261,13 +269,10 @@ __global__ void pixel_batch_kernel(
         ? __ldg(reinterpret_cast<const uint32_t*>(weight + block_channel * Taps::kTaps) + word)
         : 0;
   }
-  if (threadIdx.x == Traits::kAsker) {
+  if (threadIdx.x == 0) {
     PixelFeed feed{0, 0, 0, 0, pixel_runs(b, blockIdx.z)};
-#pragma unroll 1
-    for (int i = 0; i < b.stages && feed.image >= 0; ++i) {
-      fill_next(feed);
-    }
-    shared_feed = feed;
+    fill(feed, 0, 0, 1);
+    feeds[0] = feed;
   }
   // Padded taps lie where results will.
   unsigned short* const padded = reinterpret_cast<unsigned short*>(results);
@@ -276,8 +281,6 @@ __global__ void pixel_batch_kernel(
        i += Traits::kThreads * kBlockBytes) {
     *reinterpret_cast<uint4*>(results + i) = make_uint4(0, 0, 0, 0);
   }
-  // The same for all lanes, as the compiler sees from this.
-  const int quad = __shfl_sync(0xffffffffu, threadIdx.x / kWarpSize, 0);
   const int channel = block_channel + quad * kQuad;
   const Lane at;
   March march;
@@ -311,6 +314,18 @@ __global__ void pixel_batch_kernel(
     Taps::read(march.bands[c], padded + (quad * kQuad + c) * Taps::kChannel, at);
   }
   __syncthreads();
+  // Not before the taps are there: they would wait for the boxes.
+  if (first_lane) {
+    PixelFeed feed = feeds[0];
+#pragma unroll 1
+    for (int stage = 1; stage < b.stages && feed.image >= 0; ++stage) {
+      fill(feed, stage, quad, Traits::kWarps);
+    }
+    if (quad == 0) {
+      feeds[1] = feed;
+    }
+  }
+  int turn = 1; // which of the feeds is next
 
   uint32_t seen[2] = {};
 #pragma unroll 1
@@ -360,30 +375,33 @@ __global__ void pixel_batch_kernel(
     // The warps meet after the part of a round that begins with row `first`.
     const auto meet = [&](int first, int count) {
       fence_for_copies();
-      if (threadIdx.x == 0) {
+      if (first_lane) {
         wait_until_sent(); // what the next part's results will be written over
       }
       __syncthreads();
-      if (threadIdx.x == 0) {
+      if (first_lane) {
         const int first_row = i - count - (kTapRows - 1); // of dst
 #pragma unroll 1
-        for (int j = max(0, run.first_row - first_row); j < count; ++j) {
-          store_box(
-              dst_map,
-              results + (first + j) * Traits::kResultBytes,
-              block_channel,
-              block_column,
-              first_row + j,
-              run.image);
+        for (int j = Traits::kWarps - 1 - quad; j < count; j += Traits::kWarps) {
+          if (first_row + j >= run.first_row) {
+            store_box(
+                dst_map,
+                results + (first + j) * Traits::kResultBytes,
+                block_channel,
+                block_column,
+                first_row + j,
+                run.image);
+          }
         }
-      }
-      if (threadIdx.x == Traits::kAsker) {
-        PixelFeed feed = shared_feed;
+        PixelFeed feed = feeds[turn];
         if (feed.image >= 0) {
-          fill_next(feed);
-          shared_feed = feed;
+          fill(feed, (ring.used == 0 ? ring.stages : ring.used) - 1, quad, Traits::kWarps);
+        }
+        if (quad == 0) {
+          feeds[turn ^ 1] = feed;
         }
       }
+      turn ^= 1;
     };
     const int of_first = i;
 #pragma unroll 1
@@ -397,19 +415,19 @@ __global__ void pixel_batch_kernel(
       }
       meet(kFirstRows, kTapRows - kFirstRows);
     }
+    ring.advance(ring.used, ring.used_parity);
     const int in_round = (i - of_first - 1) % kTapRows + 1; // rows
     if (in_round > kFirstRows) {
       meet(kFirstRows, in_round - kFirstRows);
     } else {
       meet(0, in_round);
     }
-    ring.advance(ring.used, ring.used_parity);
     const bool spoilt = (seen[0] | seen[1]) != 0;
-    if (threadIdx.x == 0) {
+    if (first_lane) {
       wait_until_sent(); // what the next run's results will be written over
     }
     if (__syncthreads_or(spoilt)) {
-      if (threadIdx.x == 0) {
+      if (first_lane) {
         wait_until_stored();
       }
       __syncthreads();
@@ -421,13 +439,21 @@ __global__ void pixel_batch_kernel(
 #endif
 }
 
+// Columns of images, or of a few of them, of a group of channels, from which 64 bytes of channels a block are
+// better than 32: 96@56 k7 of 8 images (12) 13.6 us and 12.1, of 32 (48) 19.6 and 19.8, of 64 27.6 and 33.2.
+constexpr int64_t kLeastUnits = 48;
+
 template <typename Traits>
-bool launch_pixel_batch(const ForwardPass& pass, const UnitStridePass& p) {
+bool launch_pixel_batch(const ForwardPass& pass, const UnitStridePass& p, int64_t least_units) {
   using scalar_t = typename Traits::scalar_t;
   const auto kernel = pixel_batch_kernel<Traits>;
   static const bool compiled = compiled_for_boxes(kernel);
   PixelBatchPlan plan{};
   if (!compiled || !plan_pixel_batch(plan, p, Traits::kChannelBytes, Traits::kFirstRows)) {
+    return false;
+  }
+  const int64_t across = int64_t{plan.groups} * plan.stretches;
+  if (across * divide_up(p.batch, plan.images) < least_units) {
     return false;
   }
   constexpr int64_t kMostBytes = 224 * 1024; // of a multiprocessor
@@ -442,7 +468,6 @@ bool launch_pixel_batch(const ForwardPass& pass, const UnitStridePass& p) {
       !map_pixel_rows<Traits::kChannelBytes>(dst_map, pass.dst, plan.stretch, plan.images)) {
     return false;
   }
-  const int64_t across = int64_t{plan.groups} * plan.stretches;
   const int64_t blocks = plan_box_shares(
       plan, resident_blocks(kernel, Traits::kThreads, shared), Traits::kTapRows - 1);
   if (plan.stretches > kMostGridRows || blocks / across > kMostGridRows) {
@@ -462,32 +487,39 @@ bool launch_pixel_batch(const ForwardPass& pass, const UnitStridePass& p) {
   return true;
 }
 
+// Of results, with fewer of which boxes are as fast: 768@7 k7 forward of one image (.1 MB) 8.4 us there, 9.2 here,
+// of 16 (1.2 MB) 10.5 and 9.3; grad_input of one of 96@56 k7 (.6 MB) 9.2 and 9.5.
+constexpr int64_t kLeastBytes = 1 << 20;
+
 bool pixel_batch_pass(const ForwardPass& pass, const Params& params, const UnitStridePass& p) {
   const ScalarType type = pass.src.scalar_type();
   if (!params.channels_last || params.multiplier != 1 || params.stride_height != 1 ||
       params.stride_width != 1 || params.dilation_height != 1 || params.dilation_width != 1 ||
       (type != kHalf && type != kBFloat16) || pass.dst.numel() == 0 || pass.src.numel() == 0 ||
-      p.padding_height < 0 || p.padding_height >= p.kernel_height || !march_fits_32_bits(params) ||
-      !boxes_take(pass.src) || !boxes_take(pass.dst) ||
+      p.padding_height < 0 || p.padding_height >= p.kernel_height ||
+      p.kernel_height != p.kernel_width || static_cast<int64_t>(pass.dst.nbytes()) < kLeastBytes ||
+      !march_fits_32_bits(params) || !boxes_take(pass.src) || !boxes_take(pass.dst) ||
       !is_aligned(pass.weight.const_data_ptr(), kBlockBytes) || !device_has_boxes()) {
     return false;
   }
-  const auto with_square = [&](auto scalar) {
+  // By 64 bytes of channels a block, or by 32 where that would leave few blocks.
+  const auto with_window = [&](auto scalar, auto window) {
     using scalar_t = decltype(scalar);
-    constexpr int kBytes = 32;
-    if (p.kernel_height != p.kernel_width) {
-      return false;
-    }
+    constexpr int kWindow = decltype(window)::value;
+    return launch_pixel_batch<PixelBatchTraits<scalar_t, kWindow, 64>>(pass, p, kLeastUnits) ||
+        launch_pixel_batch<PixelBatchTraits<scalar_t, kWindow, 32>>(pass, p, 0);
+  };
+  const auto with_scalar = [&](auto scalar) {
     switch (p.kernel_height) {
       case 5:
-        return launch_pixel_batch<PixelBatchTraits<scalar_t, 5, kBytes>>(pass, p);
+        return with_window(scalar, std::integral_constant<int, 5>());
       case 7:
-        return launch_pixel_batch<PixelBatchTraits<scalar_t, 7, kBytes>>(pass, p);
+        return with_window(scalar, std::integral_constant<int, 7>());
       default:
         return false;
     }
   };
-  return type == kHalf ? with_square(c10::Half()) : with_square(c10::BFloat16());
+  return type == kHalf ? with_scalar(c10::Half()) : with_scalar(c10::BFloat16());
 }
 
 #else

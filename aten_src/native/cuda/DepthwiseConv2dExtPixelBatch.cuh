@@ -48,6 +48,9 @@ inline bool plan_pixel_batch(
     int rows) {
   constexpr int64_t kMostElements = 256; // of a box in each direction
   constexpr int64_t kElementBytes = 2;
+  if (p.batch == 0 || p.dst_width <= 0) {
+    return false;
+  }
   const int64_t all = divide_up(p.dst_width, kSegment);
   double least = std::numeric_limits<double>::max();
   for (int64_t segments = 1; segments <= std::min<int64_t>(all, kMatrixRows); ++segments) {
@@ -68,9 +71,6 @@ inline bool plan_pixel_batch(
   }
   // Odd, so that images too lie in different banks.
   b.box_columns = (b.stretch + kMatrixRows - kSegment) | 1;
-  if (p.batch == 0 || p.kernel_width > kMostPixelWindow || b.box_columns > kMostElements) {
-    return false;
-  }
   // Where all rows of a stage have the same swizzle.
   const int64_t align = static_cast<int64_t>(kSwizzlePixels) * channel_bytes;
   b.batch = p.batch;
@@ -85,8 +85,11 @@ inline bool plan_pixel_batch(
   b.by_rows = Divider(p.dst_height);
   b.dst_height = p.dst_height;
   b.phase_rows = p.dst_height;
-  b.rows = divide_up(p.batch, b.images) * p.dst_height;
-  return true;
+  const int64_t all_rows = divide_up(p.batch, b.images) * p.dst_height;
+  b.rows = all_rows;
+  // The latter so that by_rows divides them.
+  return p.kernel_width <= kMostPixelWindow && b.box_columns <= kMostElements &&
+      all_rows * p.dst_height <= std::numeric_limits<uint32_t>::max();
 }
 
 #if CUDART_VERSION >= 12000
