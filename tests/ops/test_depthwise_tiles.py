@@ -309,6 +309,11 @@ BOXES = [
     Case(33, 336, 1, (7, 7), (7, 7), padding=(3, 3)),
     Case(5, 136, 1, (21, 56), (5, 5), padding=(2, 2)),
     Case(3, 24, 1, (70, 130), (5, 5), padding=(0, 4)),
+    # In 16 bit by matrices of 16 images: groups of images and channels left over, few rows, one
+    Case(17, 40, 1, (20, 21), (7, 7), padding=(3, 3)),
+    Case(12, 136, 1, (7, 29), (5, 5), padding=(2, 2)),
+    Case(60, 640, 1, (2, 5), (7, 7), padding=(3, 3)),
+    Case(31, 1000, 1, (1, 10), (5, 5), padding=(2, 2)),
     Case(3, 96, 1, (112, 112), (3, 3), stride=(2, 2), padding=(1, 1)),  # at stride 2
     Case(2, 144, 1, (56, 56), (5, 5), stride=(2, 2), padding=(2, 2)),
     Case(5, 672, 1, (14, 14), (5, 5), stride=(2, 2), padding=(2, 2)),  # a tile that is not full

@@ -116,6 +116,7 @@ constexpr GradInputEntry* kGradInput[] = {
 
 // The gradients of weight and bias in a pass of their own, some by the kernels of all gradients.
 constexpr GradWeightEntry* kGradWeight[] = {
+    fast::pixel_batch_grad_weight,
     fast::boxes_backward,
     fast::pixel_rows_backward,
     fast::halves_backward,
@@ -154,15 +155,16 @@ BackwardPass of_weight(const BackwardPass& pass) {
   return {none, pass.grad_weight, pass.grad_bias, pass.grad_output, pass.input, pass.weight};
 }
 
-// All gradients of so much that grad_input on the tensor cores and the weight's gradient by boxes are faster than
-// both in one pass: 7 x 7 384@14 of 64 images (10 MB) 48 us in one pass, 41 in two, of 32 31.7 and 32.4; 5 x 5
-// 672@14 of 128 (34 MB) 70 and 68, 1152@7 of 128 (14 MB) 38 and 42.
+// All gradients in two passes on the tensor cores, where that is faster than one by boxes.
 bool grad_input_by_pixel_batch(const BackwardPass& pass, const Params& p) {
-  constexpr int64_t kLeastBytesOf7 = 8 << 20;
-  constexpr int64_t kLeastBytesOf5 = 24 << 20;
-  const int64_t bytes = pass.grad_input.nbytes();
-  return bytes >= (p.kernel_height > 5 ? kLeastBytesOf7 : kLeastBytesOf5) &&
-      fast::pixel_batch_grad_input(of_input(pass), p) && takes(kGradWeight, of_weight(pass), p);
+  // Microseconds in half by boxes and so: 96@56 k7 of 4 images (1.1 million elements) 24.7, 27.5, 72@40 of
+  // 16 (1.8 million) 36.7, 28.4, 192@28 of 64 81, 43.
+  constexpr int64_t kLeastElements = 3 << 19;
+  // 96@56 k5 of 16 images (4.6 million) 26.2, 26.8, 672@14 of 64 (8 million) 39.8, 37.9, 96@56 70, 60.
+  constexpr int64_t kLeastOfFive = 15 << 19;
+  const int64_t least = p.kernel_height > 5 ? kLeastElements : kLeastOfFive;
+  return pass.grad_input.numel() >= least && fast::pixel_batch_grad_input(of_input(pass), p) &&
+      takes(kGradWeight, of_weight(pass), p);
 }
 
 // One pass for all that is wanted if there is a kernel for that, else grad_input and the others apart.

@@ -130,6 +130,8 @@ BackwardEntry boxes_strided_backward;
 // In channels-last order at stride 1 in 16 bit, on the tensor cores with segments of rows as rows.
 ForwardEntry pixel_batch_forward;
 GradInputEntry pixel_batch_grad_input;
+// With the batch as the inner dimension.
+GradWeightEntry pixel_batch_grad_weight;
 
 // In channels-last order at stride 1, of channels that are no whole vectors or have several outputs each.
 ForwardEntry pixel_rows_forward;
