@@ -153,6 +153,8 @@ BackwardEntry batch_march_backward;
 ForwardEntry batch_forward;
 GradInputEntry batch_grad_input;
 BackwardEntry batch_backward;
+// The same where each block has all images of its channels.
+BackwardEntry runs_backward;
 
 // Of any kind, which take every call.
 ForwardEntry generic_forward;
