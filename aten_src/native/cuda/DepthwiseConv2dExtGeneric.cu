@@ -8,9 +8,9 @@
 // tested once for all of them, and nothing is divided between taps. Taps are read through the L1 in plane
 // order, where a warp asks for one, and from shared memory in channels-last, where it asks for many.
 //
-// Weight gradients: a warp sums a group of taps of one row for a chunk of pixels, so that grad_output is
-// read once for the group; the warps of a block have neighbouring groups of the same chunk, and find its
-// values in the L1. The bias is a group of its own. Chunks, and so the bits, depend on the sizes only. A
+// Weight gradients: a warp sums a group of taps of one row, or of one column where that makes fewer groups,
+// for a chunk of pixels, so that grad_output is read once for the group; the warps of a block have
+// neighbouring groups of the same chunk, and find its values in the L1. The bias is a group of its own. Chunks, and so the bits, depend on the sizes only. A
 // second kernel adds the chunks in order.
 //
 // 16-bit values are converted to float before any arithmetic and rounded once at the end. The taps of each
@@ -28,6 +28,7 @@
 #include <c10/cuda/CUDAStream.h>
 #include <ATen/cuda/detail/IntegerDivider.cuh>
 #include <ATen/native/cuda/DepthwiseConv2dExt.cuh>
+#include <ATen/native/cuda/DepthwiseConv2dExtEarly.cuh>
 #include <algorithm>
 #include <limits>
 #include <numeric>
@@ -58,9 +59,14 @@ constexpr int kChain = 64;
 // Warps of the weights' gradients that fill the largest devices twice, and pixels that a lane has at least.
 constexpr int64_t kWantedWarps = 132 * 64 * 2;
 constexpr int64_t kLeastPixels = 16;
+// Where that leaves multiprocessors with few warps, a lane has fewer, down to these, up to so many warps and
+// chunks: N=1 64@56 of 4 x 4 at stride 2 14.5 us and 6.1.
+constexpr int64_t kFewestPixels = 2;
+constexpr int64_t kFewWarps = 132 * 32;
+constexpr int64_t kFewChunks = 128;
 constexpr int64_t kMostChunks = 1024;
-// Threads of a block that share the chunks of one sum.
-constexpr int kChunkLanes = 8;
+// Threads of a block that share the chunks of one sum. Those of a warp have sums that fill a sector of memory.
+constexpr int kChunkLanes = 32;
 
 // Channels that travel together in channels-last order.
 template <typename scalar_t>
@@ -353,25 +359,29 @@ __global__ void gather_kernel(
   }
 }
 
+// One dimension of the weights' gradients: src = dst * stride - padding + tap * dilation.
+template <typename index_t>
+struct Side {
+  index_t src_size;
+  index_t src_step; // from one element of src to the next
+  index_t taps;
+  index_t stride;
+  index_t padding;
+  index_t dilation;
+};
+
 // The weights' gradients: what a warp sums, and for which pixels.
 template <typename index_t>
 struct Weights {
   Steps<index_t> grad; // grad_output
-  Steps<index_t> src; // input
-  index_t channels; // of grad_output
+  index_t channels; // of it
   Divider<index_t> multiplier;
   index_t height;
   index_t width;
-  index_t src_height;
-  index_t src_width;
-  index_t kernel_height;
-  index_t kernel_width;
-  index_t stride_height;
-  index_t stride_width;
-  index_t padding_height;
-  index_t padding_width;
-  index_t dilation_height;
-  index_t dilation_width;
+  index_t src_image;
+  index_t src_channel;
+  Side<index_t> across; // from line of taps to line
+  Side<index_t> along;
   index_t pixels;
   index_t chunk; // pixels of one
   // A step of a lane, in images, rows and columns.
@@ -382,13 +392,14 @@ struct Weights {
   int64_t warps;
   index_t first_group;
   index_t wanted_groups;
-  index_t row_groups; // groups of a row of taps
+  index_t line_groups; // groups of a line of taps
   index_t channel_groups;
   int lanes; // vectors of channels that a warp covers, a power of two
 };
 
-// partial[chunk][output channel][tap], where tap kernel_size() is the bias.
-template <typename scalar_t, typename index_t, int kVector, int kTaps>
+// partial[chunk][output channel][tap], where tap kernel_size() is the bias. Lines of taps are the columns of the
+// window where kUpright, else its rows.
+template <typename scalar_t, typename index_t, int kVector, int kTaps, bool kUpright>
 C10_LAUNCH_BOUNDS_1(kThreads)
 __global__ void grad_weight_partial_kernel(
     opmath_type<scalar_t>* __restrict__ partial,
@@ -401,7 +412,6 @@ __global__ void grad_weight_partial_kernel(
   const int channel_lane = lane % g.lanes;
   const int pixel_lane = lane / g.lanes;
   const int pixel_lanes = kWarpSize / g.lanes;
-  const index_t of_channel = g.kernel_height * g.kernel_width + 1;
   for (int64_t warp = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarpSize;
        warp < g.warps;
        warp += static_cast<int64_t>(gridDim.x) * kWarps) {
@@ -409,9 +419,9 @@ __global__ void grad_weight_partial_kernel(
     const index_t rest = static_cast<index_t>(warp / g.wanted_groups);
     const index_t chunk = rest / g.channel_groups;
     const index_t channel = (rest % g.channel_groups * g.lanes + channel_lane) * kVector;
-    const index_t kh = group / g.row_groups;
-    const index_t first_tap = group % g.row_groups * kTaps;
-    const bool is_bias = kh == g.kernel_height;
+    const index_t line = group / g.line_groups;
+    const index_t first_tap = group % g.line_groups * kTaps;
+    const bool is_bias = line == g.across.taps;
     const index_t end = min(g.pixels, (chunk + 1) * g.chunk);
     index_t pixel = chunk * g.chunk + pixel_lane;
     index_t column = pixel % g.width;
@@ -419,7 +429,7 @@ __global__ void grad_weight_partial_kernel(
     index_t image = pixel / g.width / g.height;
     const bool has_channel = channel < g.channels;
     const index_t grads = channel * g.grad.channel;
-    const index_t plane = static_cast<index_t>(g.multiplier.div(channel)) * g.src.channel;
+    const index_t plane = static_cast<index_t>(g.multiplier.div(channel)) * g.src_channel;
     const auto advance = [&] {
       pixel += pixel_lanes;
       image += g.next_image;
@@ -454,25 +464,26 @@ __global__ void grad_weight_partial_kernel(
         }
       }
     } else {
-      const index_t down = kh * g.dilation_height - g.padding_height;
-      const index_t right = first_tap * g.dilation_width - g.padding_width;
-      const index_t live = min(static_cast<index_t>(kTaps), g.kernel_width - first_tap);
-      const index_t tap_step = g.dilation_width * g.src.column;
+      const index_t first_across = line * g.across.dilation - g.across.padding;
+      const index_t first_along = first_tap * g.along.dilation - g.along.padding;
+      const index_t live = min(static_cast<index_t>(kTaps), g.along.taps - first_tap);
+      const index_t next = g.along.dilation * g.along.src_step;
       while (has_channel && pixel < end) {
         acc_t chain[kTaps][kVector] = {};
         for (int i = 0; i < kChain && pixel < end; ++i, advance()) {
-          const index_t h = row * g.stride_height + down;
-          if (!is_within(h, g.src_height)) {
+          const index_t a = (kUpright ? column : row) * g.across.stride + first_across;
+          if (!is_within(a, g.across.src_size)) {
             continue;
           }
           const Loaded grad = load_grad();
-          const index_t w = column * g.stride_width + right;
-          const index_t at = plane + image * g.src.image + h * g.src.row + w * g.src.column;
+          const index_t b = (kUpright ? row : column) * g.along.stride + first_along;
+          const index_t at =
+              plane + image * g.src_image + a * g.across.src_step + b * g.along.src_step;
 #pragma unroll
           for (int t = 0; t < kTaps; ++t) {
-            const index_t from = w + t * g.dilation_width;
-            if (t < live && is_within(from, g.src_width)) {
-              const Loaded loaded = *reinterpret_cast<const Loaded*>(input + (at + t * tap_step));
+            const index_t from = b + t * g.along.dilation;
+            if (t < live && is_within(from, g.along.src_size)) {
+              const Loaded loaded = *reinterpret_cast<const Loaded*>(input + (at + t * next));
 #pragma unroll
               for (int v = 0; v < kVector; ++v) {
                 chain[t][v] +=
@@ -501,17 +512,20 @@ __global__ void grad_weight_partial_kernel(
       }
     }
     if (pixel_lane == 0 && has_channel) {
+      const index_t of_channel = g.across.taps * g.along.taps + 1;
+      const index_t line_step = kUpright ? 1 : g.along.taps;
+      const index_t tap_step = kUpright ? g.across.taps : 1;
       acc_t* const to = partial +
           (static_cast<int64_t>(chunk) * g.channels + channel) * of_channel +
-          (is_bias ? of_channel - 1 : kh * g.kernel_width + first_tap);
+          (is_bias ? of_channel - 1 : line * line_step + first_tap * tap_step);
       const index_t count =
-          is_bias ? 1 : min(static_cast<index_t>(kTaps), g.kernel_width - first_tap);
+          is_bias ? 1 : min(static_cast<index_t>(kTaps), g.along.taps - first_tap);
 #pragma unroll
       for (int t = 0; t < kTaps; ++t) {
 #pragma unroll
         for (int v = 0; v < kVector; ++v) {
           if (t < count) {
-            to[v * of_channel + t] = sums[t][v];
+            to[v * of_channel + t * tap_step] = sums[t][v];
           }
         }
       }
@@ -529,10 +543,11 @@ __global__ void grad_weight_total_kernel(
     int64_t output_channels,
     int64_t kernel_size) {
   constexpr int kSums = kThreads / kChunkLanes;
-  __shared__ double sums[kChunkLanes][kSums];
+  __shared__ double sums[kWarps][kSums];
   const int64_t count = output_channels * (kernel_size + 1);
   const int lane = threadIdx.x % kSums;
   const int chunk_lane = threadIdx.x / kSums;
+  wait_for_kernel_before();
   for (int64_t first = static_cast<int64_t>(blockIdx.x) * kSums; first < count;
        first += static_cast<int64_t>(gridDim.x) * kSums) {
     const int64_t i = first + lane;
@@ -547,11 +562,18 @@ __global__ void grad_weight_total_kernel(
         sum += partial[chunk * count + i];
       }
     }
-    sums[chunk_lane][lane] = sum;
+#pragma unroll
+    for (int partner = kSums; partner < kWarpSize; partner *= 2) {
+      sum += __shfl_xor_sync(0xffffffffu, sum, partner);
+    }
+    if (threadIdx.x % kWarpSize < kSums) {
+      sums[threadIdx.x / kWarpSize][lane] = sum;
+    }
     __syncthreads();
     if (chunk_lane == 0 && wanted) {
-      for (int j = 1; j < kChunkLanes; ++j) {
-        sum += sums[j][lane];
+#pragma unroll
+      for (int warp = 1; warp < kWarps; ++warp) {
+        sum += sums[warp][lane];
       }
       if (tap == kernel_size) {
         grad_bias[channel] = static_cast<scalar_t>(sum);
@@ -708,52 +730,93 @@ int channel_lanes(int64_t vectors) {
   return best;
 }
 
-// Taps that a warp sums together: what a pixel costs beside its products is about four of them.
-int taps_together(int64_t width) {
-  constexpr int kBeside = 4;
-  int best = 4;
-  for (int taps = 3; taps >= 2; --taps) {
-    if (divide_up(width, taps) * (taps + kBeside) < divide_up(width, best) * (best + kBeside)) {
-      best = taps;
+// Groups of taps of the weights' gradients.
+struct Groups {
+  bool upright; // of columns of the window
+  int taps; // of a group
+};
+
+// In channels-last order, where neighbouring taps of a row lie in neighbouring lines anyway, columns are
+// slower: 64 images of 64@56 by 3 x 1 151 us for 95, in plane order 98 for 155.
+Groups groups_of(const Params& p) {
+  constexpr int kBeside = 4; // taps, what a pixel costs beside its products
+  constexpr int kMost = 4;
+  Groups best{false, kMost};
+  int64_t least = std::numeric_limits<int64_t>::max();
+  for (const bool upright : {false, true}) {
+    if (upright && p.channels_last) {
+      break;
+    }
+    const int64_t lines = upright ? p.kernel_width : p.kernel_height;
+    const int64_t length = upright ? p.kernel_height : p.kernel_width;
+    for (int taps = kMost; taps >= 2; --taps) {
+      const int64_t cost = lines * divide_up(length, taps) * (taps + kBeside);
+      if (cost < least) {
+        least = cost;
+        best = {upright, taps};
+      }
     }
   }
   return best;
 }
 
-template <typename scalar_t, typename index_t, int kVector, int kTaps>
+template <typename scalar_t, typename index_t, int kVector, int kTaps, bool kUpright>
 Tensor launch_partial(const BackwardPass& pass, const Params& p) {
   using acc_t = opmath_type<scalar_t>;
   Weights<index_t> g;
   g.grad = steps_of<index_t>(p.channels_last, p.output_channels(), p.output_height, p.output_width);
-  g.src = steps_of<index_t>(p.channels_last, p.channels, p.input_height, p.input_width);
+  const auto src = steps_of<index_t>(p.channels_last, p.channels, p.input_height, p.input_width);
+  g.src_image = src.image;
+  g.src_channel = src.channel;
   g.channels = p.output_channels();
   g.multiplier = divider<index_t>(p.multiplier);
   g.height = p.output_height;
   g.width = p.output_width;
-  g.src_height = p.input_height;
-  g.src_width = p.input_width;
-  g.kernel_height = p.kernel_height;
-  g.kernel_width = p.kernel_width;
-  g.stride_height = p.stride_height;
-  g.stride_width = p.stride_width;
-  g.padding_height = p.padding_height;
-  g.padding_width = p.padding_width;
-  g.dilation_height = p.dilation_height;
-  g.dilation_width = p.dilation_width;
+  const auto side = [&](int64_t size,
+                        int64_t step,
+                        int64_t taps,
+                        int64_t stride,
+                        int64_t padding,
+                        int64_t dilation) {
+    Side<index_t> s;
+    s.src_size = size;
+    s.src_step = step;
+    s.taps = taps;
+    s.stride = stride;
+    s.padding = padding;
+    s.dilation = dilation;
+    return s;
+  };
+  const auto height = side(
+      p.input_height,
+      src.row,
+      p.kernel_height,
+      p.stride_height,
+      p.padding_height,
+      p.dilation_height);
+  const auto width = side(
+      p.input_width, src.column, p.kernel_width, p.stride_width, p.padding_width, p.dilation_width);
+  g.across = kUpright ? width : height;
+  g.along = kUpright ? height : width;
   g.lanes = p.channels_last ? channel_lanes(divide_up(g.channels, kVector)) : 1;
   g.channel_groups = divide_up(g.channels, static_cast<int64_t>(g.lanes) * kVector);
-  g.row_groups = divide_up(p.kernel_width, kTaps);
-  const int64_t groups = p.kernel_height * g.row_groups + 1;
+  g.line_groups = divide_up(g.along.taps, kTaps);
+  const int64_t groups = static_cast<int64_t>(g.across.taps) * g.line_groups + 1;
   g.first_group = pass.grad_weight.defined() ? 0 : groups - 1;
   g.wanted_groups = (pass.grad_bias.defined() ? groups : groups - 1) - g.first_group;
   const int64_t pixels = p.batch * p.output_height * p.output_width;
   const int64_t pixel_lanes = kWarpSize / g.lanes;
-  const int64_t wanted = std::min(
-      {divide_up(kWantedWarps, groups * g.channel_groups),
+  const int64_t of_chunk = groups * g.channel_groups; // warps
+  const int64_t few =
+      std::min({kFewWarps / of_chunk, divide_up(pixels, pixel_lanes * kFewestPixels), kFewChunks});
+  const int64_t many = std::min(
+      {divide_up(kWantedWarps, of_chunk),
        divide_up(pixels, pixel_lanes * kLeastPixels),
        kMostChunks});
+  const int64_t wanted = divide_up(pixels, std::max<int64_t>({1, few, many}));
+  const int64_t step = wanted < kWarpSize ? pixel_lanes : kWarpSize;
   g.pixels = pixels;
-  g.chunk = divide_up(divide_up(pixels, std::max<int64_t>(1, wanted)), kWarpSize) * kWarpSize;
+  g.chunk = divide_up(wanted, step) * step;
   const int64_t chunks = pixels == 0 ? 0 : divide_up(pixels, g.chunk);
   const Tensor partial = at::empty(
       {chunks, p.output_channels(), p.kernel_size() + 1},
@@ -767,7 +830,7 @@ Tensor launch_partial(const BackwardPass& pass, const Params& p) {
   g.next_row = pixel_lanes / p.output_width % p.output_height;
   g.next_image = pixel_lanes / p.output_width / p.output_height;
   g.warps = chunks * g.channel_groups * g.wanted_groups;
-  grad_weight_partial_kernel<scalar_t, index_t, kVector, kTaps>
+  grad_weight_partial_kernel<scalar_t, index_t, kVector, kTaps, kUpright>
       <<<blocks_for(g.warps, kWarps), kThreads, 0, c10::cuda::getCurrentCUDAStream()>>>(
           partial.mutable_data_ptr<acc_t>(),
           pass.grad_output.const_data_ptr<scalar_t>(),
@@ -780,45 +843,53 @@ Tensor launch_partial(const BackwardPass& pass, const Params& p) {
 template <typename scalar_t>
 void launch_grad_weight(const BackwardPass& pass, const Params& p) {
   using acc_t = opmath_type<scalar_t>;
-  const auto partial_of = [&](auto index, auto vector, auto taps) {
-    return launch_partial<
-        scalar_t,
-        decltype(index),
-        decltype(vector)::value,
-        decltype(taps)::value>(pass, p);
-  };
-  const auto with_taps = [&](auto vector) {
-    switch (taps_together(p.kernel_width)) {
+  const Groups groups = groups_of(p);
+  const auto with_taps = [&](auto vector, auto upright) {
+    const auto partial_of = [&](auto taps) {
+      return launch_partial<
+          scalar_t,
+          int32_t,
+          decltype(vector)::value,
+          decltype(taps)::value,
+          decltype(upright)::value>(pass, p);
+    };
+    switch (groups.taps) {
       case 2:
-        return partial_of(int32_t(), vector, std::integral_constant<int, 2>());
+        return partial_of(std::integral_constant<int, 2>());
       case 3:
-        return partial_of(int32_t(), vector, std::integral_constant<int, 3>());
+        return partial_of(std::integral_constant<int, 3>());
       default:
-        return partial_of(int32_t(), vector, std::integral_constant<int, 4>());
+        return partial_of(std::integral_constant<int, 4>());
     }
   };
   const std::integral_constant<int, 1> one;
   const std::integral_constant<int, kVectorOf<scalar_t>> several;
-  const Tensor partial = !fits_32_bits(p)
-      ? partial_of(int64_t(), one, std::integral_constant<int, 4>())
-      : takes_vectors<scalar_t>(p, pass.grad_output, pass.input) ? with_taps(several)
-                                                                 : with_taps(one);
+  const auto partial_of = [&] {
+    if (!fits_32_bits(p)) {
+      return launch_partial<scalar_t, int64_t, 1, 4, false>(pass, p);
+    }
+    if (groups.upright) {
+      return with_taps(one, std::true_type());
+    }
+    return takes_vectors<scalar_t>(p, pass.grad_output, pass.input)
+        ? with_taps(several, std::false_type())
+        : with_taps(one, std::false_type());
+  };
+  const Tensor partial = partial_of();
   const int64_t sums = p.output_channels() * (p.kernel_size() + 1);
   if (sums == 0) {
     return;
   }
-  grad_weight_total_kernel<scalar_t>
-      <<<blocks_for(sums, kThreads / kChunkLanes),
-         kThreads,
-         0,
-         c10::cuda::getCurrentCUDAStream()>>>(
-          mutable_pointer_or_null<scalar_t>(pass.grad_weight),
-          mutable_pointer_or_null<scalar_t>(pass.grad_bias),
-          partial.const_data_ptr<acc_t>(),
-          partial.size(0),
-          p.output_channels(),
-          p.kernel_size());
-  C10_CUDA_KERNEL_LAUNCH_CHECK();
+  launch_early(
+      grad_weight_total_kernel<scalar_t>,
+      blocks_for(sums, kThreads / kChunkLanes),
+      kThreads,
+      mutable_pointer_or_null<scalar_t>(pass.grad_weight),
+      mutable_pointer_or_null<scalar_t>(pass.grad_bias),
+      partial.const_data_ptr<acc_t>(),
+      partial.size(0),
+      p.output_channels(),
+      p.kernel_size());
 }
 
 } // namespace
