@@ -209,7 +209,7 @@ bool has_unit_steps(const Params& p) {
 // added up would be rounded first.
 bool grad_input_apart(const ForwardPass& pass, const Params& p) {
   constexpr int64_t kLeastElements = 1 << 16; // with fewer, three kernels are no faster than one
-  constexpr int64_t kFewTaps = 16;
+  constexpr int64_t kFewTaps = 29; // up to which the generic kernel has them
   const bool large = has_unit_steps(p) && p.kernel_size() > kFewTaps;
   if (p.multiplier == 1 || pass.dst.scalar_type() != kFloat || pass.dst.numel() < kLeastElements ||
       (!p.channels_last && !has_window(p) && !large)) {
@@ -233,14 +233,29 @@ bool grad_input_apart(const ForwardPass& pass, const Params& p) {
 
 // Calls in channels-last order whose kernels are in plane order, between copies: large windows, and several
 // outputs of a channel, of which only rows of pixels take some in that order. What those kernels refuse is not
-// worth the copies.
-bool by_planes(const Params& p, ScalarType type) {
+// worth the copies. `weight`: of the weight's gradient, which is by planes wherever the others are.
+bool by_planes(const Params& p, ScalarType type, bool weight) {
   constexpr int64_t kMostStride = 2; // of bands
+  // Taps from which large windows are worth the copies: the kernels that gather need none (64 images of 64@56 in
+  // float, forward by 4 x 4 278 us with the copies and 84, 6 x 8 283 and 199, 7 x 9 359 and 215). In 16 bit
+  // kernels on tensor cores take most of odd size (7 x 9 59 and 220), and many of the others that are larger
+  // (2 x 31 63 and 258, but 6 x 8 244 and 196).
+  constexpr int64_t kLeastTaps = 64;
+  constexpr int64_t kLeastTapsOf16Bits = 56;
+  constexpr int64_t kLeastOddTapsOf16Bits = 16;
+  // The weight's gradient of smaller planes (16 images of 128@28 by 4 x 4 54 and 45, 4 x 6 53 and 59, 6 x 8 54 and
+  // 102, but 64 of 64@56 by 6 x 8 405 and 232).
+  constexpr int64_t kSmallPlane = 40 * 40;
+  constexpr int64_t kLeastTapsOfWeight = 24;
+  const bool has_16_bits = type == kHalf || type == kBFloat16;
+  const int64_t least_taps = has_16_bits && fast::keeps_size(p)   ? kLeastOddTapsOf16Bits
+      : weight && p.output_height * p.output_width <= kSmallPlane ? kLeastTapsOfWeight
+      : has_16_bits                                               ? kLeastTapsOf16Bits
+                                                                  : kLeastTaps;
   const bool large = type != kDouble && !has_window(p) && has_unit_steps(p) &&
-      p.kernel_size() >= fast::kLeastLargeTaps && p.output_channels() <= fast::kMostGridRows;
-  const bool bands = (type == kHalf || type == kBFloat16) &&
-      p.kernel_height >= fast::kLargeWindow && p.stride_width <= kMostStride &&
-      (has_unit_strides(p) || has_unit_dilations(p));
+      p.kernel_size() >= least_taps && p.output_channels() <= fast::kMostGridRows;
+  const bool bands = has_16_bits && p.kernel_height >= fast::kLargeWindow &&
+      p.stride_width <= kMostStride && (has_unit_strides(p) || has_unit_dilations(p));
   return p.channels_last && fast::march_fits_32_bits(p) && (p.multiplier > 1 || large || bands);
 }
 
@@ -257,7 +272,7 @@ void forward_cuda(
     const TensorBase& bias,
     const Params& p) {
   const ForwardPass pass{output, input, weight, bias};
-  if (!by_planes(p, input.scalar_type())) {
+  if (!by_planes(p, input.scalar_type(), false)) {
     forward_in_order(pass, p);
   } else if (!fast::pixel_rows_forward(pass, p)) {
     const TensorBase dst = fast::empty_planes(output);
@@ -268,14 +283,20 @@ void forward_cuda(
 }
 
 void backward(const BackwardPass& pass, const Params& p) {
-  if (!by_planes(p, pass.input.scalar_type())) {
+  const auto type = pass.input.scalar_type();
+  const bool input_by_planes = pass.grad_input.defined() && by_planes(p, type, false);
+  const bool weight_by_planes = pass.asks_weight() && by_planes(p, type, true);
+  if (!input_by_planes && !weight_by_planes) {
     backward_in_order(pass, p);
     return;
   }
   const TensorBase none;
-  const bool wants_input = pass.grad_input.defined() &&
-      !fast::pixel_rows_grad_input(of_input(pass), p) && !grad_input_apart(of_input(pass), p);
-  const bool wants_weight = pass.asks_weight() && !fast::pixel_rows_backward(of_weight(pass), p);
+  if (pass.grad_input.defined() && !input_by_planes) {
+    takes(kGradInput, of_input(pass), p);
+  }
+  const bool wants_input = input_by_planes && !fast::pixel_rows_grad_input(of_input(pass), p) &&
+      !grad_input_apart(of_input(pass), p);
+  const bool wants_weight = weight_by_planes && !fast::pixel_rows_backward(of_weight(pass), p);
   if (!wants_input && !wants_weight) {
     return;
   }

@@ -77,8 +77,7 @@ BackwardEntry batch_strided_backward;
 ForwardEntry strips_strided_forward;
 // Also of grad_input alone.
 BackwardEntry strips_strided_backward;
-// Large windows in plane order. Fewer taps do not pay for the staging.
-constexpr int64_t kLeastLargeTaps = 16;
+// Large windows in plane order.
 ForwardEntry large_forward;
 GradInputEntry large_grad_input;
 GradWeightEntry large_grad_weight;
