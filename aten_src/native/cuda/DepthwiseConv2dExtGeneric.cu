@@ -65,8 +65,10 @@ constexpr int64_t kFewestPixels = 2;
 constexpr int64_t kFewWarps = 132 * 32;
 constexpr int64_t kFewChunks = 128;
 constexpr int64_t kMostChunks = 1024;
-// Threads of a block that share the chunks of one sum. Those of a warp have sums that fill a sector of memory.
-constexpr int kChunkLanes = 32;
+// Threads of a block that share the chunks of one sum where there are few of them, and where there are many.
+constexpr int kChunkLanes = 8;
+constexpr int kManyChunkLanes = 32;
+constexpr int64_t kManyChunks = 64;
 
 // Channels that travel together in channels-last order.
 template <typename scalar_t>
@@ -533,7 +535,7 @@ __global__ void grad_weight_partial_kernel(
   }
 }
 
-template <typename scalar_t>
+template <typename scalar_t, int kLanes>
 C10_LAUNCH_BOUNDS_1(kThreads)
 __global__ void grad_weight_total_kernel(
     scalar_t* __restrict__ grad_weight,
@@ -542,7 +544,7 @@ __global__ void grad_weight_total_kernel(
     int64_t chunks,
     int64_t output_channels,
     int64_t kernel_size) {
-  constexpr int kSums = kThreads / kChunkLanes;
+  constexpr int kSums = kThreads / kLanes;
   __shared__ double sums[kWarps][kSums];
   const int64_t count = output_channels * (kernel_size + 1);
   const int lane = threadIdx.x % kSums;
@@ -558,7 +560,7 @@ __global__ void grad_weight_total_kernel(
     double sum = 0;
     if (wanted) {
 #pragma unroll 4
-      for (int64_t chunk = chunk_lane; chunk < chunks; chunk += kChunkLanes) {
+      for (int64_t chunk = chunk_lane; chunk < chunks; chunk += kLanes) {
         sum += partial[chunk * count + i];
       }
     }
@@ -880,16 +882,24 @@ void launch_grad_weight(const BackwardPass& pass, const Params& p) {
   if (sums == 0) {
     return;
   }
-  launch_early(
-      grad_weight_total_kernel<scalar_t>,
-      blocks_for(sums, kThreads / kChunkLanes),
-      kThreads,
-      mutable_pointer_or_null<scalar_t>(pass.grad_weight),
-      mutable_pointer_or_null<scalar_t>(pass.grad_bias),
-      partial.const_data_ptr<acc_t>(),
-      partial.size(0),
-      p.output_channels(),
-      p.kernel_size());
+  const auto add_chunks = [&](auto lanes) {
+    constexpr int kLanes = decltype(lanes)::value;
+    launch_early(
+        grad_weight_total_kernel<scalar_t, kLanes>,
+        blocks_for(sums, kThreads / kLanes),
+        kThreads,
+        mutable_pointer_or_null<scalar_t>(pass.grad_weight),
+        mutable_pointer_or_null<scalar_t>(pass.grad_bias),
+        partial.const_data_ptr<acc_t>(),
+        partial.size(0),
+        p.output_channels(),
+        p.kernel_size());
+  };
+  if (partial.size(0) < kManyChunks) {
+    add_chunks(std::integral_constant<int, kChunkLanes>());
+  } else {
+    add_chunks(std::integral_constant<int, kManyChunkLanes>());
+  }
 }
 
 } // namespace
