@@ -4,6 +4,7 @@
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAStream.h>
 #include <ATen/native/cuda/DepthwiseConv2dExt.cuh>
+#include <ATen/native/cuda/DepthwiseConv2dExtBulk.cuh>
 #include <algorithm>
 #include <cstdint>
 #include <type_traits>
@@ -26,7 +27,12 @@ bool has_clusters(Kernel* kernel) {
 
 // A kernel on a grid of clusters that are as wide as the grid is.
 template <typename... Parameters, typename... Arguments>
-void launch_clusters(void (*kernel)(Parameters...), dim3 grid, dim3 block, Arguments... arguments) {
+void launch_clusters(
+    void (*kernel)(Parameters...),
+    dim3 grid,
+    dim3 block,
+    size_t shared,
+    Arguments... arguments) {
 #if CUDART_VERSION >= 12000
   if (grid.x > 1) {
     cudaLaunchAttribute attribute{};
@@ -35,6 +41,7 @@ void launch_clusters(void (*kernel)(Parameters...), dim3 grid, dim3 block, Argum
     cudaLaunchConfig_t config{};
     config.gridDim = grid;
     config.blockDim = block;
+    config.dynamicSmemBytes = shared;
     config.stream = c10::cuda::getCurrentCUDAStream();
     config.attrs = &attribute;
     config.numAttrs = 1;
@@ -42,36 +49,62 @@ void launch_clusters(void (*kernel)(Parameters...), dim3 grid, dim3 block, Argum
     return;
   }
 #endif
-  kernel<<<grid, block, 0, c10::cuda::getCurrentCUDAStream()>>>(arguments...);
+  kernel<<<grid, block, shared, c10::cuda::getCurrentCUDAStream()>>>(arguments...);
   C10_CUDA_KERNEL_LAUNCH_CHECK();
 }
 
 #ifdef __CUDACC__
-// Each thread arrives once, and waits once or ends, before any arrives again.
-__device__ __forceinline__ void arrive_at_cluster() {
+// What the blocks of a cluster send to the first of them, as bytes that a barrier of the first one's counts:
+// nobody waits for what else is on its way, as barriers of the whole cluster do for results on their way to
+// memory (N=1 144@56 in channels-last, all gradients in half: 5.0 us, 4.7 so).
+
+// By all threads of all blocks, of which the first will get so many bytes.
+__device__ __forceinline__ void begin_sending(uint64_t* barrier, int bytes) {
 #if __CUDA_ARCH__ >= 900
-  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+  if (threadIdx.x == 0 && blockIdx.x == 0) {
+    init_barrier(shared_address(barrier), 1);
+    arrive_and_expect(shared_address(barrier), bytes);
+    fence_barriers();
+  }
+  __syncwarp();
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 #endif
 }
 
-__device__ __forceinline__ void wait_for_cluster() {
+// By all threads, before they send: until all blocks have begun.
+__device__ __forceinline__ void wait_for_begin() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 #endif
 }
 
-// To what `to` is in the first block of the cluster, all of whose blocks have begun.
+// To what `to` is in the first block.
 template <typename T>
-__device__ __forceinline__ void store_in_first(T* to, std::decay_t<T> value) {
+__device__ __forceinline__ void send_to_first(T* to, std::decay_t<T> value, uint64_t* barrier) {
 #if __CUDA_ARCH__ >= 900
-  uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(to));
+  uint32_t address = shared_address(to);
+  uint32_t counter = shared_address(barrier);
   asm volatile("mapa.shared::cluster.u32 %0, %0, 0;" : "+r"(address));
+  asm volatile("mapa.shared::cluster.u32 %0, %0, 0;" : "+r"(counter));
   if constexpr (sizeof(T) == sizeof(float)) {
-    asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(address), "f"(value) : "memory");
+    asm volatile(
+        "st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(address),
+        "r"(__float_as_uint(value)),
+        "r"(counter)
+        : "memory");
   } else {
-    asm volatile("st.shared::cluster.f64 [%0], %1;" ::"r"(address), "d"(value) : "memory");
+    asm volatile(
+        "st.async.shared::cluster.mbarrier::complete_tx::bytes.b64 [%0], %1, [%2];" ::"r"(address),
+        "l"(__double_as_longlong(value)),
+        "r"(counter)
+        : "memory");
   }
 #endif
+}
+
+// In the first block: until all of it is there.
+__device__ __forceinline__ void wait_for_parts(uint64_t* barrier) {
+  wait_for(shared_address(barrier), 0);
 }
 #endif
 

@@ -15,6 +15,11 @@ struct FewPass : UnitStridePass { // of multiplier 1, src and dst of one size
   int32_t tasks; // patches: of a channel in plane order, of all images' pixels in channels-last
   Divider tiles; // side by side
   Divider strips; // of tiles, one below the other
+  // In plane order:
+  int32_t warps; // of patches
+  int32_t lanes; // of a warp that have any
+  int32_t blocks; // of a channel
+  int32_t block_warps; // of a block and of a channel
 };
 
 // By patches of so many columns and rows.
@@ -43,6 +48,7 @@ bool launch_few(
     int64_t blocks, // of a cluster
     int64_t groups,
     dim3 block,
+    int64_t shared,
     const BackwardPass& pass,
     const FewPass& p) {
   constexpr int64_t kMostOfGrid = 65535;
@@ -53,6 +59,7 @@ bool launch_few(
       kernel,
       dim3(blocks, groups),
       block,
+      shared,
       mutable_pointer_or_null<scalar_t>(pass.grad_input),
       mutable_pointer_or_null<scalar_t>(pass.grad_weight),
       mutable_pointer_or_null<scalar_t>(pass.grad_bias),

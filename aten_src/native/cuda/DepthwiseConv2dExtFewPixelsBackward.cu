@@ -13,8 +13,8 @@
 // in double.
 //
 // Microseconds of an H200 on the device, the weight's gradient and all gradients, by the march or boxes and
-// an addition of partials, and by this: N=1 144@56 in float 7.6, 8.6 and 4.8, 5.8, in half 6.5, 6.9 and 4.4,
-// 5.1, 960@7 5.5, 7.6 and 2.7, 3.0, in half 5.0, 7.1 and 2.7, 3.0.
+// an addition of partials, and by this: N=1 144@56 in float 7.6, 8.6 and 4.6, 5.6, in half 6.5, 6.9 and 4.1,
+// 4.7, 960@7 5.5, 7.6 and 2.7, 3.0, in half 5.0, 7.1 and 2.7, 3.0.
 #define TORCH_ASSERT_ONLY_METHOD_OPERATORS
 #include <ATen/core/Tensor.h>
 #include <ATen/native/cuda/DepthwiseConv2dExtFew.cuh>
@@ -239,9 +239,12 @@ __global__ void few_pixels_backward_kernel(
   __shared__ double biases_of_warps[kMostWarps][Traits::kChannels];
   __shared__ float of_blocks[kMostOfCluster][kBlockSums];
   __shared__ double biases_of_blocks[kMostOfCluster][Traits::kChannels];
+  __shared__ uint64_t all_sent;
   const int blocks = gridDim.x; // of the channels
   if (blocks > 1) {
-    arrive_at_cluster();
+    constexpr int kOfBlock =
+        sizeof(of_blocks[0]) + (Traits::kExact ? sizeof(biases_of_blocks[0]) : 0);
+    begin_sending(&all_sent, blocks * kOfBlock);
   }
   const int lane = threadIdx.x % kWarpSize;
   const int warp = threadIdx.x / kWarpSize;
@@ -326,13 +329,13 @@ __global__ void few_pixels_backward_kernel(
   const int warps = blockDim.x / kWarpSize;
   const auto finish = [&](int k, auto* of_block, auto sum) {
     if (blocks > 1) {
-      store_in_first(of_block, sum);
+      send_to_first(of_block, sum, &all_sent);
     } else {
       write(k, sum);
     }
   };
   if (blocks > 1) {
-    wait_for_cluster(); // all have begun
+    wait_for_begin();
   }
 #pragma unroll 1
   for (int k = threadIdx.x; k < kAll; k += blockDim.x) {
@@ -347,15 +350,10 @@ __global__ void few_pixels_backward_kernel(
           add_parts<kMostWarps>(&biases_of_warps[0][exact], Traits::kChannels, warps));
     }
   }
-  if (blocks == 1) {
+  if (blocks == 1 || blockIdx.x > 0) {
     return;
   }
-  __syncwarp();
-  arrive_at_cluster();
-  if (blockIdx.x > 0) {
-    return;
-  }
-  wait_for_cluster();
+  wait_for_parts(&all_sent);
 #pragma unroll 1
   for (int k = threadIdx.x; k < kAll; k += blockDim.x) {
     const int exact = k - kBlockSums;
@@ -393,7 +391,7 @@ bool launch(const BackwardPass& pass, const Params& params) {
     return false;
   }
   const int64_t block_warps = std::min<int64_t>(divide_up(warps, blocks), kMostWarps);
-  return launch_few<scalar_t>(kernel, blocks, groups, dim3(block_warps * kWarpSize), pass, p);
+  return launch_few<scalar_t>(kernel, blocks, groups, dim3(block_warps * kWarpSize), 0, pass, p);
 }
 
 } // namespace
