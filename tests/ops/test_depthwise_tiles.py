@@ -303,8 +303,8 @@ BOXES = [
     Case(40, 256, 1, (16, 33), (3, 3), padding=(1, 1)),  # all of a multiprocessor in one block
     Case(3, 16, 1, (100, 300), (5, 5), padding=(0, 2)),  # grad_output is the smaller
     Case(40, 64, 1, (40, 90), (1, 3), padding=(0, 1)),  # rows of one image
-    # In 16 bit by segments of seven columns as rows of matrices: images and channels left over, parts of
-    # segments, several stretches
+    # In 16 bit by segments of seven columns as rows of matrices: images and channels left over,
+    # parts of segments, several stretches
     Case(17, 40, 1, (28, 29), (7, 7), padding=(3, 3)),
     Case(33, 336, 1, (7, 7), (7, 7), padding=(3, 3)),
     Case(5, 136, 1, (21, 56), (5, 5), padding=(2, 2)),
