@@ -232,19 +232,19 @@ bool grad_input_apart(const ForwardPass& pass, const Params& p) {
 }
 
 // Calls in channels-last order whose kernels are in plane order, between copies: large windows, and several
-// outputs of a channel, of which only rows of pixels take some in that order. What those kernels refuse is not
-// worth the copies. `weight`: of the weight's gradient, which is by planes wherever the others are.
+// outputs of a channel, of which only rows of pixels take some in that order. What those kernels refuse is
+// not worth the copies. `weight`: of the weight's gradient, which is by planes wherever the others are.
 bool by_planes(const Params& p, ScalarType type, bool weight) {
   constexpr int64_t kMostStride = 2; // of bands
-  // Taps from which large windows are worth the copies: the kernels that gather need none (64 images of 64@56 in
-  // float, forward by 4 x 4 278 us with the copies and 84, 6 x 8 283 and 199, 7 x 9 359 and 215). In 16 bit
-  // kernels on tensor cores take most of odd size (7 x 9 59 and 220), and many of the others that are larger
-  // (2 x 31 63 and 258, but 6 x 8 244 and 196).
+  // Taps from which large windows are worth the copies: the kernels that gather need none (64 images of 64@56
+  // in float, forward by 4 x 4 278 us with the copies and 84, 6 x 8 283 and 199, 7 x 9 359 and 215). In 16
+  // bit kernels on tensor cores take most of odd size (7 x 9 59 and 220), and many of the others that are
+  // larger (2 x 31 63 and 258, but 6 x 8 244 and 196).
   constexpr int64_t kLeastTaps = 64;
   constexpr int64_t kLeastTapsOf16Bits = 56;
   constexpr int64_t kLeastOddTapsOf16Bits = 16;
-  // The weight's gradient of smaller planes (16 images of 128@28 by 4 x 4 54 and 45, 4 x 6 53 and 59, 6 x 8 54 and
-  // 102, but 64 of 64@56 by 6 x 8 405 and 232).
+  // The weight's gradient of smaller planes (16 images of 128@28 by 4 x 4 54 and 45, 4 x 6 53 and 59, 6 x 8
+  // 54 and 102, but 64 of 64@56 by 6 x 8 405 and 232).
   constexpr int64_t kSmallPlane = 40 * 40;
   constexpr int64_t kLeastTapsOfWeight = 24;
   const bool has_16_bits = type == kHalf || type == kBFloat16;

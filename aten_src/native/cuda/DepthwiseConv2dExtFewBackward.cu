@@ -33,8 +33,8 @@ constexpr int kSumLanes = 8;
 constexpr int kSumVector = 4;
 static_assert(kSumLanes * kSumVector == kWarpSize);
 
-// Who has a channel. Kernels of their own, so that none has the others' code even to skip: with nothing in the L2,
-// instructions come from memory too.
+// Who has a channel. Kernels of their own, so that none has the others' code even to skip: with nothing in
+// the L2, instructions come from memory too.
 enum class Share { Warp, Block, Cluster };
 
 template <
@@ -53,8 +53,8 @@ struct FewTraits {
   static constexpr int kRows = kRows_;
   // What lies beside a patch comes from the lanes beside it, else from memory.
   static constexpr bool kShuffles = kShuffles_;
-  // Whether each warp adds its sums up in its registers, which is the faster the smaller the planes: N=4 960@7
-  // 3.5 us, through shared memory 4.6, but 144@56 4.0 and 3.7.
+  // Whether each warp adds its sums up in its registers, which is the faster the smaller the planes: N=4
+  // 960@7 3.5 us, through shared memory 4.6, but 144@56 4.0 and 3.7.
   static constexpr bool kFolds = kColumns == 1;
   // Of a block, with the registers that keep all loads before what waits for them.
   static constexpr int kMostThreads = kRows == 2 ? 448 : 256;
@@ -500,10 +500,10 @@ bool launch(const BackwardPass& pass, const Params& params, int64_t lanes) {
   const int64_t most = Traits::kColumns > 1 ? 6144
       : params.batch > kMostImages          ? (Traits::kExact ? 4096 : 0)
                                             : (Traits::kExact ? 4608 : 2304);
-  // Where channels leave multiprocessors without a block, and have more than a block takes at once, a
-  // cluster has each: N=1 32@112 in float 4.9 and 5.7 us by strips, 3.3 and 3.9 here, in half 4.5, 5.5 and
-  // 2.9, 3.4. Of smaller planes (64@56 2.7, 2.9 by two blocks) and of more channels (144@56 3.7 either way) it
-  // wins nothing.
+  // Where channels leave multiprocessors without a block, and have more than a block takes at once, a cluster
+  // has each: N=1 32@112 in float 4.9 and 5.7 us by strips, 3.3 and 3.9 here, in half 4.5, 5.5 and 2.9, 3.4.
+  // Of smaller planes (64@56 2.7, 2.9 by two blocks) and of more channels (144@56 3.7 either way) it wins
+  // nothing.
   constexpr int64_t kWantedBlocks = 232;
   constexpr int64_t kLeastOfCluster = 8 / Traits::kRows; // warps of a block
   constexpr int64_t kMostWarps = Traits::kMostWarps;

@@ -10,8 +10,8 @@
 //
 // Weight gradients: a warp sums a group of taps of one row, or of one column where that makes fewer groups,
 // for a chunk of pixels, so that grad_output is read once for the group; the warps of a block have
-// neighbouring groups of the same chunk, and find its values in the L1. The bias is a group of its own. Chunks, and so the bits, depend on the sizes only. A
-// second kernel adds the chunks in order.
+// neighbouring groups of the same chunk, and find its values in the L1. The bias is a group of its own.
+// Chunks, and so the bits, depend on the sizes only. A second kernel adds the chunks in order.
 //
 // 16-bit values are converted to float before any arithmetic and rounded once at the end. The taps of each
 // kernel row are summed by themselves first, for the sake of large kernels' rounding error. Only positions
@@ -399,8 +399,8 @@ struct Weights {
   int lanes; // vectors of channels that a warp covers, a power of two
 };
 
-// partial[chunk][output channel][tap], where tap kernel_size() is the bias. Lines of taps are the columns of the
-// window where kUpright, else its rows.
+// partial[chunk][output channel][tap], where tap kernel_size() is the bias. Lines of taps are the columns of
+// the window where kUpright, else its rows.
 template <typename scalar_t, typename index_t, int kVector, int kTaps, bool kUpright>
 C10_LAUNCH_BOUNDS_1(kThreads)
 __global__ void grad_weight_partial_kernel(

@@ -300,10 +300,10 @@ int32_t round_up(int64_t value, int64_t to) {
 }
 
 // Taps from which these kernels are as fast as those that gather and need no staging: 64 images of 64@56 in
-// float, forward by 4 x 4 226 us and 162, 5 x 6 232 and 234, 6 x 8 233 and 359, of few rows 3 x 11 280 and 229,
-// 2 x 31 384 and 400; the weight's gradient by 5 x 4 342 and 280, 4 x 6 334 and 355. Few elements leave most
-// threads without a tile: four images of 128@28 by 6 x 8 20 and 17, the weight's gradient 31 and 28, but eight 26
-// and 30, 35 and 49.
+// float, forward by 4 x 4 226 us and 162, 5 x 6 232 and 234, 6 x 8 233 and 359, of few rows 3 x 11 280 and
+// 229, 2 x 31 384 and 400; the weight's gradient by 5 x 4 342 and 280, 4 x 6 334 and 355. Few elements leave
+// most threads without a tile: four images of 128@28 by 6 x 8 20 and 17, the weight's gradient 31 and 28, but
+// eight 26 and 30, 35 and 49.
 constexpr int64_t kLeastTaps = 30;
 constexpr int64_t kLeastTapsOfFewRows = 48;
 constexpr int64_t kFewRows = 3;
