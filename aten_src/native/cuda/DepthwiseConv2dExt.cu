@@ -159,12 +159,15 @@ BackwardPass of_weight(const BackwardPass& pass) {
 
 // All gradients in two passes on the tensor cores, where that is faster than one by boxes.
 bool grad_input_by_pixel_batch(const BackwardPass& pass, const Params& p) {
-  // Microseconds in half by boxes and so: 96@56 k7 of 4 images (1.1 million elements) 24.7, 27.5, 72@40 of
-  // 16 (1.8 million) 36.7, 28.4, 192@28 of 64 81, 43.
-  constexpr int64_t kLeastElements = 3 << 19;
-  // 96@56 k5 of 16 images (4.6 million) 26.2, 26.8, 672@14 of 64 (8 million) 39.8, 37.9, 96@56 70, 60.
-  constexpr int64_t kLeastOfFive = 15 << 19;
-  const int64_t least = p.kernel_height > 5 ? kLeastElements : kLeastOfFive;
+  // Microseconds in half by boxes and so: 192@28 k7 of 8 images 24.4, 24.5, of 64 81, 43; 768@7 k7 of 8
+  // images 18.3, 20.8, of 64 31, 25.
+  constexpr int64_t kLeastElements = 1024 * 1024;
+  // 96@56 k5 of 16 images 26.2, 26.8, of 64 70, 60; 1152@7 k5 of 128 39, 43. Of fewer images the weight's
+  // gradient is by boxes: 96@56 k7 of four 24.7, 27.5.
+  constexpr int64_t kLeastElsewhere = 8 * kLeastElements;
+  constexpr int64_t kLeastImages = 8;
+  const bool batched = p.kernel_height > 5 && p.batch >= kLeastImages;
+  const int64_t least = batched ? kLeastElements : kLeastElsewhere;
   return pass.grad_input.numel() >= least && fast::pixel_batch_grad_input(of_input(pass), p) &&
       takes(kGradWeight, of_weight(pass), p);
 }
