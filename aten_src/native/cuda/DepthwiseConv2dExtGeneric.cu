@@ -245,7 +245,7 @@ __global__ void gather_kernel(
   if constexpr (kStaged) {
     const int of_channel = sources * taps;
     const int have =
-        min(static_cast<index_t>(block_channels), g.channels - block_channel) * of_channel;
+        ::min(static_cast<index_t>(block_channels), g.channels - block_channel) * of_channel;
     for (int i = threadIdx.x; i < have; i += blockDim.x) {
       const int channel = i / of_channel;
       const int rest = i - channel * of_channel;
@@ -424,7 +424,7 @@ __global__ void grad_weight_partial_kernel(
     const index_t line = group / g.line_groups;
     const index_t first_tap = group % g.line_groups * kTaps;
     const bool is_bias = line == g.across.taps;
-    const index_t end = min(g.pixels, (chunk + 1) * g.chunk);
+    const index_t end = ::min(g.pixels, (chunk + 1) * g.chunk);
     index_t pixel = chunk * g.chunk + pixel_lane;
     index_t column = pixel % g.width;
     index_t row = pixel / g.width % g.height;
@@ -462,13 +462,13 @@ __global__ void grad_weight_partial_kernel(
         for (int v = 0; v < kVector; ++v) {
           add_compensated(sums[0][v], excess[v], static_cast<acc_t>(grad.values[v]));
           // An infinite sum less itself is NaN, which the next term would bring into the sum.
-          excess[v] = isfinite(excess[v]) ? excess[v] : acc_t(0);
+          excess[v] = ::isfinite(excess[v]) ? excess[v] : acc_t(0);
         }
       }
     } else {
       const index_t first_across = line * g.across.dilation - g.across.padding;
       const index_t first_along = first_tap * g.along.dilation - g.along.padding;
-      const index_t live = min(static_cast<index_t>(kTaps), g.along.taps - first_tap);
+      const index_t live = ::min(static_cast<index_t>(kTaps), g.along.taps - first_tap);
       const index_t next = g.along.dilation * g.along.src_step;
       while (has_channel && pixel < end) {
         acc_t chain[kTaps][kVector] = {};
@@ -521,7 +521,7 @@ __global__ void grad_weight_partial_kernel(
           (static_cast<int64_t>(chunk) * g.channels + channel) * of_channel +
           (is_bias ? of_channel - 1 : line * line_step + first_tap * tap_step);
       const index_t count =
-          is_bias ? 1 : min(static_cast<index_t>(kTaps), g.along.taps - first_tap);
+          is_bias ? 1 : ::min(static_cast<index_t>(kTaps), g.along.taps - first_tap);
 #pragma unroll
       for (int t = 0; t < kTaps; ++t) {
 #pragma unroll

@@ -136,7 +136,7 @@ __device__ __forceinline__ void march_item(
   // Rows behind the last that a gradient of the item meets were not loaded: what lies in their place in
   // shared memory may be NaN, and times the zeros that stand for gradients behind the item still is.
   const int rows_end = (item.last_row - 1) * kStride + Traits::kHeight;
-  const int bottom = min(m.src_height, top + (rows_end - 1) * m.dilation_height + 1);
+  const int bottom = ::min(m.src_height, top + (rows_end - 1) * m.dilation_height + 1);
   float grads[Traits::kSlots][kTile][kVector] = {};
   const int steps = item.last_row + Traits::kSlots - 1;
   for (int first_step = item.first_row; first_step < steps; first_step += Traits::kUnrolled) {
@@ -321,7 +321,7 @@ __global__ void grad_weight_channels_last_kernel(
   const int tile = threadIdx.x / m.lanes;
   const int tiles = blockDim.x / m.lanes;
   const int channel = (blockIdx.x * m.lanes + lane) * kVector;
-  const int valid = min(kVector, m.channels - channel);
+  const int valid = ::min(kVector, m.channels - channel);
   float sums[kSums][kVector] = {};
   float excess[kVector] = {};
 
@@ -397,14 +397,14 @@ __global__ void grad_weight_channels_last_kernel(
   for (int k = 0; k < kSums; ++k) {
 #pragma unroll
     for (int v = 0; v < kVector; ++v) {
-      spoilt = spoilt || isnan(sums[k][v]);
+      spoilt = spoilt || ::isnan(sums[k][v]);
     }
   }
   double bias[kVector];
 #pragma unroll
   for (int v = 0; v < kVector; ++v) {
     bias[v] = static_cast<double>(sums[kTaps][v]) - excess[v];
-    spoilt = spoilt || isnan(bias[v]);
+    spoilt = spoilt || ::isnan(bias[v]);
   }
   float* const to = partial + blockIdx.y * kPartialRows * m.channels + channel;
   if (__syncthreads_or(spoilt)) {
@@ -590,11 +590,11 @@ __global__ void grad_weight_planes_kernel(
 
   float values[kAlike];
   double bias = static_cast<double>(sums[kTaps][0]) - excess[0];
-  bool spoilt = isnan(bias);
+  bool spoilt = ::isnan(bias);
 #pragma unroll
   for (int k = 0; k < kAlike; ++k) {
     values[k] = sums[k][0];
-    spoilt = spoilt || isnan(values[k]);
+    spoilt = spoilt || ::isnan(values[k]);
   }
   if (__syncthreads_or(spoilt)) {
 #pragma unroll 1
