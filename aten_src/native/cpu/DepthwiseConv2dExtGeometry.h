@@ -8,6 +8,7 @@
 // alone, so that a row of the source that is in a register serves as many results as it has taps.
 #pragma once
 
+#include <ATen/core/TensorBase.h>
 #include <ATen/native/DepthwiseConv2dExt.h>
 #include <c10/util/ArrayRef.h>
 #include <c10/util/SmallVector.h>
@@ -22,6 +23,17 @@ namespace {
 using Params = DepthwiseConv2dExtParams;
 
 enum class Direction { kForward, kGradInput };
+
+// A sum of that kind: of a forward the result is the output and the source the input, of grad_input the
+// result is grad_input and the source grad_output, without a bias.
+struct Pass {
+  const TensorBase& result;
+  const TensorBase& source;
+  const TensorBase& weight;
+  const TensorBase& bias; // may be undefined
+  const Params& params;
+  Direction direction;
+};
 
 // The quotient rounded down and what is left of it, for a positive divisor.
 inline int64_t floor_div(int64_t value, int64_t divisor) {

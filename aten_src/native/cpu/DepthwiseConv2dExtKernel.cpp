@@ -24,34 +24,29 @@ namespace at::native {
 namespace {
 
 template <typename scalar_t>
-void run_pass(
-    const TensorBase& result,
-    const TensorBase& source,
-    const TensorBase& weight,
-    const TensorBase& bias,
-    const Params& p,
-    Direction direction) {
-  if (result.numel() == 0) {
+void run_pass(const Pass& pass) {
+  if (pass.result.numel() == 0) {
     return;
   }
+  const Params& p = pass.params;
   if (p.channels_last) {
-    pixel_pass<scalar_t>(result, source, weight, bias, p, direction);
+    pixel_pass<scalar_t>(pass);
     return;
   }
 #if defined(CPU_CAPABILITY_AVX512)
   if (are_seven_planes(p)) {
-    seven_plane_pass<scalar_t>(result, source, weight, bias, p, direction);
+    seven_plane_pass<scalar_t>(pass);
     return;
   }
   if (are_unpacked_planes<opmath_type<scalar_t>>(p)) {
-    UnpackedPlanePass<scalar_t>(result, source, weight, bias, p, direction).run();
+    UnpackedPlanePass<scalar_t>(pass).run();
     return;
   }
 #endif
   if (are_small_planes<opmath_type<scalar_t>>(p)) {
-    small_plane_pass<scalar_t>(result, source, weight, bias, p, direction);
+    small_plane_pass<scalar_t>(pass);
   } else {
-    PlanePass<scalar_t>(result, source, weight, bias, p, direction).run();
+    PlanePass<scalar_t>(pass).run();
   }
 }
 
@@ -63,7 +58,7 @@ void forward_kernel(
     const Params& p) {
   AT_DISPATCH_FLOATING_TYPES_AND2(
       kHalf, kBFloat16, input.scalar_type(), "depthwise_conv2d_ext", [&] {
-        run_pass<scalar_t>(output, input, weight, bias, p, Direction::kForward);
+        run_pass<scalar_t>({output, input, weight, bias, p, Direction::kForward});
       });
 }
 
@@ -76,10 +71,10 @@ void backward_kernel(
     const TensorBase& weight,
     const Params& p) {
   if (grad_input.defined()) {
+    const TensorBase none;
     AT_DISPATCH_FLOATING_TYPES_AND2(
         kHalf, kBFloat16, input.scalar_type(), "depthwise_conv2d_ext_backward", [&] {
-          run_pass<scalar_t>(
-              grad_input, grad_output, weight, TensorBase(), p, Direction::kGradInput);
+          run_pass<scalar_t>({grad_input, grad_output, weight, none, p, Direction::kGradInput});
         });
   }
   if (grad_weight.defined() || grad_bias.defined()) {

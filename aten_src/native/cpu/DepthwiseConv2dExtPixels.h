@@ -307,19 +307,12 @@ class PixelRows {
 // What a pass over pixels begins with.
 template <typename scalar_t>
 struct PixelOperands {
-  PixelOperands(
-      const TensorBase& result,
-      const TensorBase& source,
-      const TensorBase& weight,
-      const TensorBase& bias,
-      const Params& p,
-      Direction direction,
-      LastVector last)
-      : results(result.mutable_data_ptr<scalar_t>()),
-        sources(source.const_data_ptr<scalar_t>()),
-        height(height_of(p, direction)),
-        width(width_of(p, direction)),
-        weights(lane_weights<scalar_t>(weight, bias, p, width, last)) {}
+  PixelOperands(const Pass& pass, LastVector last)
+      : results(pass.result.mutable_data_ptr<scalar_t>()),
+        sources(pass.source.const_data_ptr<scalar_t>()),
+        height(height_of(pass.params, pass.direction)),
+        width(width_of(pass.params, pass.direction)),
+        weights(lane_weights<scalar_t>(pass.weight, pass.bias, pass.params, width, last)) {}
 
   scalar_t* results;
   const scalar_t* sources;
@@ -358,28 +351,23 @@ bool are_taken_by_pairs(const Params& p, const Dimension& height, const Dimensio
 
 // A task is one row of results, or two.
 template <typename scalar_t>
-void pixel_pass(
-    const TensorBase& result,
-    const TensorBase& source,
-    const TensorBase& weight,
-    const TensorBase& bias,
-    const Params& p,
-    Direction direction) {
+void pixel_pass(const Pass& pass) {
   using acc_t = opmath_type<scalar_t>;
   constexpr int64_t kLanes = Vectorized<acc_t>::size();
-  const PixelOperands<scalar_t> of(result, source, weight, bias, p, direction, LastVector::kOfLast);
+  const Params& p = pass.params;
+  const PixelOperands<scalar_t> of(pass, LastVector::kOfLast);
   const Dimension& height = of.height;
   const Dimension& width = of.width;
   const int64_t channel_bytes = p.kernel_size() * static_cast<int64_t>(sizeof(acc_t));
   const int64_t part =
       std::max(kWeightBytes / channel_bytes / (2 * kLanes), int64_t(1)) * 2 * kLanes;
-  const bool distant = source.nbytes() > kDistantBytes;
-  const bool stream = result.nbytes() > kStreamBytes &&
+  const bool distant = pass.source.nbytes() > kDistantBytes;
+  const bool stream = pass.result.nbytes() > kStreamBytes &&
       p.channels * sizeof(scalar_t) % kCacheLine == 0 &&
       reinterpret_cast<uintptr_t>(of.results) % kCacheLine == 0;
   // Rows follow each other from image to image.
   const auto source_row = [&](int64_t image, int64_t row) {
-    const int64_t met = rows_met_before(row, p, direction);
+    const int64_t met = rows_met_before(row, p, pass.direction);
     const int64_t index =
         std::clamp<int64_t>(image * height.sources + met, 0, p.batch * height.sources);
     return reinterpret_cast<int64_t>(of.sources + index * width.sources * p.channels);
@@ -388,7 +376,7 @@ void pixel_pass(
   const int64_t tasks = ceil_div(height.results, rows_at_once); // of an image
   const auto grain = grain_of(rows_at_once * p.output_width * p.channels * p.kernel_size());
   at::parallel_for(0, p.batch * tasks, grain, [&](int64_t begin, int64_t end) {
-    PixelRows<scalar_t> rows(p, direction, of.weights, p.channels);
+    PixelRows<scalar_t> rows(p, pass.direction, of.weights, p.channels);
     if (stream) {
       rows.stream();
     }

@@ -38,23 +38,17 @@ class PlanePass {
   static constexpr int64_t kLanes = Vectorized<acc_t>::size();
 
  public:
-  PlanePass(
-      const TensorBase& result,
-      const TensorBase& source,
-      const TensorBase& weight,
-      const TensorBase& bias,
-      const Params& p,
-      Direction direction)
-      : params_(p),
-        direction_(direction),
-        result_(result.mutable_data_ptr<scalar_t>()),
-        source_(source.const_data_ptr<scalar_t>()),
-        weight_(weight.const_data_ptr<scalar_t>()),
-        bias_(bias.defined() ? bias.const_data_ptr<scalar_t>() : nullptr),
-        height_(height_of(p, direction)),
-        columns_(columns_of(p, direction, kLanes)),
-        result_planes_(direction == Direction::kForward ? p.multiplier : 1),
-        source_planes_(direction == Direction::kForward ? 1 : p.multiplier),
+  explicit PlanePass(const Pass& pass)
+      : params_(pass.params),
+        direction_(pass.direction),
+        result_(pass.result.mutable_data_ptr<scalar_t>()),
+        source_(pass.source.const_data_ptr<scalar_t>()),
+        weight_(pass.weight.const_data_ptr<scalar_t>()),
+        bias_(pass.bias.defined() ? pass.bias.const_data_ptr<scalar_t>() : nullptr),
+        height_(height_of(pass.params, pass.direction)),
+        columns_(columns_of(pass.params, pass.direction, kLanes)),
+        result_planes_(pass.direction == Direction::kForward ? pass.params.multiplier : 1),
+        source_planes_(pass.direction == Direction::kForward ? 1 : pass.params.multiplier),
         band_(band_results(
             height_,
             source_planes_ * columns_.pitch() * static_cast<int64_t>(sizeof(acc_t)),
@@ -70,13 +64,14 @@ class PlanePass {
             zero_rows_before_ + zero_rows_ <=
             kMostZeroBytes / static_cast<int64_t>(sizeof(acc_t)) / columns_.pitch()),
         first_band_(reached_rows(lowest_)),
-        finite_(all_finite(weight_, p.output_channels() * p.kernel_size())),
+        finite_(all_finite(weight_, pass.params.output_channels() * pass.params.kernel_size())),
         strip_rows_(strip_rows()),
         direct_(
             std::is_same_v<scalar_t, acc_t> && columns_.result_step == 1 &&
             columns_.results >= kLanes),
         stream_(
-            result.nbytes() > kStreamBytes && (result_planes_ == 1 || band_ >= height_.results)) {
+            pass.result.nbytes() > kStreamBytes &&
+            (result_planes_ == 1 || band_ >= height_.results)) {
     add_groups();
   }
 

@@ -100,16 +100,11 @@ void take_seven_plane(const SevenPlane<acc_t>& plane, Range ahead, Range written
 // other, whose weights would stay in first-level cache, N=16 of 768@7 k7 takes 1.15 of the time, of
 // 960@7 k3 1.34.
 template <typename scalar_t>
-void seven_plane_pass(
-    const TensorBase& result,
-    const TensorBase& source,
-    const TensorBase& weight,
-    const TensorBase& bias,
-    const Params& p,
-    Direction direction) {
+void seven_plane_pass(const Pass& pass) {
   using acc_t = opmath_type<scalar_t>;
   constexpr int64_t kLanes = Vectorized<acc_t>::size();
-  const PixelOperands<scalar_t> of(result, source, weight, bias, p, direction, LastVector::kPadded);
+  const Params& p = pass.params;
+  const PixelOperands<scalar_t> of(pass, LastVector::kPadded);
   const int64_t side = p.kernel_width;
   auto take = &take_seven_plane<acc_t, 3>;
   if (side == 5) {

@@ -101,19 +101,14 @@ void for_planes_as_lanes(
 
 // A task is one or two vectors of channels of one image.
 template <typename scalar_t>
-void small_plane_pass(
-    const TensorBase& result,
-    const TensorBase& source,
-    const TensorBase& weight,
-    const TensorBase& bias,
-    const Params& p,
-    Direction direction) {
+void small_plane_pass(const Pass& pass) {
   using acc_t = opmath_type<scalar_t>;
   constexpr int64_t kLanes = Vectorized<acc_t>::size();
-  const PixelOperands<scalar_t> of(result, source, weight, bias, p, direction, LastVector::kPadded);
+  const Params& p = pass.params;
+  const PixelOperands<scalar_t> of(pass, LastVector::kPadded);
   const int64_t lanes = p.channels > kLanes ? 2 * kLanes : kLanes;
   for_planes_as_lanes(of, p, lanes, [&] {
-    return [&, rows = PixelRows<acc_t>(p, direction, of.weights, lanes)](
+    return [&, rows = PixelRows<acc_t>(p, pass.direction, of.weights, lanes)](
                const acc_t* pixels,
                acc_t* results,
                int64_t channel,

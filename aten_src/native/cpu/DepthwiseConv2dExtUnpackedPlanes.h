@@ -109,37 +109,31 @@ class UnpackedPlanePass {
   static constexpr bool kConverts = !std::is_same_v<scalar_t, acc_t>;
 
  public:
-  UnpackedPlanePass(
-      const TensorBase& result,
-      const TensorBase& source,
-      const TensorBase& weight,
-      const TensorBase& bias,
-      const Params& p,
-      Direction direction)
-      : params_(p),
-        direction_(direction),
-        result_(result.mutable_data_ptr<scalar_t>()),
-        source_(source.const_data_ptr<scalar_t>()),
-        weight_(weight.const_data_ptr<scalar_t>()),
-        bias_(bias.defined() ? bias.const_data_ptr<scalar_t>() : nullptr),
-        filters_(weight_, p.channels * p.kernel_size()),
-        finite_(all_finite(weight_, p.channels * p.kernel_size())),
-        height_(height_of(p, direction)),
-        width_(width_of(p, direction)),
+  explicit UnpackedPlanePass(const Pass& pass)
+      : params_(pass.params),
+        direction_(pass.direction),
+        result_(pass.result.mutable_data_ptr<scalar_t>()),
+        source_(pass.source.const_data_ptr<scalar_t>()),
+        weight_(pass.weight.const_data_ptr<scalar_t>()),
+        bias_(pass.bias.defined() ? pass.bias.const_data_ptr<scalar_t>() : nullptr),
+        filters_(weight_, pass.params.channels * pass.params.kernel_size()),
+        finite_(all_finite(weight_, pass.params.channels * pass.params.kernel_size())),
+        height_(height_of(pass.params, pass.direction)),
+        width_(width_of(pass.params, pass.direction)),
         pairs_(std::max(width_.results, width_.sources) <= kLanes / 2),
-        tall_(are_planes_of_tall_tiles<acc_t>(p)),
-        stream_(tall_ && result.nbytes() > kStreamBytes),
-        asks_for_results_(is_worth_asking(result.nbytes())),
+        tall_(are_planes_of_tall_tiles<acc_t>(pass.params)),
+        stream_(tall_ && pass.result.nbytes() > kStreamBytes),
+        asks_for_results_(is_worth_asking(pass.result.nbytes())),
         function_(
             pairs_ ? &march_plane<acc_t, Weights::kOfLane, 3>
-                   : plane_function<acc_t>(p.kernel_width, tall_)) {
+                   : plane_function<acc_t>(pass.params.kernel_width, tall_)) {
     const int64_t weight_step = pairs_ ? kLanes : 1;
     const TapGroup rows = height_.group(0, 0);
     group_ = {
         0,
         rows.source * source_pitch(),
-        rows.first * p.kernel_width * weight_step,
-        rows.step * p.kernel_width * weight_step,
+        rows.first * pass.params.kernel_width * weight_step,
+        rows.step * pass.params.kernel_width * weight_step,
         rows.count};
     const TapGroup columns = width_.group(0, 0);
     for (const auto i : c10::irange(columns.count)) {
