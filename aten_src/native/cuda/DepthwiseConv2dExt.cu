@@ -1,5 +1,5 @@
 // CUDA entries of depthwise_conv2d_ext: which of the kernels takes a call. What the specialised ones do not,
-// double, other strides and windows, sizes beyond 32 bits, is for those of DepthwiseConv2dExtGeneric.cu.
+// double, other strides and windows, sizes beyond 32 bits, is for those of DepthwiseConv2dExtGeneric*.cu.
 #define TORCH_ASSERT_ONLY_METHOD_OPERATORS
 #include <ATen/core/Tensor.h>
 #include <ATen/native/DepthwiseConv2dExt.h>
