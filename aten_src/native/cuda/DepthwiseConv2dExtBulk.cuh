@@ -1,6 +1,7 @@
-// Barriers in shared memory that count the bytes of bulk copies, as the kernels of depthwise_conv2d_ext use
-// them whose rows come in by such copies. Of sm_90 and later; nothing before. And what a warp copies into
-// buffers of its own and out of them, before sm_90 by other copies.
+// Barriers in shared memory, as the kernels of depthwise_conv2d_ext use them whose warps have
+// different roles, or whose rows come in by bulk copies, whose bytes they count. The barriers are of
+// sm_80 and later, the copies of sm_90; nothing before. And what a warp copies into buffers of its
+// own and out of them, before sm_90 by other copies.
 #pragma once
 
 #include <ATen/native/cuda/DepthwiseConv2dExt.cuh>
@@ -29,8 +30,8 @@ __device__ __forceinline__ uint32_t shared_address(const void* pointer) {
 
 // A round of a barrier ends when all `arrivals` have come, and all the bytes that they expect.
 __device__ __forceinline__ void init_barrier(uint32_t barrier, int arrivals) {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+#if __CUDA_ARCH__ >= 800
+  asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
 #endif
 }
 
@@ -50,8 +51,15 @@ __device__ __forceinline__ void fence_barriers() {
 }
 
 __device__ __forceinline__ void arrive(uint32_t barrier) {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+#if __CUDA_ARCH__ >= 800
+  asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(barrier) : "memory");
+#endif
+}
+
+// Arrives once the asynchronous copies that the thread has asked for are there, bulk copies aside.
+__device__ __forceinline__ void arrive_when_copied(uint32_t barrier) {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(barrier) : "memory");
 #endif
 }
 
@@ -113,19 +121,25 @@ __device__ __forceinline__ void wait_until_stored() {
 // Until the round of this parity has ended: the first has parity 0, and a barrier that is new stands as
 // if one of parity 1 had.
 __device__ __forceinline__ void wait_for(uint32_t barrier, uint32_t parity) {
+#if __CUDA_ARCH__ >= 800
 #if __CUDA_ARCH__ >= 900
+#define DEPTHWISE_CONV2D_EXT_WAIT "mbarrier.try_wait" // sleeps for a while
+#else
+#define DEPTHWISE_CONV2D_EXT_WAIT "mbarrier.test_wait"
+#endif
   uint32_t done = 0;
   while (!done) {
     asm volatile(
         "{\n"
-        ".reg .pred p;\n"
-        "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+        ".reg .pred p;\n" DEPTHWISE_CONV2D_EXT_WAIT
+        ".parity.shared.b64 p, [%1], %2;\n"
         "selp.b32 %0, 1, 0, p;\n"
         "}\n"
         : "=r"(done)
         : "r"(barrier), "r"(parity)
         : "memory");
   }
+#undef DEPTHWISE_CONV2D_EXT_WAIT
 #endif
 }
 
