@@ -89,8 +89,9 @@ struct HalvesTraits {
   // nothing.
   static constexpr int kTurn = kData && kWeight ? 1 : 2;
   static constexpr int kBarrierBytes = kStages * static_cast<int>(sizeof(uint64_t)); // of a warp
-  static constexpr int kZeros = kWarps * kBarrierBytes; // where a vector of zeros is
-  static constexpr int kHead = (kZeros + kVectorBytes + kBoxBytes - 1) / kBoxBytes * kBoxBytes;
+  static constexpr int kZeros = kWarps * kBarrierBytes; // where each warp has a vector of zeros
+  static constexpr int kZeroBytes = kWeight ? kWarps * kVectorBytes : 0;
+  static constexpr int kHead = (kZeros + kZeroBytes + kBoxBytes - 1) / kBoxBytes * kBoxBytes;
   // Read behind the last row of the last box, for nothing.
   static constexpr int kTail = kVectorBytes;
   using Fold = WarpFold<kTaps, kLanes / 2>;
@@ -395,8 +396,10 @@ __global__ void halves_kernel(
   extern __shared__ __align__(kBoxBytes) char shared[];
   const int warp = threadIdx.y;
   char* const buffers = shared + Traits::kHead + warp * s.warp_bytes;
-  if (Traits::kWeight && threadIdx.x < kVector) { // in all warps alike
-    reinterpret_cast<float*>(shared + Traits::kZeros)[threadIdx.x] = 0;
+  float* const zeros =
+      reinterpret_cast<float*>(shared + Traits::kZeros + warp * Traits::kVectorBytes);
+  if (Traits::kWeight && threadIdx.x < kVector) {
+    zeros[threadIdx.x] = 0;
   }
   const WarpRuns<kStages> runs(shared + warp * Traits::kBarrierBytes);
 
@@ -469,7 +472,7 @@ __global__ void halves_kernel(
     // The input's row of slot 0.
     const char* inputs = lane.owns
         ? buffer + lane.input + (kReach - Traits::kOutside) * lane.input_step
-        : shared + Traits::kZeros;
+        : reinterpret_cast<const char*>(zeros);
     runs.wait(stage, parity);
 
     HalvesRow<Traits> next;
