@@ -291,7 +291,7 @@ __global__ void boxes_backward_kernel(
 #pragma unroll 1
   for (int left = computes ? end - begin : 0; left > 0;) {
     wait();
-    const Piece piece = head->pieces[place.grads];
+    const Piece piece = piece_of_warp(head->pieces[place.grads], computing);
     PieceColumns columns = PieceColumns::of<Traits>(p, piece, mine);
     left -= piece.rows;
     int h = piece.top;

@@ -181,6 +181,19 @@ struct RingsHead {
 constexpr int kHeadBytes =
     static_cast<int>((sizeof(RingsHead) + kBoxBytes - 1) / kBoxBytes * kBoxBytes);
 
+// A piece in shared memory for the lanes of a warp, the first of which is among them. Only that one
+// looks, which will release the stage: racecheck follows no order from other lanes by way of it.
+__device__ __forceinline__ Piece piece_of_warp(const Piece& shared, uint32_t lanes) {
+  Piece seen{};
+  if (threadIdx.x % kWarpSize == 0) {
+    seen = shared;
+  }
+  const auto of_first = [&](int32_t value) {
+    return __shfl_sync(lanes, value, 0);
+  };
+  return {of_first(seen.image), of_first(seen.top), of_first(seen.left), of_first(seen.rows)};
+}
+
 // Asks for a row of grad_output and, but before the first of a piece, one of the input.
 template <typename Traits>
 __device__ __forceinline__ void ask_rows(
