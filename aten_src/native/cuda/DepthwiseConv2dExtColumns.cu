@@ -208,7 +208,8 @@ struct ColumnMarch {
     src_row = first_row + run.shift;
     src_rows = run.src_rows;
     from = src + src_at + run.shift * run.s.src_width * kSize;
-    to = dst + dst_at;
+    // Threads without a place read what nobody writes.
+    to = Traits::Stream::kInPlace && columns == 0 ? from : dst + dst_at;
     const uint32_t end = dst + dst_plane + run.rows * run.s.dst_width * kSize;
 #pragma unroll
     for (int t = 0; t < kTile; ++t) {
