@@ -276,8 +276,7 @@ __global__ void boxes_kernel(
 template <typename Traits>
 bool launch_boxes(const ForwardPass& pass, const UnitStridePass& p) {
   using scalar_t = typename Traits::scalar_t;
-  const auto kernel = boxes_kernel<Traits>;
-  static const bool compiled = compiled_for_boxes(kernel);
+  constexpr auto kernel = boxes_kernel<Traits>;
   const BoxRequest request{
       p.batch,
       p.channels,
@@ -295,7 +294,7 @@ bool launch_boxes(const ForwardPass& pass, const UnitStridePass& p) {
       Traits::kHeight};
   BoxPlan plan{};
   CUtensorMap map;
-  if (!compiled || !plan_boxes(plan, request)) {
+  if (!compiled_for_sm_90<kernel>() || !plan_boxes(plan, request)) {
     return false;
   }
   plan_ring(plan, request);

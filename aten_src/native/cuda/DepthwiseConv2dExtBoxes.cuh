@@ -333,15 +333,6 @@ inline bool device_has_boxes() {
 #endif
 }
 
-// Whether the kernel that runs on this device was compiled for one that has the engine: a build for older
-// ones alone may run here too. Call it where device_has_boxes().
-template <typename Kernel>
-bool compiled_for_boxes(Kernel* kernel) {
-  cudaFuncAttributes attributes{};
-  C10_CUDA_CHECK(cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(kernel)));
-  return attributes.ptxVersion >= 90;
-}
-
 #ifdef __CUDACC__
 // Where a block is among groups of channels, stretches of columns and shares of rows.
 struct BoxPlace {

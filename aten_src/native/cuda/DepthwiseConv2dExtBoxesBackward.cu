@@ -523,9 +523,8 @@ bool launch(const BackwardPass& pass, const Params& params) {
   const size_t shared = kHeadBytes + std::max(rings + behind, ends);
   CUtensorMap grads_map;
   CUtensorMap input_map;
-  const auto kernel = boxes_backward_kernel<Traits>;
-  static const bool compiled = compiled_for_boxes(kernel);
-  if (!has_shared(shared) || !compiled ||
+  constexpr auto kernel = boxes_backward_kernel<Traits>;
+  if (!has_shared(shared) || !compiled_for_sm_90<kernel>() ||
       !map_boxes(
           grads_map,
           pass.grad_output,

@@ -189,10 +189,10 @@ bool boxes_strided_forward(const ForwardPass& pass, const Params& p) {
   return with_traits<false, false>(p, pass.src.scalar_type(), [&](auto traits) {
     using Traits = decltype(traits);
     using scalar_t = typename Traits::scalar_t;
-    const auto kernel = boxes_strided_kernel<Traits>;
+    constexpr auto kernel = boxes_strided_kernel<Traits>;
     StridedLaunch launch;
     CUtensorMap map;
-    if (!plan_strided<Traits>(launch, p, kernel)) {
+    if (!plan_strided<Traits, kernel>(launch, p)) {
       return false;
     }
     const BoxPlan& b = launch.plan;

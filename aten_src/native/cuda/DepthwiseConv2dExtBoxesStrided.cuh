@@ -377,8 +377,8 @@ struct StridedLaunch {
 };
 
 // The plan for a kernel; false where there is none.
-template <typename Traits, typename Kernel>
-bool plan_strided(StridedLaunch& launch, const Params& p, Kernel* kernel) {
+template <typename Traits, auto kKernel>
+bool plan_strided(StridedLaunch& launch, const Params& p) {
   constexpr int kElement = sizeof(typename Traits::scalar_t);
   // Smaller blocks where planes have few tiles: 672@14 k5 forward fp32 36 -> 31 us.
   constexpr int64_t kFewColumns = 8;
@@ -399,8 +399,7 @@ bool plan_strided(StridedLaunch& launch, const Params& p, Kernel* kernel) {
   request.most_threads = p.output_width <= kFewColumns ? kThreadsOfFew : Traits::kThreads;
   request.resident_warps = Traits::kBlocks * Traits::kThreads / kWarpSize;
   BoxPlan& b = launch.plan;
-  static const bool compiled = compiled_for_boxes(kernel);
-  if (!compiled || !plan_boxes(b, request)) {
+  if (!compiled_for_sm_90<kKernel>() || !plan_boxes(b, request)) {
     return false;
   }
   StridedBoxes& s = launch.boxes;
@@ -445,7 +444,7 @@ bool plan_strided(StridedLaunch& launch, const Params& p, Kernel* kernel) {
   if (!has_shared(launch.shared + static_cast<int64_t>(sizeof(StageAsker<Traits>)))) {
     return false;
   }
-  int64_t blocks = resident_blocks(kernel, b.threads, launch.shared);
+  int64_t blocks = resident_blocks(kKernel, b.threads, launch.shared);
   if (Traits::kWeight && kElement == sizeof(float)) {
     constexpr int64_t kMostRows = 256; // bounds a thread's chains of sums
     blocks = std::max<int64_t>(blocks, divide_up(b.rows, kMostRows) * b.groups * b.stretches);

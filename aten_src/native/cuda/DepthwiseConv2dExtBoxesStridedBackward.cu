@@ -375,12 +375,12 @@ bool boxes_strided_backward(const BackwardPass& pass, const Params& p) {
   const auto launch_kernel = [&](auto traits) {
     using Traits = decltype(traits);
     using scalar_t = typename Traits::scalar_t;
-    const auto kernel = boxes_strided_backward_kernel<Traits>;
+    constexpr auto kernel = boxes_strided_backward_kernel<Traits>;
     StridedLaunch launch;
     CUtensorMap grads_map;
     CUtensorMap input_map;
     CUtensorMap result_map{};
-    if (!plan_strided<Traits>(launch, p, kernel)) {
+    if (!plan_strided<Traits, kernel>(launch, p)) {
       return false;
     }
     const BoxPlan& b = launch.plan;

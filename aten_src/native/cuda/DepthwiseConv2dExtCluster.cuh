@@ -13,13 +13,11 @@ namespace at::native::depthwise_conv2d_ext_cuda {
 
 constexpr int kMostOfCluster = 8; // blocks, on every device that has clusters
 
-// Whether the kernel runs in clusters on this device: a build for older ones alone may run on newer ones too.
-template <typename Kernel>
-bool has_clusters(Kernel* kernel) {
+// Whether the kernel runs in clusters on the current device.
+template <auto kKernel>
+bool has_clusters() {
 #if CUDART_VERSION >= 12000
-  cudaFuncAttributes attributes{};
-  C10_CUDA_CHECK(cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(kernel)));
-  return device_attribute(cudaDevAttrComputeCapabilityMajor) >= 9 && attributes.ptxVersion >= 90;
+  return compiled_for_sm_90<kKernel>();
 #else
   return false;
 #endif

@@ -654,8 +654,8 @@ bool launch(const ColumnsPass& pass, const Params& params, ColumnsPlan s) {
   s.totals_at = kMarginBytes + kRunStages * stage_bytes;
   const int64_t totals = Traits::kWeight ? (Traits::kTaps + 2) * threads * sizeof(float) : 0;
   const int64_t shared = s.totals_at + totals;
-  const auto kernel = columns_kernel<Traits>;
-  if (!has_shared(shared) || !compiled_for_boxes(kernel)) {
+  constexpr auto kernel = columns_kernel<Traits>;
+  if (!has_shared(shared) || !compiled_for_sm_90<kernel>()) {
     return false;
   }
   // Short shares, so that faster multiprocessors take more of them: forward of 3072@1x202 in float with 2, 4,

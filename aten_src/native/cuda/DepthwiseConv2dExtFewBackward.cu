@@ -507,7 +507,7 @@ bool launch(const BackwardPass& pass, const Params& params, int64_t lanes) {
   constexpr int64_t kWantedBlocks = 232;
   constexpr int64_t kLeastOfCluster = 8 / Traits::kRows; // warps of a block
   constexpr int64_t kMostWarps = Traits::kMostWarps;
-  static const bool clusters = has_clusters(few_backward_kernel<OfCluster>);
+  const bool clusters = has_clusters<few_backward_kernel<OfCluster>>();
   FewPass p = few_pass(params, Traits::kColumns, Traits::kRows);
   p.lanes = lanes;
   p.warps = divide_up(p.tasks, lanes);

@@ -376,8 +376,8 @@ bool launch(const BackwardPass& pass, const Params& params) {
   const FewPass p = few_pass(params, Traits::kColumns, Traits::kRows);
   const int64_t groups = divide_up(params.channels, Traits::kChannels);
   const int64_t warps = divide_up(static_cast<int64_t>(p.tasks) * Traits::kLanes, kWarpSize);
-  const auto kernel = few_pixels_backward_kernel<Traits>;
-  static const bool clusters = has_clusters(kernel);
+  constexpr auto kernel = few_pixels_backward_kernel<Traits>;
+  const bool clusters = has_clusters<kernel>();
   const int64_t wanted = std::min(divide_up(kWantedBlocks, groups), divide_up(warps, kLeastWarps));
   const int64_t blocks = clusters
       ? std::min<int64_t>(kMostOfCluster, std::max(divide_up(warps, kMostWarps), wanted))

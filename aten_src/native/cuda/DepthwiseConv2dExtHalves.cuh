@@ -696,10 +696,10 @@ bool launch_halves(
     const TensorBase& bias,
     const Params& params,
     const UnitStridePass& p) {
-  const auto kernel = halves_kernel<Traits>;
+  constexpr auto kernel = halves_kernel<Traits>;
   Halves s;
   CUtensorMap map{};
-  if (!plan_halves<Traits>(s, p) || !compiled_for_boxes(kernel) ||
+  if (!plan_halves<Traits>(s, p) || !compiled_for_sm_90<kernel>() ||
       !map_planes(map, pass.grad_output, p.dst_width + Traits::kPad, s.box_rows, Traits::kPlanes)) {
     return false;
   }

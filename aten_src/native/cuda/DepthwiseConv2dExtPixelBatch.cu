@@ -446,10 +446,10 @@ constexpr int64_t kLeastUnits = 48;
 template <typename Traits>
 bool launch_pixel_batch(const ForwardPass& pass, const UnitStridePass& p, int64_t least_units) {
   using scalar_t = typename Traits::scalar_t;
-  const auto kernel = pixel_batch_kernel<Traits>;
-  static const bool compiled = compiled_for_boxes(kernel);
+  constexpr auto kernel = pixel_batch_kernel<Traits>;
   PixelBatchPlan plan{};
-  if (!compiled || !plan_pixel_batch(plan, p, Traits::kChannelBytes, Traits::kFirstRows)) {
+  if (!compiled_for_sm_90<kernel>() ||
+      !plan_pixel_batch(plan, p, Traits::kChannelBytes, Traits::kFirstRows)) {
     return false;
   }
   const int64_t across = int64_t{plan.groups} * plan.stretches;

@@ -463,9 +463,9 @@ bool launch(const BackwardPass& pass, const Params& params) {
   const size_t bytes = kRingBytes + std::max<int64_t>(rings, Traits::kSumsBytes);
   CUtensorMap grads_map;
   CUtensorMap input_map;
-  const auto kernel = pixel_batch_weight_kernel<Traits>;
-  static const bool compiled = compiled_for_boxes(kernel);
-  if (!compiled || !has_shared(bytes) || octets > kMostGridRows || shares > kMostGridRows ||
+  constexpr auto kernel = pixel_batch_weight_kernel<Traits>;
+  if (!compiled_for_sm_90<kernel>() || !has_shared(bytes) || octets > kMostGridRows ||
+      shares > kMostGridRows ||
       !map_pixel_rows<Traits::kPixelBytes>(
           grads_map, pass.grad_output, Traits::kGradColumns, kTileImages) ||
       !map_pixel_rows<Traits::kPixelBytes>(

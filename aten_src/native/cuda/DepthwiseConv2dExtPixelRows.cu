@@ -238,8 +238,7 @@ __global__ void pixel_rows_kernel(
 template <typename Traits>
 bool launch_pixel_rows(const ForwardPass& pass, const UnitStridePass& p) {
   using scalar_t = typename Traits::scalar_t;
-  const auto kernel = pixel_rows_kernel<Traits>;
-  static const bool compiled = compiled_for_boxes(kernel);
+  constexpr auto kernel = pixel_rows_kernel<Traits>;
   const PixelRequest request{
       p.batch,
       p.channels,
@@ -253,7 +252,7 @@ bool launch_pixel_rows(const ForwardPass& pass, const UnitStridePass& p) {
       Traits::kMostThreads,
       Traits::kBlocks};
   PixelPlan plan{};
-  if (!compiled || !plan_pixels(plan, request)) {
+  if (!compiled_for_sm_90<kernel>() || !plan_pixels(plan, request)) {
     return false;
   }
   // Many taps take the march as long where it loads vectors (514@14 k7 45 us, 53 here by groups).

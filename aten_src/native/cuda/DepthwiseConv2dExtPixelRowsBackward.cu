@@ -432,8 +432,7 @@ __global__ void pixel_rows_backward_kernel(
 template <typename Traits, typename Planned = Traits>
 bool launch(const BackwardPass& pass, const Params& params) {
   using scalar_t = typename Traits::scalar_t;
-  const auto kernel = pixel_rows_backward_kernel<Traits>;
-  static const bool compiled = compiled_for_boxes(kernel);
+  constexpr auto kernel = pixel_rows_backward_kernel<Traits>;
   UnitStridePass p{};
   set_unit_stride_pass(p, params);
   UnitStridePass turned = p;
@@ -451,7 +450,7 @@ bool launch(const BackwardPass& pass, const Params& params) {
       Traits::kMostThreads,
       Traits::kBlocks};
   PixelPlan plan{};
-  if (!compiled || !plan_pixels(plan, request)) {
+  if (!compiled_for_sm_90<kernel>() || !plan_pixels(plan, request)) {
     return false;
   }
   // By groups of channels the march is as fast, but by single elements of 16 bits (the weight's gradient of

@@ -215,7 +215,7 @@ __device__ __forceinline__ void load_runs(
     int step) {
   constexpr int kLanes = 8;
   constexpr int kAtOnce = kCopyThreads / kLanes; // images
-  constexpr int kLineBytes = kLanes * kBlockBytes;
+  static_assert(kLanes * kBlockBytes == kLineBytes);
   constexpr int kLines = (kRunOctets + kLanes - 1 + kLanes - 1) / kLanes; // that a run may meet
   const int lane = thread % kLanes;
 #pragma unroll
