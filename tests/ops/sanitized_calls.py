@@ -1,0 +1,126 @@
+"""Calls that reach each CUDA kernel of depthwise_conv2d_ext in each type it takes.
+
+    compute-sanitizer --tool racecheck --kernel-name kns=depthwise_conv2d_ext \\
+        python tests/ops/sanitized_calls.py
+
+and the same with synccheck and, where PYTORCH_NO_CUDA_MEMORY_CACHING=1 makes an allocation of each
+tensor, with memcheck and initcheck. Nothing here looks at results: test_depthwise_tiles.py does, at
+these sizes and more. `--kernels` says, without a sanitizer, which kernels ran, with the types among
+their template arguments, and fails where one of the sources did not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import torch
+from depthwise_cases import Case, make_inputs
+
+SOURCES = Path(__file__).parents[2] / "aten_src" / "native" / "cuda"
+TYPES = {"f": torch.float32, "h": torch.float16, "b": torch.bfloat16, "d": torch.float64}
+PASSES = [(True, False, False), (False, True, True), (True, True, True)]
+SMALL = {"padding": (1, 1)}
+FIVE = {"padding": (2, 2)}
+SEVEN = {"padding": (3, 3)}
+HALVED = {"stride": (2, 2)}
+
+# Types, one call; the kernels that it is there for.
+PLANES = [
+    ("fhbd", Case(2, 5, 1, (9, 11), (2, 2), **HALVED)),  # gather, grad_weight_partial and _total
+    ("fhb", Case(3, 7, 1, (2, 5), (3, 3), padding=(3, 2))),  # march
+    ("fhb", Case(2, 3, 1, (6, 1), (3, 3), **SMALL)),  # few
+    ("fhb", Case(3, 12, 1, (2, 5), (3, 3), padding=(1, 2))),
+    ("fhb", Case(2, 35, 1, (6, 28), (7, 7), **SEVEN)),  # patches; strips, gradients in float
+    ("f", Case(3, 90, 1, (65, 65), (5, 5), **FIVE)),  # patches, gradients
+    ("f", Case(2, 2, 1, (64, 56), (7, 7), padding=(9, 9), dilation=(3, 3))),  # strips
+    ("hb", Case(5, 22, 2, (57, 96), (3, 3), **SMALL)),
+    ("fhb", Case(13, 11, 1, (67, 64), (3, 3), **SMALL)),  # flat strips
+    ("fhb", Case(9, 5, 1, (29, 28), (5, 5), **HALVED, **FIVE)),  # strips at stride 2
+    ("fhb", Case(3, 5, 1, (40, 1001), (3, 3), **SMALL)),  # columns
+    ("fhb", Case(3, 1001, 1, (203, 1), (3, 1), padding=(1, 0))),
+    ("f", Case(14, 51, 1, (56, 56), (7, 7), **SEVEN)),  # halves
+    ("f", Case(33, 77, 1, (20, 32), (5, 5), **FIVE)),
+    ("fhb", Case(7, 72, 1, (7, 7), (5, 5), **FIVE)),  # flat planes
+    ("hb", Case(700, 104, 1, (7, 7), (3, 3), **SMALL)),
+    ("fhb", Case(90, 251, 1, (7, 7), (5, 5), **FIVE)),  # lanes of planes; patches in 16 bit
+    ("fhb", Case(129, 134, 1, (14, 14), (3, 3), **HALVED, **SMALL)),  # lanes at stride 2
+    ("f", Case(17, 33, 1, (20, 14), (9, 9), padding=(4, 4))),  # lanes
+    ("f", Case(33, 34, 1, (14, 14), (27, 27), padding=(13, 13))),
+    ("f", Case(17, 3, 1, (6, 28), (29, 9), padding=(20, 4))),  # large
+    ("fhb", Case(17, 6, 1, (14, 14), (7, 7), **SEVEN)),  # batch
+    ("hb", Case(40, 8, 1, (14, 14), (3, 3), **HALVED, **SMALL)),  # at stride 2
+    ("hb", Case(35, 96, 1, (14, 14), (5, 5), **HALVED, **FIVE)),
+    ("hb", Case(22, 100, 1, (10, 56), (7, 7), **SEVEN)),  # batch march
+    ("hb", Case(17, 3, 1, (6, 28), (29, 9), padding=(20, 4))),  # sweep
+    ("hb", Case(33, 24, 1, (7, 7), (3, 3), **SMALL)),  # runs
+    ("hb", Case(64, 16, 1, (7, 7), (5, 5), **FIVE)),
+    ("hb", Case(33, 8, 1, (7, 7), (7, 7), **SEVEN)),
+    ("hb", Case(49, 4, 1, (14, 14), (3, 3), **SMALL)),
+]
+CHANNELS_LAST = [
+    ("fhbd", Case(2, 3, 2, (31, 17), (11, 11), padding=(5, 5))),  # copies; bands, large
+    ("fhb", Case(3, 7, 1, (2, 5), (3, 3), padding=(3, 2))),  # march
+    ("fhb", Case(2, 20, 1, (9, 11), (3, 3), **SMALL)),  # few pixels
+    ("fhb", Case(1, 36, 1, (30, 29), (3, 3), **SMALL)),  # in clusters
+    ("fhb", Case(2, 37, 1, (9, 7), (7, 7), **SEVEN)),  # pixel rows
+    ("fhb", Case(2, 33, 3, (20, 21), (3, 3), **SMALL)),
+    ("fhb", Case(7, 72, 1, (7, 7), (5, 5), **FIVE)),  # boxes
+    ("fhb", Case(30, 48, 1, (29, 35), (3, 3), **SMALL)),  # with a warp to ask for them
+    ("fhb", Case(5, 136, 1, (21, 56), (5, 5), **FIVE)),
+    ("f", Case(9, 40, 1, (33, 56), (7, 7), **SEVEN)),  # and rows read again
+    ("fhb", Case(4, 16, 1, (1, 9), (5, 5), **HALVED, **FIVE)),  # boxes at stride 2
+    ("fhb", Case(35, 96, 1, (14, 14), (5, 5), **HALVED, **FIVE)),
+    ("hb", Case(20, 64, 1, (20, 52), (7, 7), **SEVEN)),  # pixel batch
+]
+CALLS = [
+    *((torch.contiguous_format, *call) for call in PLANES),
+    *((torch.channels_last, *call) for call in CHANNELS_LAST),
+]
+
+
+def make_calls() -> None:
+    """Every pass of every call, of tensors that came from the host, as initcheck wants them."""
+    for memory_format, types, case in CALLS:
+        for dtype in (TYPES[name] for name in types):
+            inputs = make_inputs(case, dtype=dtype, memory_format=memory_format)
+            x, w, bias = inputs.cast(device="cuda")
+            shape = torch.depthwise_conv2d_ext(x, w, bias, *case.window).shape
+            grad = torch.randn(shape, dtype=dtype).contiguous(memory_format=memory_format).cuda()
+            for mask in PASSES:
+                torch.ops.aten.depthwise_conv2d_ext_backward(grad, x, w, *case.window, mask)
+    torch.cuda.synchronize()
+
+
+def kernels_run() -> dict[str, set[str]]:
+    """The kernels that make_calls() runs, with the types among their template arguments."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        make_calls()
+    kernels: defaultdict[str, set[str]] = defaultdict(set)
+    for name in {event.name for event in profile.events()}:
+        kernel = re.search(r"depthwise_conv2d_ext_cuda::.*?(\w+_kernel)<(.*?>)\(", name)
+        if kernel:
+            kernels[kernel[1]] |= set(re.findall(r"float|double|Half|BFloat16", kernel[2]))
+    return kernels
+
+
+def main() -> None:
+    """Makes the calls; with --kernels says which ran."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--kernels", action="store_true", help="say which kernels ran")
+    if not parser.parse_args().kernels:
+        make_calls()
+        return
+    ran = kernels_run()
+    for name, types in sorted(ran.items()):
+        print(f"{name:34}", *sorted(types))
+    text = "".join(path.read_text() for path in SOURCES.glob("DepthwiseConv2dExt*"))
+    missing = set(re.findall(r"__global__ void (\w+)\(", text)) - set(ran)
+    sys.exit(f"these did not run: {', '.join(sorted(missing))}" if missing else 0)
+
+
+if __name__ == "__main__":
+    main()
