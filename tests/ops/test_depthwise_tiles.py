@@ -295,6 +295,9 @@ BOXES = [
     Case(2, 12, 1, (30, 30), (3, 3), padding=(1, 1)),  # few results: a pixel or two a thread
     Case(2, 24, 1, (11, 13), (3, 3), padding=(3, 2), dilation=(3, 2)),
     Case(9, 24, 1, (60, 230), (3, 3), padding=(1, 1)),  # few channels: a warp to ask for boxes
+    Case(7, 40, 2, (61, 67), (3, 3), padding=(1, 1)),  # two outputs of a channel, a group not full
+    Case(16, 8, 2, (70, 72), (3, 3), padding=(1, 1)),  # half a warp of outputs
+    Case(5, 72, 2, (60, 62), (3, 3), padding=(2, 2), dilation=(2, 2)),
     # The weight's gradient and all gradients: tiles of seven columns, two rows a share at least.
     Case(30, 48, 1, (29, 35), (3, 3), padding=(1, 1)),  # groups of 48 channels, half a warp over
     Case(50, 48, 1, (7, 7), (5, 5), padding=(2, 2)),  # rows of grad_output from registers

@@ -235,7 +235,7 @@ bool grad_input_apart(const ForwardPass& pass, const Params& p) {
 }
 
 // Calls in channels-last order whose kernels are in plane order, between copies: large windows, and several
-// outputs of a channel, of which only rows of pixels take some in that order. What those kernels refuse is
+// outputs of a channel, of which only boxes and rows of pixels take some in that order. What those kernels refuse is
 // not worth the copies. `weight`: of the weight's gradient, which is by planes wherever the others are.
 bool by_planes(const Params& p, ScalarType type, bool weight) {
   constexpr int64_t kMostStride = 2; // of bands
@@ -277,7 +277,7 @@ void forward_cuda(
   const ForwardPass pass{output, input, weight, bias};
   if (!by_planes(p, input.scalar_type(), false)) {
     forward_in_order(pass, p);
-  } else if (!fast::pixel_rows_forward(pass, p)) {
+  } else if (!fast::boxes_forward(pass, p) && !fast::pixel_rows_forward(pass, p)) {
     const TensorBase dst = fast::empty_planes(output);
     const TensorBase src = fast::in_planes(input);
     forward_in_order({dst, src, weight, bias}, planes_of(p));
@@ -297,8 +297,8 @@ void backward(const BackwardPass& pass, const Params& p) {
   if (pass.grad_input.defined() && !input_by_planes) {
     takes(kGradInput, of_input(pass), p);
   }
-  const bool wants_input = input_by_planes && !fast::pixel_rows_grad_input(of_input(pass), p) &&
-      !grad_input_apart(of_input(pass), p);
+  const bool wants_input = input_by_planes && !fast::boxes_grad_input(of_input(pass), p) &&
+      !fast::pixel_rows_grad_input(of_input(pass), p) && !grad_input_apart(of_input(pass), p);
   const bool wants_weight = weight_by_planes && !fast::pixel_rows_backward(of_weight(pass), p);
   if (!wants_input && !wants_weight) {
     return;

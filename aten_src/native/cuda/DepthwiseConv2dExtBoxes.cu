@@ -1,5 +1,6 @@
 // Forward of depthwise_conv2d_ext at stride 1 in channels-last order out of shared memory, and grad_input,
-// which is the forward on grad_output with the taps flipped and the padding mirrored.
+// which is the forward on grad_output with the taps flipped and the padding mirrored. A channel of the input
+// may have two of the output, of 3 x 3: then a thread has two of dst for each of src, or one for two.
 //
 // A block has the taps of a group of channels in the registers of its threads and streams rows of src
 // through a ring of boxes (DepthwiseConv2dExtBoxes.cuh), each of which is a row of a stretch of columns with
@@ -30,10 +31,16 @@ template <
     int kTile_,
     int kThreads_,
     int kBlocks_ = 2,
-    bool kOwnAsker_ = false>
-struct BoxTraits : RowMarchTraits<scalar_t_, Window, kVector_, kTile_, 1> {
+    bool kOwnAsker_ = false,
+    int kOutputs_ = 1,
+    int kSources_ = 1>
+struct BoxTraits : RowMarchTraits<scalar_t_, Window, kVector_, kTile_, kSources_> {
   using scalar_t = scalar_t_;
-  static constexpr int kVectorBytes = kVector_ * static_cast<int>(sizeof(scalar_t));
+  static constexpr int kOutputs = kOutputs_; // dst channels of a src channel
+  static constexpr int kSrcVector = kVector_ * kSources_ / kOutputs;
+  static constexpr int kSrcBytes = kSrcVector * static_cast<int>(sizeof(scalar_t));
+  static constexpr int kAllTaps = kSources_ * Window::kHeight * Window::kWidth; // of a dst channel
+  static_assert(kSrcVector * kOutputs == kVector_ * kSources_);
   static constexpr int kThreads = kThreads_; // that compute
   static constexpr bool kOwnAsker = kOwnAsker_; // a warp more that asks for boxes
   static constexpr int kAllThreads = kThreads + (kOwnAsker ? kWarpSize : 0);
@@ -68,6 +75,10 @@ __global__ void boxes_kernel(
   constexpr int kTaps = Traits::kTaps;
   constexpr int kTile = Traits::kTile;
   constexpr int kVector = Traits::kVector;
+  constexpr int kSources = Traits::kSources;
+  constexpr int kOutputs = Traits::kOutputs;
+  constexpr int kSrcVector = Traits::kSrcVector;
+  constexpr int kAllTaps = Traits::kAllTaps;
   extern __shared__ __align__(kBoxBytes) char shared_boxes[];
   const int asker = Traits::kOwnAsker ? b.threads : 0;
   BoxRing ring(shared_boxes, b.stages, b.stage_bytes, b.threads / kWarpSize, asker);
@@ -75,6 +86,7 @@ __global__ void boxes_kernel(
       reinterpret_cast<scalar_t*>(ring.boxes + b.stages * b.stage_bytes);
 
   const BoxPlace place(b);
+  const int dst_channels = p.channels / kSources * kOutputs;
   const int block_channels = b.lanes * kVector;
   const int block_channel = place.group * block_channels;
   const int lane = threadIdx.x % b.lanes;
@@ -84,7 +96,7 @@ __global__ void boxes_kernel(
   const int tile_column =
       tile % p.dilation_width + tile / p.dilation_width * kTile * p.dilation_width;
   const int column = place.stretch * b.stretch + tile_column;
-  const bool works = image < b.images && channel < p.channels;
+  const bool works = image < b.images && channel < dst_channels;
 
   // By one thread, where there is room, while there is more to ask for, as feed.image tells. At the end, a
   // stage without a run.
@@ -108,7 +120,7 @@ __global__ void boxes_kernel(
           to,
           barrier,
           map,
-          block_channel,
+          place.group * b.lanes * kSrcVector,
           place.stretch * b.stretch - p.padding_width,
           feed.row,
           feed.image);
@@ -118,10 +130,10 @@ __global__ void boxes_kernel(
   };
   if (threadIdx.x == asker) {
     prefetch_map(map);
-    const int bytes = min(block_channels, p.channels - block_channel) * kTaps *
+    const int bytes = min(block_channels, dst_channels - block_channel) * kAllTaps *
         static_cast<int>(sizeof(scalar_t));
     arrive_and_expect(ring.taps(), bytes);
-    load_run(shared_taps, ring.taps(), weight + block_channel * kTaps, bytes);
+    load_run(shared_taps, ring.taps(), weight + block_channel * kAllTaps, bytes);
     BoxFeed feed{0, 0, 0, BoxRuns(b, place)};
     for (int i = 0; i < b.stages - 1 && feed.image >= 0; ++i) {
       fill_next(feed);
@@ -131,19 +143,22 @@ __global__ void boxes_kernel(
   float begin[kVector];
 #pragma unroll
   for (int v = 0; v < kVector; ++v) {
-    begin[v] = bias && channel < p.channels ? static_cast<float>(bias[channel + v]) : 0.0f;
+    begin[v] = bias && channel < dst_channels ? static_cast<float>(bias[channel + v]) : 0.0f;
   }
   __syncthreads();
   wait_for(ring.taps(), 0);
-  float taps[1][kTaps][kVector];
+  float taps[kSources][kTaps][kVector];
   bool finite = true;
 #pragma unroll
-  for (int v = 0; v < kVector; ++v) {
-    const scalar_t* from = shared_taps + (lane * kVector + v) * kTaps + (p.flip ? kTaps - 1 : 0);
+  for (int i = 0; i < kVector * kSources; ++i) {
+    const int v = i / kSources;
+    const int q = i % kSources;
+    const scalar_t* from =
+        shared_taps + (lane * kVector * kSources + i) * kTaps + (p.flip ? kTaps - 1 : 0);
 #pragma unroll
     for (int tap = 0; tap < kTaps; ++tap) {
-      taps[0][tap][v] = works ? static_cast<float>(*from) : 0.0f;
-      finite = finite && is_finite(taps[0][tap][v]);
+      taps[q][tap][v] = works ? static_cast<float>(*from) : 0.0f;
+      finite = finite && is_finite(taps[q][tap][v]);
       from += p.flip ? -1 : 1;
     }
   }
@@ -163,14 +178,19 @@ __global__ void boxes_kernel(
         const int w = column + i % kTile * p.dilation_width;
 #pragma unroll 1
         for (int c = channel; w < p.dst_width && c < channel + kVector; ++c) {
-          dst[((n * p.dst_height + row) * p.dst_width + w) * p.channels + c] =
-              static_cast<scalar_t>(careful_output<true>(
-                  src + n * p.src_height * p.src_width * p.channels + c,
-                  weight + c * kTaps,
-                  bias ? static_cast<float>(bias[c]) : 0.0f,
-                  p,
-                  row,
-                  w));
+          float sum = bias ? static_cast<float>(bias[c]) : 0.0f;
+#pragma unroll 1
+          for (int q = c * kSources; q < (c + 1) * kSources; ++q) {
+            sum = careful_output<true>(
+                src + n * p.src_height * p.src_width * p.channels + q / kOutputs,
+                weight + q * kTaps,
+                sum,
+                p,
+                row,
+                w);
+          }
+          dst[((n * p.dst_height + row) * p.dst_width + w) * dst_channels + c] =
+              static_cast<scalar_t>(sum);
         }
       }
     }
@@ -189,7 +209,7 @@ __global__ void boxes_kernel(
   }
 
   const int box_offset = min(image, b.images - 1) * b.box_rows * b.row_bytes +
-      (tile_column * b.lanes + lane) * Traits::kVectorBytes;
+      (tile_column * b.lanes + lane) * Traits::kSrcBytes;
 
   int turn = threadIdx.x / kWarpSize;
   BoxRun run = ring.run_of_warp(0); // there since the barrier
@@ -206,7 +226,7 @@ __global__ void boxes_kernel(
         dst +
         (((n * p.dst_height + run.row_phase + run.first_row * p.dilation_height) * p.dst_width +
           column) *
-             p.channels +
+             dst_channels +
          channel));
     const auto store_row = [&](const float (&row)[kTile][kVector], int) {
       char* at = to;
@@ -225,11 +245,11 @@ __global__ void boxes_kernel(
       const int next = min(i + b.box_rows, rows.end);
 #pragma unroll 1
       for (; i < next; ++i) {
-        Packed<scalar_t, kVector> row[Traits::kColumns];
+        Packed<scalar_t, kSrcVector> row[Traits::kColumns];
         const char* at = from;
 #pragma unroll
         for (int c = 0; c < Traits::kColumns; ++c) {
-          row[c] = read_vector<scalar_t, kVector>(at);
+          row[c] = read_vector<scalar_t, kSrcVector>(at);
           at += b.column_bytes;
         }
         from += b.row_bytes;
@@ -250,12 +270,12 @@ __global__ void boxes_kernel(
           }
           ring.release();
         }
-        float values[1][Traits::kColumns][kVector];
+        float values[kSources][Traits::kColumns][kVector];
 #pragma unroll
         for (int c = 0; c < Traits::kColumns; ++c) {
 #pragma unroll
-          for (int v = 0; v < kVector; ++v) {
-            values[0][c][v] = unpack(row[c], v);
+          for (int i = 0; i < kVector * kSources; ++i) {
+            values[i % kSources][c][i / kSources] = unpack(row[c], i / kOutputs);
           }
         }
         // Rows of other runs are not worth their products once there are many taps.
@@ -286,7 +306,7 @@ bool launch_boxes(const ForwardPass& pass, const UnitStridePass& p) {
       /*stride=*/1,
       p.dilation_height,
       p.dilation_width,
-      Traits::kVector,
+      Traits::kSrcVector,
       Traits::kTile,
       sizeof(scalar_t),
       Traits::kThreads,
@@ -301,17 +321,17 @@ bool launch_boxes(const ForwardPass& pass, const UnitStridePass& p) {
   if (!map_boxes(
           map,
           pass.src,
-          plan.lanes * Traits::kVector,
+          plan.lanes * Traits::kSrcVector,
           plan.box_columns,
           plan.box_rows,
           plan.images)) {
     return false;
   }
-  plan.dst_column = p.dilation_width * p.channels * static_cast<int64_t>(sizeof(scalar_t));
-  plan.dst_row =
-      p.dilation_height * p.dst_width * p.channels * static_cast<int64_t>(sizeof(scalar_t));
+  const int64_t pixel = pass.dst.size(1) * static_cast<int64_t>(sizeof(scalar_t));
+  plan.dst_column = p.dilation_width * pixel;
+  plan.dst_row = p.dilation_height * p.dst_width * pixel;
   const int64_t shared = kRingHead + plan.stages * plan.stage_bytes +
-      Traits::kTaps * plan.lanes * Traits::kVectorBytes;
+      Traits::kAllTaps * plan.lanes * Traits::kVector * static_cast<int64_t>(sizeof(scalar_t));
   if (!has_shared(shared)) {
     return false;
   }
@@ -355,6 +375,19 @@ bool launch_window(const ForwardPass& pass, const UnitStridePass& p) {
   }
 }
 
+// Where a channel of the input has two of the output: four of the output's, or two of grad_input's, a thread.
+// A warp more that asks for boxes, or twice the warps of half as many channels, take the same time within 4 %.
+template <typename scalar_t, typename Window>
+bool launch_two(const ForwardPass& pass, const UnitStridePass& p) {
+  if constexpr (Window::kHeight != 3) {
+    return false; // not tried
+  } else if (p.flip) {
+    return launch_boxes<BoxTraits<scalar_t, Window, 2, 4, 256, 2, false, 1, 2>>(pass, p);
+  } else {
+    return launch_boxes<BoxTraits<scalar_t, Window, 4, 4, 256, 2, false, 2, 1>>(pass, p);
+  }
+}
+
 bool boxes_pass(const ForwardPass& pass, const Params& window, const UnitStridePass& p) {
   // A window that lies outside the image altogether would be a row of results that no row of src reaches.
   if (p.padding_height < 0 || p.padding_height > p.dilation_height * (p.kernel_height - 1) ||
@@ -367,7 +400,10 @@ bool boxes_pass(const ForwardPass& pass, const Params& window, const UnitStrideP
       if constexpr (decltype(fixed)::kStride > 1) {
         return false;
       } else {
-        return launch_window<decltype(scalar), decltype(fixed)>(pass, p);
+        using scalar_t = decltype(scalar);
+        using Fixed = decltype(fixed);
+        return window.multiplier == 1 ? launch_window<scalar_t, Fixed>(pass, p)
+                                      : launch_two<scalar_t, Fixed>(pass, p);
       }
     });
   });
@@ -381,25 +417,32 @@ bool boxes_pass(const ForwardPass&, const Params&, const UnitStridePass&) {
 
 #endif
 
-bool boxes_take_pass(const Params& p, const TensorBase& dst) {
-  return p.channels_last && p.multiplier == 1 && march_fits_32_bits(p) &&
+bool boxes_take_pass(const Params& p, const TensorBase& dst, const TensorBase& src) {
+  constexpr int64_t kMostOutputs = 2; // of an input channel
+  // Of a pixel of src; with two outputs of a channel runs are faster of less (64 images of 8@112 in half 24 us
+  // and 25 here).
+  constexpr int64_t kLeastBytes = 32;
+  const int64_t pixel = src.size(1) * static_cast<int64_t>(src.element_size());
+  return p.channels_last && p.multiplier <= kMostOutputs &&
+      (p.multiplier == 1 || pixel >= kLeastBytes) && march_fits_32_bits(p) &&
       static_cast<int64_t>(dst.nbytes()) > (p.kernel_size() <= kFewTaps ? kFewBytes : 0);
+}
+
+// A pass whose channels are those of src.
+bool boxes_pass_of(const ForwardPass& pass, const Params& p, UnitStridePass unit) {
+  unit.channels = pass.src.size(1);
+  return boxes_pass(pass, p, unit);
 }
 
 } // namespace
 
 bool boxes_forward(const ForwardPass& pass, const Params& p) {
-  if (!boxes_take_pass(p, pass.dst)) {
-    return false;
-  }
-  return boxes_pass(pass, p, unit_stride_forward(p));
+  return boxes_take_pass(p, pass.dst, pass.src) && boxes_pass_of(pass, p, unit_stride_forward(p));
 }
 
 bool boxes_grad_input(const ForwardPass& pass, const Params& p) {
-  if (!boxes_take_pass(p, pass.dst)) {
-    return false;
-  }
-  return boxes_pass(pass, p, unit_stride_grad_input(p));
+  return boxes_take_pass(p, pass.dst, pass.src) &&
+      boxes_pass_of(pass, p, unit_stride_grad_input(p));
 }
 
 } // namespace at::native::depthwise_conv2d_ext_cuda
