@@ -293,6 +293,10 @@ void backward(const BackwardPass& pass, const Params& p) {
     backward_in_order(pass, p);
     return;
   }
+  // What boxes take of several outputs of a channel, in one pass.
+  if (pass.asks_weight() && p.multiplier > 1 && fast::boxes_backward(pass, p)) {
+    return;
+  }
   const TensorBase none;
   if (pass.grad_input.defined() && !input_by_planes) {
     takes(kGradInput, of_input(pass), p);

@@ -6,7 +6,8 @@
 // their products with the input go into one sum a tap, those with the taps make the row of grad_input,
 //   sum[kh][kw] += input[h][s] * grad_output[h + padding - kh][s + padding - kw],
 // so that grad_output is needed beside a tile and the input is not. What is loaded, by whom and when is in
-// DepthwiseConv2dExtBoxesBackward.cuh.
+// DepthwiseConv2dExtBoxesBackward.cuh. Channels are those of grad_output: two of them may belong to one of the
+// input, which both lanes read, and whose grad_input they add up between them.
 //
 // In float the sums of some rows go to totals in shared memory, which bounds the chains. Warps are added up
 // in order; a block writes one partial, and add_partials() adds the blocks' in a fixed order. A float bias is
@@ -44,6 +45,8 @@ __device__ __noinline__ float careful_sum(
   const bool bias = tap == Traits::kTaps;
   const int kh = bias ? Traits::kReachHeight : tap / Traits::kWidth;
   const int kw = bias ? Traits::kReachWidth : tap % Traits::kWidth;
+  const int channels = p.channels / Traits::kOutputs; // of the input
+  const int channel = place.channel / Traits::kOutputs;
   Pieces pieces(p, begin, end);
   float sum = 0.0f;
 #pragma unroll 1
@@ -61,14 +64,14 @@ __device__ __noinline__ float careful_sum(
         const int at = (columns.image * p.dst_height + row) * p.dst_width + column;
         const int from = (columns.image * p.src_height + h) * p.src_width + w;
         const float grad = static_cast<float>(grad_output[at * p.channels + place.channel]);
-        sum += bias ? grad : grad * static_cast<float>(input[from * p.channels + place.channel]);
+        sum += bias ? grad : grad * static_cast<float>(input[from * channels + channel]);
       }
     }
   }
   return sum;
 }
 
-// grad_input of a thread's part of a piece, tap by tap.
+// grad_input of a thread's part of a piece, tap by tap. Of the threads of an input channel the first does so.
 template <typename Traits>
 __device__ __noinline__ void careful_rows(
     typename Traits::scalar_t* grad_input,
@@ -76,8 +79,13 @@ __device__ __noinline__ void careful_rows(
     const typename Traits::scalar_t* weight,
     const BoxesWeight& p,
     Piece piece) {
+  constexpr int kTaps = Traits::kTaps;
+  constexpr int kOutputs = Traits::kOutputs;
   const ThreadPlace place = ThreadPlace::of<Traits>(p);
   const PieceColumns columns = PieceColumns::of<Traits>(p, piece, place);
+  if (place.channel % kOutputs > 0) {
+    return;
+  }
 #pragma unroll 1
   for (int i = 0; i < piece.rows * columns.count; ++i) {
     const int h = piece.top + i / columns.count * p.dilation_height;
@@ -87,17 +95,20 @@ __device__ __noinline__ void careful_rows(
     }
     float sum = 0.0f;
 #pragma unroll 1
-    for (int tap = 0; tap < Traits::kTaps; ++tap) {
+    for (int k = 0; k < kOutputs * kTaps; ++k) {
+      const int output = place.channel + k / kTaps;
+      const int tap = k % kTaps;
       const int row = h + p.padding_height - tap / Traits::kWidth * p.dilation_height;
       const int column = w + p.padding_width - tap % Traits::kWidth * p.dilation_width;
       if (row >= 0 && row < p.dst_height && column >= 0 && column < p.dst_width) {
         const int at = (columns.image * p.dst_height + row) * p.dst_width + column;
-        sum += static_cast<float>(grad_output[at * p.channels + place.channel]) *
-            static_cast<float>(weight[place.channel * Traits::kTaps + tap]);
+        sum += static_cast<float>(grad_output[at * p.channels + output]) *
+            static_cast<float>(weight[output * kTaps + tap]);
       }
     }
     const int to = (columns.image * p.src_height + h) * p.src_width + w;
-    grad_input[to * p.channels + place.channel] = static_cast<typename Traits::scalar_t>(sum);
+    grad_input[(to * p.channels + place.channel) / kOutputs] =
+        static_cast<typename Traits::scalar_t>(sum);
   }
 }
 
@@ -205,10 +216,11 @@ __global__ void boxes_backward_kernel(
 
   // The thread's columns in a stage.
   const int tile_at = mine.tile * kTile + mine.image * p.tiles * kTile;
-  const int lane_at = lane * static_cast<int>(sizeof(scalar_t));
+  constexpr int kSize = sizeof(scalar_t);
   const char* const my_grads =
-      rings + (tile_at + mine.image * (kWidth - 1)) * Traits::kPixelBytes + lane_at;
-  const char* const my_input = input_ring + tile_at * Traits::kPixelBytes + lane_at;
+      rings + (tile_at + mine.image * (kWidth - 1)) * Traits::kPixelBytes + lane * kSize;
+  const char* const my_input =
+      input_ring + tile_at * Traits::kInputBytes + lane / Traits::kOutputs * kSize;
   float sums[kTaps + 1] = {};
   float excess = 0.0f;
   int turns = Traits::kTurns;
@@ -240,12 +252,17 @@ __global__ void boxes_backward_kernel(
   };
   float values[kTile]; // of the input
   float result[kTile][1]; // of grad_input
+  // Where lanes side by side have the two outputs of an input channel, each of them adds up and stores half of
+  // the columns, of which the first have one more.
+  static_assert(Traits::kOutputs <= 2 && kChannels % Traits::kOutputs == 0);
+  constexpr int kStored = (kTile + 1) / 2;
+  const bool upper = threadIdx.x % 2 > 0;
   const auto read_input = [&]() {
     const int stage = Traits::kHeld > 0 ? place.input : place.grads;
     const char* const from = my_input + stage * p.input_stage;
 #pragma unroll
     for (int t = 0; t < kTile; ++t) {
-      values[t] = read_element<scalar_t>(from + t * Traits::kPixelBytes);
+      values[t] = read_element<scalar_t>(from + t * Traits::kInputBytes);
       result[t][0] = 0.0f;
     }
   };
@@ -299,8 +316,12 @@ __global__ void boxes_backward_kernel(
     uint32_t to =
         static_cast<uint32_t>(
             ((columns.image * p.src_height + h) * p.src_width + columns.left) * p.channels +
-            mine.channel) *
-        static_cast<uint32_t>(sizeof(scalar_t));
+            mine.channel) /
+        Traits::kOutputs * static_cast<uint32_t>(sizeof(scalar_t));
+    if constexpr (Traits::kOutputs > 1) {
+      columns.count = upper ? max(columns.count - kStored, 0) : min(columns.count, kStored);
+      to += upper ? kStored * p.column_bytes : 0;
+    }
     // As words that the compiler knows nothing of: it would count the columns again in each row.
     asm volatile("" : "+r"(columns.count), "+r"(to));
     const auto store_row = [&]() {
@@ -311,7 +332,20 @@ __global__ void boxes_backward_kernel(
           *reinterpret_cast<scalar_t*>(base + (to + t * p.column_bytes)) =
               static_cast<scalar_t>(result[t][0]);
         };
-        if (count == kTile) {
+        if constexpr (Traits::kOutputs > 1) {
+#pragma unroll
+          for (int t = 0; t < kStored; ++t) {
+            const float low = result[t][0];
+            const float high = result[min(t + kStored, kTile - 1)][0];
+            result[t][0] = (upper ? high : low) + __shfl_xor_sync(computing, upper ? low : high, 1);
+          }
+#pragma unroll
+          for (int t = 0; t < kStored; ++t) {
+            if (t < count) {
+              store(t);
+            }
+          }
+        } else if (count == kTile) {
 #pragma unroll
           for (int t = 0; t < kTile; ++t) {
             store(t);
@@ -403,6 +437,9 @@ __global__ void boxes_backward_kernel(
       }
     }
     if (Traits::kData && !finite) {
+      if constexpr (Traits::kOutputs > 1) {
+        __syncwarp(computing); // another lane wrote there too
+      }
       careful_rows<Traits>(grad_input, grad_output, weight, p, piece);
     }
   }
@@ -455,11 +492,12 @@ void plan_pieces(BoxesWeight& s) {
   s.row_phases = std::min(s.dilation_height, s.src_height);
   s.rows = divide_up(s.src_height, s.dilation_height);
   s.all_rows = divide_up(s.batch, s.images) * s.stretches * s.column_phases * s.row_phases * s.rows;
-  s.column_bytes = s.dilation_width * s.channels * sizeof(scalar_t);
-  s.row_bytes = s.dilation_height * s.src_width * s.channels * sizeof(scalar_t);
+  const int64_t pixel = s.channels / Traits::kOutputs * sizeof(scalar_t); // of grad_input
+  s.column_bytes = s.dilation_width * pixel;
+  s.row_bytes = s.dilation_height * s.src_width * pixel;
   s.box_columns = s.tiles * Traits::kTile;
   s.grads_bytes = s.images * (s.box_columns + Traits::kWidth - 1) * Traits::kPixelBytes;
-  s.input_bytes = s.images * s.box_columns * Traits::kPixelBytes;
+  s.input_bytes = s.images * s.box_columns * Traits::kInputBytes;
   s.grads_stage = stage_bytes(s.grads_bytes);
   s.input_stage = stage_bytes(s.input_bytes);
 }
@@ -537,7 +575,7 @@ bool launch(const BackwardPass& pass, const Params& params) {
       !map_boxes(
           input_map,
           pass.input,
-          Traits::kChannels,
+          Traits::kChannels / Traits::kOutputs,
           s.box_columns,
           1,
           s.images,
@@ -576,11 +614,15 @@ bool boxes_backward(const BackwardPass& pass, const Params& p) {
   constexpr int64_t kFewOfWeight = 256 * 1024;
   constexpr int64_t kFewOfSmallWindow =
       1024 * 1024; // 144@56 k3 of two images in half 10.7 us and 11.6 here
+  // Of two outputs of a channel: eight images of 144@28 in half 24 us for all gradients by other kernels, 13 here.
+  constexpr int64_t kFewOfSeveral = 512 * 1024;
   constexpr int64_t kLeastChannels = 16; // of a warp's 32 lanes; not tried with fewer
-  const int64_t few = pass.grad_input.defined() ? kFew
-      : p.kernel_size() > 9                     ? kFewOfWeight
-                                                : kFewOfSmallWindow;
-  if (!p.channels_last || p.multiplier != 1 || p.channels < kLeastChannels ||
+  const int64_t few = p.multiplier > 1 ? kFewOfSeveral
+      : pass.grad_input.defined()      ? kFew
+      : p.kernel_size() > 9            ? kFewOfWeight
+                                       : kFewOfSmallWindow;
+  constexpr int64_t kMostOutputs = 2; // of an input channel
+  if (!p.channels_last || p.multiplier > kMostOutputs || p.channels < kLeastChannels ||
       !middle_meets_all(p) || p.dilation_width > kMostDilation || !march_fits_32_bits(p) ||
       pass.grad_output.numel() == 0 || pass.input.numel() < few || !boxes_take(pass.input) ||
       !boxes_take(pass.grad_output) || !device_has_boxes()) {
@@ -592,6 +634,13 @@ bool boxes_backward(const BackwardPass& pass, const Params& p) {
       using Fixed = decltype(window);
       if constexpr (Fixed::kStride != 1) {
         return false;
+      } else if (p.multiplier > 1) {
+        if constexpr (Fixed::kHeight == 3) {
+          return pass.grad_input.defined()
+              ? launch<BoxesWeightTraits<scalar_t, Fixed, kWarpSize, true, 2>>(pass, p)
+              : launch<BoxesWeightTraits<scalar_t, Fixed, kWarpSize, false, 2>>(pass, p);
+        }
+        return false; // not tried
       } else {
         const auto with = [&](auto channels, auto data) {
           return launch<

@@ -15,7 +15,7 @@ namespace at::native::depthwise_conv2d_ext_cuda {
 
 #if CUDART_VERSION >= 12000
 
-struct BoxesWeight : UnitStridePass { // of multiplier 1
+struct BoxesWeight : UnitStridePass {
   // Planes are those of one phase of the dilation, stretch of columns and group of images.
   int32_t tiles; // of a stretch
   int32_t images; // of a group
@@ -37,9 +37,10 @@ struct BoxesWeight : UnitStridePass { // of multiplier 1
   uint32_t row_bytes;
 };
 
-template <typename scalar_t_, typename Window, int kChannels_, bool kData_>
+template <typename scalar_t_, typename Window, int kChannels_, bool kData_, int kOutputs_ = 1>
 struct BoxesWeightTraits {
   using scalar_t = scalar_t_;
+  static constexpr int kOutputs = kOutputs_; // of an input channel, 1 or 2
   static constexpr int kHeight = Window::kHeight;
   static constexpr int kWidth = Window::kWidth;
   static constexpr int kTaps = kHeight * kWidth;
@@ -47,8 +48,9 @@ struct BoxesWeightTraits {
   static constexpr int kReachWidth = (kWidth - 1) / 2;
   static constexpr int kTile = 7; // columns of a thread
   static constexpr int kColumns = kTile + kWidth - 1;
-  static constexpr int kChannels = kChannels_; // of a block
+  static constexpr int kChannels = kChannels_; // of grad_output, of a block
   static constexpr int kPixelBytes = kChannels * static_cast<int>(sizeof(scalar_t));
+  static constexpr int kInputBytes = kPixelBytes / kOutputs; // of a pixel of the input
   static constexpr bool kData = kData_; // grad_input too
   // Rounding to 16 bits would hide what bounded chains and an exact bias give.
   static constexpr bool kExact = sizeof(scalar_t) == sizeof(float);
@@ -224,7 +226,7 @@ __device__ __forceinline__ void ask_rows(
       piece.image);
   if (both) {
     const uint32_t to = rings + p.grads_stages * p.grads_stage + feed.place.input * p.input_stage;
-    load_box(to, full, input_map, channel, piece.left, row, piece.image);
+    load_box(to, full, input_map, channel / Traits::kOutputs, piece.left, row, piece.image);
   }
   feed.place.advance(p);
   feed.step += 1;
