@@ -10,6 +10,9 @@
 // copies into a ring in shared memory, a vector a lane: what is under way costs no registers. The march
 // is unrolled by the slots of the ring, so that neither rows nor sums are moved.
 //
+// Where an input channel has two outputs, of 3 x 3, a lane has the rows of both: those of the input are read
+// once, and both add to a row of grad_input.
+//
 // In float the sums of a turn of the ring go to totals in shared memory, which bounds the chains: with a
 // sum a strip errors were up to 1.6 times upstream's. Lanes are added up in a tree; a block writes one
 // partial, and add_partials() adds the blocks' in a fixed order. A float bias is compensated in a lane and
@@ -37,14 +40,15 @@ constexpr int kThreads = kWarps * kWarpSize;
 // Of a larger window sums, taps and rows together leave too few warps.
 constexpr int kMostFused = 5;
 
-struct StripsWeight : UnitStridePass { // of multiplier 1, src and dst of one size
+struct StripsWeight : UnitStridePass { // src and dst of one size
   Strips strips; // of a channel's planes
   int32_t warps; // that have one
 };
 
-template <typename scalar_t_, typename Window, int kVector_, bool kData_>
+template <typename scalar_t_, typename Window, int kVector_, bool kData_, int kOutputs_ = 1>
 struct StripsWeightTraits {
   using scalar_t = scalar_t_;
+  static constexpr int kOutputs = kOutputs_; // of an input channel
   static constexpr int kWindow = Window::kHeight;
   static constexpr int kTaps = kWindow * kWindow;
   static constexpr int kReach = (kWindow - 1) / 2;
@@ -64,23 +68,29 @@ struct StripsWeightTraits {
   // shuffles: for k3 the loads' bank conflicts are what the kernel waits for, for k7 shuffles spill.
   static constexpr bool kFromRing = kReach > 1;
   // Of a slot: a row of grad_output, zeros for what is outside the image, and a row of the input.
-  static constexpr int kInput = (kWarpSize + kFromRing) * Own::kBytes;
+  static constexpr int kGrads = (kWarpSize + kFromRing) * Own::kBytes; // of an output
+  static constexpr int kInput = kOutputs * kGrads;
   static constexpr int kSlotBytes = kInput + kWarpSize * Own::kBytes;
   static constexpr int kRingBytes = kSlots * kSlotBytes;
   // A lane's totals of the sums, four to a vector.
   static constexpr int kQuads = kExact ? (kTaps + 3) / 4 : 0;
   static constexpr int kWarpBytes =
-      kRingBytes + kQuads * kWarpSize * static_cast<int>(sizeof(float4));
+      kRingBytes + kOutputs * kQuads * kWarpSize * static_cast<int>(sizeof(float4));
   static constexpr int kShared = kWarps * kWarpBytes;
   // More would leave the L1, which the copies go through, too small: with seven the weight's gradient of
   // 144@56 k3 in float takes 153 us, not 126 (seven past the L1 130).
-  static constexpr int kBlocks = kTaps > 25 ? 3 : kTaps > 9 ? (kData ? 3 : 4) : (kData ? 5 : 6);
+  static constexpr int kBlocks = kOutputs > 1 ? (kVector > 4 && kData ? 3 : 4)
+      : kTaps > 25                            ? 3
+      : kTaps > 9                             ? (kData ? 3 : 4)
+                                              : (kData ? 5 : 6);
   // Rows of a strip at most: of short ones a block's warps have neighbouring memory. All gradients of
-  // 144@56 k3 by 14, 28, 56 rows: float 185, 192, 197 us, half 103, 110, 116.
-  static constexpr int kMostRows = kTaps > 9 ? 64 : kData ? 14 : 28;
+  // 144@56 k3 by 14, 28, 56 rows: float 185, 192, 197 us, half 103, 110, 116. With two outputs more of a strip is
+  // read twice: all gradients of 32@112 by 20, 28, 40, 56 rows float 72, 67, 67, 65 us, half 42, 43, 40, 41.
+  static constexpr int kMostRows = kTaps > 9 ? 64 : kOutputs > 1 ? 56 : kData ? 14 : 28;
   static constexpr int kBeside = kReach == 3 ? 4 : 2; // elements of a load beside the lane's vector
   using Beside = Packed<scalar_t, kBeside>;
   static_assert(kReach <= 3 && kBeside <= kVector);
+  static_assert(kOutputs == 1 || !kFromRing);
   static_assert(Window::kWidth == kWindow && kSlots % kWindow == 0 && kAhead >= 2 * kReach);
 };
 
@@ -98,7 +108,7 @@ struct StripMarch {
   static constexpr int kReach = Traits::kReach;
 
   const StripsWeight& p;
-  const scalar_t* const grad_output;
+  const scalar_t* const grad_output; // from it rows are as far as from the input
   const scalar_t* const input;
   const StripLane place;
   char* const ring; // where the lane's vectors go
@@ -115,7 +125,15 @@ struct StripMarch {
       char* my_ring,
       const StripLane& lane,
       int channel)
-      : p(geometry), grad_output(dy), input(x), place(lane), ring(my_ring) {
+      : p(geometry),
+        grad_output(
+            dy +
+            (Traits::kOutputs - 1) *
+                (lane.plane * (geometry.channels / Traits::kOutputs) + channel) *
+                geometry.src_height * geometry.src_width),
+        input(x),
+        place(lane),
+        ring(my_ring) {
     const char* const zeros =
         ring + (kWarpSize - static_cast<int>(threadIdx.x) % kWarpSize) * Own::kBytes;
     left = place.vector > 0 && threadIdx.x % kWarpSize > 0 ? ring - Own::kBytes : zeros;
@@ -123,7 +141,9 @@ struct StripMarch {
     const int last_row = min(place.first_row + p.strips.rows, p.src_height);
     input_end = place.owns ? last_row : place.first_row;
     grad_end = min(last_row + kReach, p.src_height);
-    at = ((place.plane * p.channels + channel) * p.src_height + place.first_row) * p.src_width +
+    at = ((place.plane * (p.channels / Traits::kOutputs) + channel) * p.src_height +
+          place.first_row) *
+            p.src_width +
         place.vector * Traits::kVector;
   }
 
@@ -131,8 +151,13 @@ struct StripMarch {
   __device__ __forceinline__ void load(int slot, int h, int offset) const {
     char* const to = ring + slot * Traits::kSlotBytes;
     const int g = h + kReach;
-    copy_async<Own::kBytes>(
-        to, grad_output + (offset + kReach * p.src_width), g >= 0 && g < grad_end);
+#pragma unroll
+    for (int q = 0; q < Traits::kOutputs; ++q) {
+      copy_async<Own::kBytes>(
+          to + q * Traits::kGrads,
+          grad_output + (offset + (q * p.src_height + kReach) * p.src_width),
+          g >= 0 && g < grad_end);
+    }
     copy_async<Own::kBytes>(
         to + Traits::kInput, input + offset, h >= place.first_row && h < input_end);
     commit_copies();
@@ -144,9 +169,10 @@ struct StripMarch {
     __syncwarp();
   }
 
-  __device__ __forceinline__ void read_grads(float (&row)[Traits::kColumns], int slot) const {
+  __device__ __forceinline__ void read_grads(float (&row)[Traits::kColumns], int slot, int output)
+      const {
     constexpr int kVector = Traits::kVector;
-    const int offset = slot * Traits::kSlotBytes;
+    const int offset = slot * Traits::kSlotBytes + output * Traits::kGrads;
     const auto own = read_shared<Own>(ring + offset);
     if constexpr (Traits::kFromRing) {
       // The words that hold the reach.
@@ -206,14 +232,15 @@ __device__ __forceinline__ void add_to_totals(float (&sums)[Traits::kTaps + 1], 
 // grad_input. In float the taps' sums end up in the totals.
 template <typename Traits>
 __device__ __forceinline__ void march_strip(
-    float (&sums)[Traits::kTaps + 1],
-    float& excess,
+    float (&sums)[Traits::kOutputs][Traits::kTaps + 1],
+    float (&excess)[Traits::kOutputs],
     typename Traits::scalar_t* grad_input,
-    const float (&taps)[Traits::kTaps],
+    const float (&taps)[Traits::kOutputs][Traits::kTaps],
     float4* totals,
     StripMarch<Traits>& m) {
   constexpr int kWindow = Traits::kWindow;
   constexpr int kVector = Traits::kVector;
+  constexpr int kOutputs = Traits::kOutputs;
   constexpr int kBefore = 2 * Traits::kReach; // rows of grad_output before the first of the input
   const int width = m.p.src_width;
   int h = m.place.first_row - kBefore;
@@ -223,13 +250,16 @@ __device__ __forceinline__ void march_strip(
   for (int i = 0; i < Traits::kAhead; ++i) {
     m.load(i, h + i, m.at + i * width);
   }
-  float grads[kWindow][Traits::kColumns];
+  float grads[kWindow][kOutputs][Traits::kColumns];
   const auto next_row = [&](int i) {
     m.wait();
     // Into the slot that was used before this wait.
     m.load(
         (i + Traits::kAhead) % Traits::kSlots, h + Traits::kAhead, m.at + Traits::kAhead * width);
-    m.read_grads(grads[i % kWindow], i % Traits::kSlots);
+#pragma unroll
+    for (int q = 0; q < kOutputs; ++q) {
+      m.read_grads(grads[i % kWindow][q], i % Traits::kSlots, q);
+    }
   };
 #pragma unroll
   for (int i = 0; i < kBefore; ++i) {
@@ -250,10 +280,12 @@ __device__ __forceinline__ void march_strip(
       m.read_input(values, i % Traits::kSlots);
       float result[kVector][1] = {};
 #pragma unroll
-      for (int r = 0; r < kWindow; ++r) {
+      for (int k = 0; k < kWindow * kOutputs; ++k) {
         // From the oldest row, as the forward with the taps flipped goes, which grad_input alone is: of
         // few elements its bits are the same whatever else is wanted.
-        const float (&row)[Traits::kColumns] = grads[(i + 1 + r) % kWindow];
+        const int r = k / kOutputs;
+        const int q = k % kOutputs;
+        const float (&row)[Traits::kColumns] = grads[(i + 1 + r) % kWindow][q];
         RowSums<kVector, 1> products(result, r >= Traits::kOwnRow);
 #pragma unroll
         for (int c = 0; c < kWindow; ++c) {
@@ -261,9 +293,9 @@ __device__ __forceinline__ void march_strip(
 #pragma unroll
           for (int s = 0; s < kVector; ++s) {
             const float grad = row[s + c];
-            sums[tap] = fmaf(values[s], grad, sums[tap]);
+            sums[q][tap] = fmaf(values[s], grad, sums[q][tap]);
             if constexpr (Traits::kData) {
-              products.add(c, s, 0, grad, taps[tap]);
+              products.add(c, s, 0, grad, taps[q][tap]);
             }
           }
         }
@@ -272,17 +304,20 @@ __device__ __forceinline__ void march_strip(
         }
       }
       const bool has_row = h < m.input_end;
-      const float* const middle = grads[(i - Traits::kReach) % kWindow] + Traits::kReach;
-      float sum = middle[0];
 #pragma unroll
-      for (int s = 1; s < kVector; ++s) {
-        sum += middle[s];
-      }
-      sum = has_row ? sum : 0.0f;
-      if constexpr (Traits::kExact) {
-        add_compensated(sums[Traits::kTaps], excess, sum);
-      } else {
-        sums[Traits::kTaps] += sum;
+      for (int q = 0; q < kOutputs; ++q) {
+        const float* const middle = grads[(i - Traits::kReach) % kWindow][q] + Traits::kReach;
+        float sum = middle[0];
+#pragma unroll
+        for (int s = 1; s < kVector; ++s) {
+          sum += middle[s];
+        }
+        sum = has_row ? sum : 0.0f;
+        if constexpr (Traits::kExact) {
+          add_compensated(sums[q][Traits::kTaps], excess[q], sum);
+        } else {
+          sums[q][Traits::kTaps] += sum;
+        }
       }
       if constexpr (Traits::kData) {
         if (has_row) {
@@ -298,7 +333,10 @@ __device__ __forceinline__ void march_strip(
       m.at += width;
     }
     if constexpr (Traits::kExact) {
-      add_to_totals<Traits>(sums, totals);
+#pragma unroll
+      for (int q = 0; q < kOutputs; ++q) {
+        add_to_totals<Traits>(sums[q], totals + q * Traits::kQuads * kWarpSize);
+      }
     }
   }
   wait_for_copies();
@@ -313,7 +351,10 @@ __device__ __noinline__ float careful_strip(
     const StripLane& place,
     int channel,
     int tap) {
-  const int plane = (place.plane * p.channels + channel) * p.src_height * p.src_width;
+  const int index = place.plane * p.channels + channel; // of all planes of grad_output
+  const int size = p.src_height * p.src_width;
+  grad_output += index * size;
+  input += index / Traits::kOutputs * size;
   const int last_row = min(place.first_row + p.strips.rows, p.src_height);
   float sum = 0.0f;
 #pragma unroll 1
@@ -324,17 +365,17 @@ __device__ __noinline__ float careful_strip(
       const int h = row - tap / Traits::kWindow + Traits::kReach;
       const int w = column - tap % Traits::kWindow + Traits::kReach;
       if (tap == Traits::kTaps) {
-        sum += static_cast<float>(grad_output[plane + row * p.src_width + column]);
+        sum += static_cast<float>(grad_output[row * p.src_width + column]);
       } else if (h >= 0 && h < p.src_height && w >= 0 && w < p.src_width) {
-        sum += static_cast<float>(grad_output[plane + h * p.src_width + w]) *
-            static_cast<float>(input[plane + row * p.src_width + column]);
+        sum += static_cast<float>(grad_output[h * p.src_width + w]) *
+            static_cast<float>(input[row * p.src_width + column]);
       }
     }
   }
   return sum;
 }
 
-// grid: channels x chunks of a channel's strips. grad_input only where Traits::kData.
+// grid: channels of the input x chunks of a channel's strips. grad_input only where Traits::kData.
 template <typename Traits>
 C10_LAUNCH_BOUNDS_2(kThreads, Traits::kBlocks)
 __global__ void strips_backward_kernel(
@@ -348,26 +389,29 @@ __global__ void strips_backward_kernel(
   using Fold = typename Traits::Fold;
   constexpr int kTaps = Traits::kTaps;
   constexpr int kVector = Traits::kVector;
+  constexpr int kOutputs = Traits::kOutputs;
+  constexpr int kSums = kTaps + 1; // of an output
   extern __shared__ float4 shared_vectors[];
-  __shared__ float shared[kWarps][kTaps + 1];
-  __shared__ double biases[kWarps];
+  __shared__ float shared[kWarps][kOutputs * kSums];
+  __shared__ double biases[kWarps][kOutputs];
   const int lane = threadIdx.x % kWarpSize;
   const int warp = threadIdx.x / kWarpSize;
   const int channel = blockIdx.x;
   char* const ring = reinterpret_cast<char*>(shared_vectors) + warp * Traits::kWarpBytes;
   float4* const totals = reinterpret_cast<float4*>(ring + Traits::kRingBytes) + lane;
 #pragma unroll
-  for (int i = 0; i < Traits::kQuads; ++i) {
+  for (int i = 0; i < kOutputs * Traits::kQuads; ++i) {
     totals[i * kWarpSize] = {};
   }
 
-  float taps[kTaps] = {};
+  float taps[kOutputs][kTaps] = {};
   bool finite = true;
   if constexpr (Traits::kData) {
 #pragma unroll
-    for (int tap = 0; tap < kTaps; ++tap) {
-      taps[tap] = static_cast<float>(weight[channel * kTaps + tap]);
-      finite = finite && is_finite(taps[tap]);
+    for (int i = 0; i < kOutputs * kTaps; ++i) {
+      const float tap = static_cast<float>(weight[channel * kOutputs * kTaps + i]);
+      taps[i / kTaps][i % kTaps] = tap;
+      finite = finite && is_finite(tap);
     }
   }
   if constexpr (Traits::kFromRing) {
@@ -377,8 +421,8 @@ __global__ void strips_backward_kernel(
       reinterpret_cast<uint32_t*>(zeros)[i % kWords] = 0;
     }
   }
-  float sums[kTaps + 1] = {};
-  float excess = 0.0f;
+  float sums[kOutputs][kSums] = {};
+  float excess[kOutputs] = {};
   const int step = gridDim.y * kWarps;
   const int first_strip = blockIdx.y * kWarps + warp;
   StripLane place;
@@ -389,74 +433,93 @@ __global__ void strips_backward_kernel(
         p, grad_output, input, ring + lane * Traits::Own::kBytes, place, channel);
     march_strip<Traits>(sums, excess, grad_input, taps, totals, march);
     if (Traits::kData && !finite && place.owns) {
-      const int plane = (place.plane * p.channels + channel) * p.src_height * p.src_width;
+      const int size = p.src_height * p.src_width;
+      const int plane = place.plane * (p.channels / kOutputs) + channel; // of all
       const int last_row = min(place.first_row + p.strips.rows, p.src_height);
 #pragma unroll 1
       for (int i = place.first_row * kVector; i < last_row * kVector; ++i) {
         const int row = i / kVector;
         const int column = place.vector * kVector + i % kVector;
-        grad_input[plane + row * p.src_width + column] = static_cast<scalar_t>(
-            careful_output(grad_output + plane, weight + channel * kTaps, 0.0f, p, row, column));
+        float sum = 0.0f;
+#pragma unroll 1
+        for (int q = 0; q < kOutputs; ++q) {
+          sum = careful_output(
+              grad_output + (plane * kOutputs + q) * size,
+              weight + (channel * kOutputs + q) * kTaps,
+              sum,
+              p,
+              row,
+              column);
+        }
+        grad_input[plane * size + row * p.src_width + column] = static_cast<scalar_t>(sum);
       }
     }
   }
 
-  float values[Traits::kAlike];
 #pragma unroll
-  for (int k = 0; k < Traits::kAlike; ++k) {
-    values[k] = Traits::kExact ? reinterpret_cast<const float*>(totals + k / 4 * kWarpSize)[k % 4]
-                               : sums[k];
-  }
-  Fold::fold(values, lane);
+  for (int q = 0; q < kOutputs; ++q) {
+    const float4* const mine = totals + q * Traits::kQuads * kWarpSize;
+    float values[Traits::kAlike];
 #pragma unroll
-  for (int i = 0; i < Fold::kKept; ++i) {
-    const int k = Fold::index_of(i, lane);
-    if (k >= 0) {
-      shared[warp][k] = values[i];
+    for (int k = 0; k < Traits::kAlike; ++k) {
+      values[k] = Traits::kExact ? reinterpret_cast<const float*>(mine + k / 4 * kWarpSize)[k % 4]
+                                 : sums[q][k];
     }
-  }
-  if constexpr (Traits::kExact) {
-    const double bias = sum_of_warp(static_cast<double>(sums[kTaps]) - excess);
-    if (lane == 0) {
-      biases[warp] = bias;
+    Fold::fold(values, lane);
+#pragma unroll
+    for (int i = 0; i < Fold::kKept; ++i) {
+      const int k = Fold::index_of(i, lane);
+      if (k >= 0) {
+        shared[warp][q * kSums + k] = values[i];
+      }
+    }
+    if constexpr (Traits::kExact) {
+      const double bias = sum_of_warp(static_cast<double>(sums[q][kTaps]) - excess[q]);
+      if (lane == 0) {
+        biases[warp][q] = bias;
+      }
     }
   }
   __syncthreads();
-  // A thread has a tap, or the bias.
-  static_assert(kTaps < kThreads);
-  const int mine = min(static_cast<int>(threadIdx.x), kTaps);
+  // A thread has a tap, or the bias, of an output.
+  static_assert(kOutputs * kSums <= kThreads);
+  const int mine = min(static_cast<int>(threadIdx.x), kOutputs * kSums - 1);
+  const int mine_of = mine % kSums;
   const auto add_warps = [&]() {
     double sum = 0;
 #pragma unroll
     for (int w = 0; w < kWarps; ++w) {
-      sum += mine < Traits::kAlike ? static_cast<double>(shared[w][mine]) : biases[w];
+      sum +=
+          mine_of < Traits::kAlike ? static_cast<double>(shared[w][mine]) : biases[w][mine / kSums];
     }
     return sum;
   };
   double total = add_warps();
   if (__syncthreads_or(isnan(total))) {
 #pragma unroll 1
-    for (int tap = 0; tap <= kTaps; ++tap) {
+    for (int i = 0; i < kOutputs * kSums; ++i) {
       float sum = 0.0f;
       for (int strip = first_strip; strip < p.warps; strip += step) {
         strip_lane(place, p.strips, strip);
         if (place.owns) {
-          sum += careful_strip<Traits>(grad_output, input, p, place, channel, tap);
+          sum += careful_strip<Traits>(
+              grad_output, input, p, place, channel * kOutputs + i / kSums, i % kSums);
         }
       }
       sum = sum_of_warp(sum);
       if (lane == 0) {
-        shared[warp][tap] = sum;
-        biases[warp] = sum;
+        shared[warp][i] = sum;
+        biases[warp][i / kSums] = sum;
       }
     }
     __syncthreads();
     total = isnan(total) ? add_warps() : total;
   }
-  if (threadIdx.x <= kTaps) {
+  if (threadIdx.x < kOutputs * kSums) {
     float* const to = partial +
-        (static_cast<int64_t>(blockIdx.y) * (kTaps + kBiasRows) + mine) * p.channels + channel;
-    if (mine == kTaps) {
+        (static_cast<int64_t>(blockIdx.y) * (kTaps + kBiasRows) + mine_of) * p.channels +
+        channel * kOutputs + mine / kSums;
+    if (mine_of == kTaps) {
       write_bias(to, p.channels, total);
     } else {
       *to = static_cast<float>(total);
@@ -483,7 +546,8 @@ Strips plan_rows(const StripsWeight& s, int64_t resident) {
   Strips best{};
   for (int64_t chunks = first; chunks <= last; ++chunks) {
     const Strips strips = plan(chunks);
-    const int64_t rounds = divide_up(strip_warps(strips) * s.channels, resident);
+    const int64_t rounds =
+        divide_up(strip_warps(strips) * (s.channels / Traits::kOutputs), resident);
     const int64_t time = rounds * (strips.rows + kBegin);
     if (time < least) {
       least = time;
@@ -507,7 +571,10 @@ bool launch(const BackwardPass& pass, const Params& params) {
   const TensorBase partial = empty_partial(pass.input, chunks, params);
   allow_shared(strips_backward_kernel<Traits>, Traits::kShared);
   strips_backward_kernel<Traits>
-      <<<dim3(s.channels, chunks), kThreads, Traits::kShared, c10::cuda::getCurrentCUDAStream()>>>(
+      <<<dim3(s.channels / Traits::kOutputs, chunks),
+         kThreads,
+         Traits::kShared,
+         c10::cuda::getCurrentCUDAStream()>>>(
           mutable_pointer_or_null<scalar_t>(pass.grad_input),
           partial.mutable_data_ptr<float>(),
           pass.grad_output.const_data_ptr<scalar_t>(),
@@ -524,7 +591,11 @@ bool launch(const BackwardPass& pass, const Params& params) {
 bool strips_backward(const BackwardPass& pass, const Params& p) {
   // With fewer a lane has little beside its borders; not tried.
   constexpr int64_t kLeastColumns = 16;
-  if (!keeps_size_of_planes(p) || p.multiplier != 1 || p.input_width < kLeastColumns ||
+  constexpr int64_t kMostOutputs = 2; // of an input channel
+  // Elements of the input; not tried with fewer.
+  constexpr int64_t kFewOfSeveral = 1024 * 1024;
+  if (!keeps_size_of_planes(p) || p.multiplier > kMostOutputs ||
+      (p.multiplier > 1 && pass.input.numel() < kFewOfSeveral) || p.input_width < kLeastColumns ||
       p.dilation_height != 1 || p.dilation_width != 1 || !march_fits_32_bits(p) ||
       pass.input.numel() == 0) {
     return false;
@@ -548,6 +619,14 @@ bool strips_backward(const BackwardPass& pass, const Params& p) {
       } else {
         const auto with_vector = [&](auto vector) {
           constexpr int kVector = decltype(vector)::value;
+          if (p.multiplier > 1) {
+            if constexpr (Fixed::kHeight == 3) {
+              return pass.grad_input.defined()
+                  ? launch<StripsWeightTraits<scalar_t, Fixed, kVector, true, 2>>(pass, p)
+                  : launch<StripsWeightTraits<scalar_t, Fixed, kVector, false, 2>>(pass, p);
+            }
+            return false;
+          }
           if (!pass.grad_input.defined()) {
             return launch<StripsWeightTraits<scalar_t, Fixed, kVector, false>>(pass, p);
           }
