@@ -199,6 +199,7 @@ STRIPS = [
     Case(5, 22, 2, (57, 96), (3, 3), padding=(1, 1)),  # two planes into one
     Case(9, 31, 2, (67, 64), (3, 3), padding=(1, 1)),  # all gradients with two outputs a lane
     Case(9, 29, 2, (65, 68), (3, 3), padding=(1, 1)),  # by half vectors in 16 bit
+    Case(9, 31, 2, (102, 112), (3, 3), padding=(1, 1)),  # forward by bands of two planes
     Case(2, 9, 1, (40, 44), (7, 7), padding=(9, 9), dilation=(3, 3)),  # three lanes away
     # Chunks through shared memory have still more elements, and few vectors to a row.
     Case(61, 13, 1, (28, 28), (3, 3), padding=(1, 1)),  # planes left over of a chunk

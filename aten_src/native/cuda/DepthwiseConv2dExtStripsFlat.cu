@@ -13,6 +13,8 @@
 // the dst row that this row reaches with the taps of kernel row s. With the first product of a row the
 // sums move on a slot, so that the shift costs nothing.
 //
+// Where a plane of src has two of dst, a lane computes both: a chunk leaves as two runs, or one of whole planes.
+//
 // Columns outside the image are zeros that are multiplied by taps, which is the same only for finite
 // taps: a warp that has others takes the results of a chunk tap by tap.
 #define TORCH_ASSERT_ONLY_METHOD_OPERATORS
@@ -30,7 +32,7 @@ namespace {
 constexpr int kWarps = 4; // of a block: as many to each of a multiprocessor's four schedulers
 constexpr int kThreads = kWarps * kWarpSize;
 
-// A chunk has planes * strips strips side by side in the lanes of its warp.
+// A chunk has planes * strips strips side by side in the lanes of its warp. Planes are those of src.
 struct FlatStrips {
   int32_t all_planes;
   int32_t lanes; // vectors of a row
@@ -46,9 +48,10 @@ struct FlatStrips {
   int32_t dst_bytes;
 };
 
-template <typename scalar_t_, typename Window, int kVector_>
+template <typename scalar_t_, typename Window, int kVector_, int kOutputs_ = 1>
 struct FlatTraits {
   using scalar_t = scalar_t_;
+  static constexpr int kOutputs = kOutputs_; // dst planes of a src plane
   using Own = Packed<scalar_t, kVector_>;
   static constexpr int kVector = kVector_;
   static constexpr int kHeight = Window::kHeight;
@@ -63,6 +66,10 @@ struct FlatTraits {
   static constexpr int kStages = 2;
   static constexpr int kBlocks = 4; // a multiprocessor, for which registers are bounded
   static constexpr int kHead = 128; // bytes of shared memory in front of the buffers
+  // Of a chunk of src, without what it reads twice. With the next chunk and the result some 20 KB a warp: 8 or
+  // 12 warps a multiprocessor have 50 KB and more under way. 13 KB leave 4 warps (144@56 k3 fp16 67 -> 82 us);
+  // with 3 KB more rows are read twice. With two results 32@112 takes 44.8, 44.5, 46.3 us by 4, 6, 8 KB.
+  static constexpr int kMostBytes = (kOutputs > 1 ? 6 : 8) * 1024;
   static_assert(kWarps * kStages * sizeof(uint64_t) <= kHead);
 };
 
@@ -157,6 +164,7 @@ __global__ void strips_flat_kernel(
   constexpr int kPadding = Traits::kPadding;
   constexpr int kStages = Traits::kStages;
   constexpr int kTaps = Traits::kTaps;
+  constexpr int kOutputs = Traits::kOutputs;
   extern __shared__ float4 shared[];
   const int warp = threadIdx.y;
   char* const buffers = reinterpret_cast<char*>(shared) + Traits::kHead +
@@ -194,38 +202,47 @@ __global__ void strips_flat_kernel(
   for (int index = first; index < end; index += s.step) {
     const FlatChunk chunk(s, index, height, kPadding);
     const int plane = min(lane.plane, chunk.planes - 1);
-    const int channel = (chunk.plane + plane) % p.channels;
-    float taps[kTaps];
+    const int channel = (chunk.plane + plane) % (p.channels / kOutputs) * kOutputs; // the first
+    float taps[kOutputs][kTaps];
     bool finite = true;
 #pragma unroll
-    for (int tap = 0; tap < kTaps; ++tap) {
-      taps[tap] = static_cast<float>(weight[channel * kTaps + tap]);
-      finite = finite && is_finite(taps[tap]);
+    for (int i = 0; i < kOutputs * kTaps; ++i) {
+      const float tap = static_cast<float>(weight[channel * kTaps + i]);
+      taps[i / kTaps][i % kTaps] = tap;
+      finite = finite && is_finite(tap);
     }
+    float begin[kOutputs];
 #pragma unroll
-    for (int tap = 0; tap < kTaps / 2; ++tap) {
-      const float other = taps[kTaps - 1 - tap];
-      taps[kTaps - 1 - tap] = p.flip ? taps[tap] : other;
-      taps[tap] = p.flip ? other : taps[tap];
+    for (int q = 0; q < kOutputs; ++q) {
+#pragma unroll
+      for (int tap = 0; tap < kTaps / 2; ++tap) {
+        const float other = taps[q][kTaps - 1 - tap];
+        taps[q][kTaps - 1 - tap] = p.flip ? taps[q][tap] : other;
+        taps[q][tap] = p.flip ? other : taps[q][tap];
+      }
+      begin[q] = bias ? static_cast<float>(bias[channel + q]) : 0.0f;
     }
-    const float begin = bias ? static_cast<float>(bias[channel]) : 0.0f;
     const bool has_plane = lane.strip.owns && lane.plane < chunk.planes;
     const int stored = has_plane ? max(0, min(s.rows, chunk.rows - lane.first_row)) : 0;
     scalar_t* to = reinterpret_cast<scalar_t*>(results) +
-        (plane * chunk.rows + lane.first_row) * width + column;
+        (plane * kOutputs * chunk.rows + lane.first_row) * width + column;
+    const int next_output = chunk.rows * width; // from a dst plane to the next
     runs.wait(stage, parity);
     runs.wait_sent();
 
     if (__any_sync(0xffffffffu, !finite)) {
-      careful_rows<Traits>(
-          to,
-          src + (chunk.plane + plane) * height * width,
-          weight + channel * kTaps,
-          begin,
-          p,
-          chunk.first_row + lane.first_row,
-          stored,
-          column);
+#pragma unroll
+      for (int q = 0; q < kOutputs; ++q) {
+        careful_rows<Traits>(
+            to + q * next_output,
+            src + (chunk.plane + plane) * height * width,
+            weight + (channel + q) * kTaps,
+            begin[q],
+            p,
+            chunk.first_row + lane.first_row,
+            stored,
+            column);
+      }
     } else {
       // Of the rows that are there.
       int row = chunk.first_row + lane.first_row - kPadding - chunk.src_row;
@@ -243,35 +260,40 @@ __global__ void strips_flat_kernel(
       read_next();
       Row next(ahead, lane.strip);
       read_next();
-      float slots[kHeight][kVector];
+      float slots[kOutputs][kHeight][kVector];
       // One row of src, of which only the slots from first_slot to last_slot are of use.
       const auto add_row = [&](auto first_slot, auto last_slot) {
         const Row values = next;
         next = Row(ahead, lane.strip);
         read_next();
 #pragma unroll
-        for (int slot = kHeight - 1; slot >= 0; --slot) {
+        for (int i = 0; i < kOutputs * kHeight; ++i) {
+          const int q = i / kHeight;
+          const int slot = kHeight - 1 - i % kHeight;
           const bool own = slot >= Traits::kOwnRow;
           if (slot < first_slot.value || slot > last_slot.value) {
             continue;
           }
 #pragma unroll
           for (int t = 0; t < kVector; ++t) {
-            const float before = slot > 0 ? slots[slot > 0 ? slot - 1 : 0][t] : begin;
+            const float before = slot > 0 ? slots[q][slot > 0 ? slot - 1 : 0][t] : begin[q];
             float sum = before;
 #pragma unroll
             for (int kw = 0; kw < Traits::kWidth; ++kw) {
-              const float tap = taps[slot * Traits::kWidth + kw];
+              const float tap = taps[q][slot * Traits::kWidth + kw];
               const float value = values.column(t + kw);
               sum = own && kw == 0 ? value * tap : fmaf(value, tap, sum);
             }
-            slots[slot][t] = own ? before + sum : sum;
+            slots[q][slot][t] = own ? before + sum : sum;
           }
         }
       };
       const auto store_row = [&](int finished) {
         if (finished < stored) {
-          store_vector<scalar_t, kVector>(to, slots[kHeight - 1]);
+#pragma unroll
+          for (int q = 0; q < kOutputs; ++q) {
+            store_vector<scalar_t, kVector>(to + q * next_output, slots[q][kHeight - 1]);
+          }
           to += width;
         }
       };
@@ -289,10 +311,15 @@ __global__ void strips_flat_kernel(
         store_row(finished + i.value);
       });
     }
-    runs.store(
-        dst + (chunk.plane * height + chunk.first_row) * width,
-        results,
-        chunk.planes * chunk.rows * width * static_cast<int>(sizeof(scalar_t)));
+    const int bytes = chunk.planes * chunk.rows * width * static_cast<int>(sizeof(scalar_t));
+    const int stores = s.bands > 1 ? kOutputs : 1; // bands of two planes are runs of their own
+#pragma unroll
+    for (int q = 0; q < stores; ++q) {
+      runs.store(
+          dst + ((chunk.plane * kOutputs + q) * height + chunk.first_row) * width,
+          results + q * bytes,
+          kOutputs / stores * bytes);
+    }
     load(stage, index + kStages * s.step);
     stage += 1;
     if (stage == kStages) {
@@ -303,19 +330,14 @@ __global__ void strips_flat_kernel(
   runs.finish();
 }
 
-// With the next chunk and the result some 20 KB a warp: 8 or 12 warps a multiprocessor have 50 KB and more
-// under way. 13 KB leave 4 warps (144@56 k3 fp16 67 -> 82 us); with 3 KB more rows are read twice.
-constexpr int64_t kMostBytes = 8 * 1024;
-
-// Chunks of at most kMostBytes of dst where rows of `lanes` vectors allow, that take the fewest rows of a
+// Chunks of at most kMostBytes where rows of `lanes` vectors allow, that take the fewest rows of a
 // warp in all; false where none keep least_lanes lanes at work.
-bool plan_chunks(
-    FlatStrips& s,
-    const UnitStridePass& p,
-    int64_t lanes,
-    int64_t row_bytes,
-    int64_t least_lanes) {
+template <typename Traits>
+bool plan_chunks(FlatStrips& s, const UnitStridePass& p, int64_t least_lanes) {
+  constexpr int64_t kMostBytes = Traits::kMostBytes;
   constexpr int64_t kBegin = 4; // rows that a chunk takes to begin and end
+  const int64_t lanes = p.dst_width / Traits::kVector;
+  const int64_t row_bytes = p.dst_width * sizeof(typename Traits::scalar_t);
   const int64_t height = p.dst_height;
   const int64_t plane_bytes = height * row_bytes;
   const int64_t overhang = 2 * p.padding_height;
@@ -345,11 +367,11 @@ bool plan_chunks(
     return false;
   }
   const int64_t rows = std::min<int64_t>(s.rows * s.strips, height);
-  s.all_planes = p.batch * p.channels;
+  s.all_planes = p.batch * (p.channels / Traits::kOutputs);
   s.lanes = lanes;
   s.chunks = divide_up(s.all_planes, s.planes) * s.bands;
   s.src_bytes = s.planes * std::min(rows + overhang, height) * row_bytes;
-  s.dst_bytes = s.planes * rows * row_bytes;
+  s.dst_bytes = Traits::kOutputs * s.planes * rows * row_bytes;
   return true;
 }
 
@@ -381,7 +403,7 @@ bool launch_flat(const ForwardPass& pass, const UnitStridePass& p, int64_t least
   FlatStrips s{};
   if (p.padding_height != Traits::kPadding || p.padding_width != Traits::kReach ||
       !strips_aligned(pass, p.dst_width, kVector, kBulkBytes) ||
-      !plan_chunks(s, p, p.dst_width / kVector, p.dst_width * sizeof(scalar_t), least_lanes)) {
+      !plan_chunks<Traits>(s, p, least_lanes)) {
     return false;
   }
   const size_t shared = Traits::kHead + kWarps * (Traits::kStages * s.src_bytes + s.dst_bytes);
@@ -412,6 +434,16 @@ bool launch_window(const ForwardPass& pass, const UnitStridePass& p) {
     if (elements <= kFew) {
       return false;
     }
+    if (p.multiplier > 1) {
+      // In 16 bit strips whose rows come from device memory are faster (32@112 28 us, 31 here), as they are of
+      // fewer elements in float (six images of 32@112 12.9 and 13.9, but 64 of 16@56 15.1 and 14.6).
+      constexpr int64_t kSome = 132 * 40 * 1024;
+      if constexpr (sizeof(scalar_t) == sizeof(float)) {
+        return elements > kSome &&
+            launch_flat<FlatTraits<scalar_t, Window, 4, 2>>(pass, p, kLeastLanes);
+      }
+      return false;
+    }
     if constexpr (sizeof(scalar_t) == 2) {
       if (launch_flat<FlatTraits<scalar_t, Window, 8>>(pass, p, kLeastLanes)) {
         return true;
@@ -425,9 +457,10 @@ bool launch_window(const ForwardPass& pass, const UnitStridePass& p) {
     constexpr int64_t kLeastLanes = 26;
     constexpr int64_t kSome = 132 * 64 * 1024;
     constexpr int64_t kMany = 132 * 112 * 1024;
-    const bool bands = p.dst_height * p.dst_width * sizeof(scalar_t) > kMostBytes;
-    return elements > (bands ? kMany : kSome) &&
-        launch_flat<FlatTraits<scalar_t, Window, 4>>(pass, p, kLeastLanes);
+    using Traits = FlatTraits<scalar_t, Window, 4>;
+    const bool bands = p.dst_height * p.dst_width * sizeof(scalar_t) > Traits::kMostBytes;
+    return p.multiplier == 1 && elements > (bands ? kMany : kSome) &&
+        launch_flat<Traits>(pass, p, kLeastLanes);
   }
 }
 
@@ -449,22 +482,23 @@ bool flat_pass(const ForwardPass& pass, const Params& window, const UnitStridePa
   });
 }
 
-bool flat_takes(const Params& p) {
-  return march_fits_32_bits(p) && keeps_size_of_planes(p) && p.multiplier == 1 &&
+bool flat_takes(const Params& p, int64_t most_outputs) {
+  return march_fits_32_bits(p) && keeps_size_of_planes(p) && p.multiplier <= most_outputs &&
       p.dilation_height == 1 && p.dilation_width == 1;
 }
 
 } // namespace
 
 bool strips_flat_forward(const ForwardPass& pass, const Params& p) {
-  if (!flat_takes(p) || pass.dst.numel() == 0) {
+  constexpr int64_t kMostOutputs = 2; // of an input channel
+  if (!flat_takes(p, kMostOutputs) || pass.dst.numel() == 0) {
     return false;
   }
   return flat_pass(pass, p, unit_stride_forward(p));
 }
 
 bool strips_flat_grad_input(const ForwardPass& pass, const Params& p) {
-  if (!flat_takes(p) || pass.dst.numel() == 0) {
+  if (!flat_takes(p, 1) || pass.dst.numel() == 0) {
     return false;
   }
   return flat_pass(pass, p, unit_stride_grad_input(p));
