@@ -42,6 +42,8 @@ PLANES = [
     ("fhb", Case(9, 5, 1, (29, 28), (5, 5), **HALVED, **FIVE)),  # strips at stride 2
     ("fhb", Case(3, 5, 1, (40, 1001), (3, 3), **SMALL)),  # columns
     ("fhb", Case(3, 1001, 1, (203, 1), (3, 1), padding=(1, 0))),
+    ("fhb", Case(16, 33, 1, (33, 513), (3, 3), **SMALL)),  # streams
+    ("fhb", Case(9, 239, 1, (65, 65), (3, 3), padding=(2, 2), dilation=(2, 2))),
     ("f", Case(14, 51, 1, (56, 56), (7, 7), **SEVEN)),  # halves
     ("f", Case(33, 77, 1, (20, 32), (5, 5), **FIVE)),
     ("fhb", Case(7, 72, 1, (7, 7), (5, 5), **FIVE)),  # flat planes

@@ -387,6 +387,14 @@ COLUMNS = [
     Case(4, 11, 1, (130, 97), (3, 3), padding=(2, 0)),
 ]
 
+# Odd widths of many elements, through rings of each warp's own.
+STREAMS = [
+    Case(16, 33, 1, (33, 513), (3, 3), padding=(1, 1)),  # a row a warp, shares of several channels
+    Case(9, 239, 1, (65, 65), (3, 3), padding=(2, 2), dilation=(2, 2)),  # phases, a channel left
+    Case(11, 250, 1, (58, 57), (3, 3), padding=(1, 1)),  # groups of channels, two left over
+    Case(5, 27, 1, (257, 257), (3, 3), padding=(2, 2), dilation=(2, 2)),
+]
+
 
 CUDA = ["cuda"] if torch.cuda.is_available() else []
 
@@ -415,7 +423,8 @@ SPOILT = [
             + STRIDED_STRIPS
             + CHANNELS_LAST
             + FEW
-            + COLUMNS,
+            + COLUMNS
+            + STREAMS[:2],
         )
     ),
     *(
@@ -431,7 +440,8 @@ SPOILT = [
             + SWEEPS
             + CHANNELS_LAST
             + FEW
-            + COLUMNS,
+            + COLUMNS
+            + STREAMS[:2],
         )
     ),
 ]
@@ -486,7 +496,8 @@ def assert_matches_float64(
         + SWEEPS
         + BOXES
         + PIXEL_ROWS
-        + COLUMNS,
+        + COLUMNS
+        + STREAMS,
     ),
     ids=str,
 )

@@ -30,6 +30,7 @@ using fast::GradWeightEntry;
 // of few shapes stand before those of many, which would take theirs as well and be slower.
 constexpr ForwardEntry* kForward[] = {
     // In plane order at stride 1.
+    fast::streams_forward,
     fast::columns_forward,
     fast::halves_forward,
     fast::strips_flat_forward,
@@ -177,7 +178,7 @@ void backward_in_order(const BackwardPass& pass, const Params& p) {
   const bool data = pass.grad_input.defined();
   const bool asks_weight = pass.asks_weight();
   if (takes(kStrided, pass, p) || (asks_weight && takes(kFew, pass, p)) ||
-      fast::columns_backward(pass, p) || (data && asks_weight && takes(kAllGradients, pass, p))) {
+      fast::streams_backward(pass, p) || fast::columns_backward(pass, p) || (data && asks_weight && takes(kAllGradients, pass, p))) {
     return;
   }
   if (data) {

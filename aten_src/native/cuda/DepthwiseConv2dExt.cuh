@@ -109,6 +109,12 @@ ForwardEntry columns_forward;
 // Also of grad_input alone.
 BackwardEntry columns_backward;
 
+// In plane order at stride 1, of odd widths that a warp has at once.
+ForwardEntry streams_forward;
+GradInputEntry streams_grad_input;
+// Also of grad_input alone.
+BackwardEntry streams_backward;
+
 // Of few elements in channels-last order, at stride 1.
 ForwardEntry few_pixels_forward;
 GradInputEntry few_pixels_grad_input;
