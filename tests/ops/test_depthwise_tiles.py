@@ -315,6 +315,12 @@ BOXES = [
     Case(33, 336, 1, (7, 7), (7, 7), padding=(3, 3)),
     Case(5, 136, 1, (21, 56), (5, 5), padding=(2, 2)),
     Case(3, 24, 1, (70, 130), (5, 5), padding=(0, 4)),
+    Case(40, 64, 1, (56, 19), (7, 7), padding=(0, 3)),  # rows that end with the image
+    # and of phases, some a row or a column shorter; few rows of a phase, many phases of rows
+    Case(17, 64, 1, (25, 29), (7, 7), padding=(9, 9), dilation=(3, 3)),
+    Case(9, 40, 1, (50, 56), (5, 5), padding=(4, 4), dilation=(2, 2)),
+    Case(33, 72, 1, (13, 21), (7, 7), padding=(18, 5), dilation=(6, 2)),
+    Case(20, 64, 1, (30, 30), (7, 7), padding=(3, 12), dilation=(1, 4)),
     # In 16 bit by matrices of 16 images: groups of images and channels left over, few rows, one
     Case(17, 40, 1, (20, 21), (7, 7), padding=(3, 3)),
     Case(12, 136, 1, (7, 29), (5, 5), padding=(2, 2)),

@@ -261,8 +261,8 @@ inline EncodeTiled* encode_tiled() {
   return found;
 }
 
-// The map of a tensor of 32- or 16-bit elements, its innermost dimension first, `strides` in bytes from the
-// second on; false where it has none.
+// The map of a tensor of 32- or 16-bit elements from `offset` bytes on, its innermost dimension first,
+// `strides` in bytes from the second on; false where it has none.
 inline bool encode_map(
     CUtensorMap& map,
     const TensorBase& tensor,
@@ -270,13 +270,15 @@ inline bool encode_map(
     const cuuint64_t (&strides)[3],
     const cuuint32_t (&box)[4],
     const cuuint32_t (&steps)[4],
-    CUtensorMapSwizzle swizzle = CU_TENSOR_MAP_SWIZZLE_NONE) {
+    CUtensorMapSwizzle swizzle = CU_TENSOR_MAP_SWIZZLE_NONE,
+    int64_t offset = 0) {
   const bool words = tensor.element_size() == 4;
+  const char* const first = static_cast<const char*>(tensor.const_data_ptr()) + offset;
   return encode_tiled()(
              &map,
              words ? CU_TENSOR_MAP_DATA_TYPE_UINT32 : CU_TENSOR_MAP_DATA_TYPE_UINT16,
              4,
-             const_cast<void*>(tensor.const_data_ptr()),
+             const_cast<char*>(first),
              sizes,
              strides,
              box,
@@ -297,8 +299,7 @@ inline bool map_boxes(
     int64_t box_rows,
     int64_t box_images,
     int64_t column_step = 1,
-    bool one_image = false,
-    CUtensorMapSwizzle swizzle = CU_TENSOR_MAP_SWIZZLE_NONE) {
+    bool one_image = false) {
   const auto bytes = static_cast<cuuint64_t>(tensor.element_size());
   const auto batch = static_cast<cuuint64_t>(one_image ? 1 : tensor.size(0));
   const auto channels = static_cast<cuuint64_t>(tensor.size(1));
@@ -313,7 +314,7 @@ inline bool map_boxes(
       static_cast<cuuint32_t>(box_rows),
       static_cast<cuuint32_t>(box_images)};
   const cuuint32_t steps[] = {1, static_cast<cuuint32_t>(column_step), 1, 1};
-  return encode_map(map, tensor, sizes, strides, box, steps, swizzle);
+  return encode_map(map, tensor, sizes, strides, box, steps);
 }
 #endif
 

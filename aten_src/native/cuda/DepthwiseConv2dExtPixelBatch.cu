@@ -13,8 +13,9 @@
 // asks for a box and sends one, as the tensor copy engine keeps waiting who asks for several. A block has
 // 64 bytes of channels rather than 32: 96@56 k7 27.6 us and 33.8, 240@28 k5 31.4 and 41.5.
 //
-// Rows above the image are never asked for, those below come as zeros, as columns beside it do, and are
-// multiplied: after each run of rows, results that are NaN are taken again, tap by tap.
+// Rows above and below the image are never asked for: the last results of a run that ends there are handed
+// on without products. Columns beside it come as zeros, and are multiplied: after each run of rows, results
+// that are NaN are taken again, tap by tap.
 #define TORCH_ASSERT_ONLY_METHOD_OPERATORS
 #include <ATen/core/Tensor.h>
 #include <c10/cuda/CUDAException.h>
@@ -145,6 +146,7 @@ __device__ __noinline__ void retake_pixels(
     const BoxRun& run,
     int images,
     int first_channel,
+    int column_phase,
     int first_column,
     int columns) {
   using scalar_t = typename Traits::scalar_t;
@@ -156,8 +158,8 @@ __device__ __noinline__ void retake_pixels(
 #pragma unroll 1
     for (int i = threadIdx.x; i < pixels * kChannels; i += Traits::kThreads) {
       const int c = first_channel + i % kChannels;
-      const int row = run.first_row + i / kChannels / columns;
-      const int w = first_column + i / kChannels % columns;
+      const int row = run.row_phase + (run.first_row + i / kChannels / columns) * p.dilation_height;
+      const int w = column_phase + (first_column + i / kChannels % columns) * p.dilation_width;
       if (c >= p.channels || w >= p.dst_width) {
         continue;
       }
@@ -187,12 +189,23 @@ __device__ __forceinline__ bool take_steps(const Step& step) {
   }
 }
 
+// Calls function(kValue as a constant) for a value from kFirst on, below kEnd.
+template <int kFirst, int kEnd, typename Function>
+__device__ __forceinline__ void with_constant(int value, const Function& function) {
+  if constexpr (kFirst < kEnd) {
+    if (value == kFirst) {
+      function(std::integral_constant<int, kFirst>());
+    } else {
+      with_constant<kFirst + 1, kEnd>(value, function);
+    }
+  }
+}
+
 template <typename Traits>
 C10_LAUNCH_BOUNDS_2(Traits::kThreads, Traits::kBlocks)
 __global__ void pixel_batch_kernel(
     typename Traits::scalar_t* __restrict__ dst,
-    const __grid_constant__ CUtensorMap dst_map,
-    const __grid_constant__ CUtensorMap src_map,
+    const __grid_constant__ ColumnPhases maps,
     const typename Traits::scalar_t* __restrict__ src,
     const typename Traits::scalar_t* __restrict__ weight,
     const typename Traits::scalar_t* __restrict__ bias,
@@ -217,27 +230,29 @@ __global__ void pixel_batch_kernel(
   const bool first_lane = threadIdx.x % kWarpSize == 0;
 
   const int block_channel = blockIdx.x * kChannels;
-  const int block_column = blockIdx.y * b.stretch;
+  const int column_phase = blockIdx.y / b.phase_stretches;
+  const int block_column = (blockIdx.y - column_phase * b.phase_stretches) * b.stretch;
+  const int src_column = maps.first[column_phase] + block_column;
+  const CUtensorMap& dst_map = maps.dst[column_phase];
+  const CUtensorMap& src_map = maps.src[column_phase];
   const int channels = min(kChannels, p.channels - block_channel);
 
-  // Rows of src that a run takes. Those below the image come as zeros, and end its last rows.
+  // Rows of src that a run takes; at least one.
   const auto rows_of = [&](const BoxRun& run) {
-    SrcRows rows(run, kTapRows, 1, p.padding_height, 1, p.src_height);
-    rows.end = run.last_row + kTapRows - 1;
-    return rows;
+    return SrcRows(run, kTapRows, 1, p.padding_height, p.dilation_height, p.src_height);
   };
   // Asks for the next stage, into one that all have read: by one thread of each of `warps` warps, of which
   // this is `warp`. The engine takes some 130 cycles a box, and who asks for several waits for it.
   const auto fill = [&](PixelFeed& feed, int stage, int warp, int warps) {
     if (feed.rows <= 0) {
-      if (!feed.runs.more()) {
+      BoxRun run;
+      if (!next_pixel_run(run, feed.runs, b, p.dilation_height)) {
         feed.image = -1;
         return;
       }
-      const BoxRun run = feed.runs.next(b, 1);
       const SrcRows rows = rows_of(run);
       feed.image = run.image;
-      feed.row = rows.top + rows.begin;
+      feed.row = rows.top + rows.begin * p.dilation_height;
       feed.rows = rows.end - rows.begin;
       feed.second = 0;
     }
@@ -252,11 +267,11 @@ __global__ void pixel_batch_kernel(
           ring.full(stage),
           src_map,
           block_channel,
-          block_column - p.padding_width,
-          feed.row + i,
+          src_column,
+          feed.row + i * p.dilation_height,
           feed.image);
     }
-    feed.row += count;
+    feed.row += count * p.dilation_height;
     feed.rows -= count;
     feed.second ^= 1;
   };
@@ -328,9 +343,10 @@ __global__ void pixel_batch_kernel(
   int turn = 1; // which of the feeds is next
 
   uint32_t seen[2] = {};
+  BoxRuns runs = pixel_runs(b, blockIdx.z);
+  BoxRun run;
 #pragma unroll 1
-  for (BoxRuns runs = pixel_runs(b, blockIdx.z); runs.more();) {
-    const BoxRun run = runs.next(b, 1);
+  while (next_pixel_run(run, runs, b, p.dilation_height)) {
     const SrcRows rows = rows_of(run);
     march.restart();
     Fragments row;
@@ -340,6 +356,22 @@ __global__ void pixel_batch_kernel(
     row.arrange(raw);
     int i = rows.begin;
 
+    // The results that row `kAt` of a round ends.
+    const auto put = [&](auto of_round, const typename March::Words& words) {
+      constexpr int kAt = decltype(of_round)::value;
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+#pragma unroll
+        for (int j = 0; j < 2; ++j) {
+          look_at<scalar_t>(seen[0], words[half][j].x);
+          look_at<scalar_t>(seen[1], words[half][j].y);
+          if (j == 0 || has_odd) {
+            *reinterpret_cast<uint2*>(result_place[half][j] + kAt * Traits::kResultBytes) =
+                words[half][j];
+          }
+        }
+      }
+    };
     // Row `kAt` of a round; whether the run goes on. The next row is read while this one is multiplied.
     const auto step = [&](auto of_round) {
       constexpr int kAt = decltype(of_round)::value;
@@ -357,23 +389,13 @@ __global__ void pixel_batch_kernel(
       typename March::Words words;
       march.template pack<kAt>(words);
       row.arrange(raw);
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-#pragma unroll
-        for (int j = 0; j < 2; ++j) {
-          look_at<scalar_t>(seen[0], words[half][j].x);
-          look_at<scalar_t>(seen[1], words[half][j].y);
-          if (j == 0 || has_odd) {
-            *reinterpret_cast<uint2*>(result_place[half][j] + kAt * Traits::kResultBytes) =
-                words[half][j];
-          }
-        }
-      }
+      put(of_round, words);
       ++i;
       return goes_on;
     };
-    // The warps meet after the part of a round that begins with row `first`.
-    const auto meet = [&](int first, int count) {
+    // The warps meet after the part of a round that begins with row `first`, and ask for another stage if
+    // they are done with one.
+    const auto meet = [&](int first, int count, bool asks) {
       fence_for_copies();
       if (first_lane) {
         wait_until_sent(); // what the next part's results will be written over
@@ -389,19 +411,21 @@ __global__ void pixel_batch_kernel(
                 results + (first + j) * Traits::kResultBytes,
                 block_channel,
                 block_column,
-                first_row + j,
+                run.row_phase + (first_row + j) * p.dilation_height,
                 run.image);
           }
         }
-        PixelFeed feed = feeds[turn];
-        if (feed.image >= 0) {
-          fill(feed, (ring.used == 0 ? ring.stages : ring.used) - 1, quad, Traits::kWarps);
-        }
-        if (quad == 0) {
-          feeds[turn ^ 1] = feed;
+        if (asks) {
+          PixelFeed feed = feeds[turn];
+          if (feed.image >= 0) {
+            fill(feed, (ring.used == 0 ? ring.stages : ring.used) - 1, quad, Traits::kWarps);
+          }
+          if (quad == 0) {
+            feeds[turn ^ 1] = feed;
+          }
         }
       }
-      turn ^= 1;
+      turn ^= asks;
     };
     const int of_first = i;
 #pragma unroll 1
@@ -409,18 +433,33 @@ __global__ void pixel_batch_kernel(
       if (!take_steps<0, kFirstRows>(step)) {
         break;
       }
-      meet(0, kFirstRows);
+      meet(0, kFirstRows, true);
       if (!take_steps<kFirstRows, kTapRows>(step)) {
         break;
       }
-      meet(kFirstRows, kTapRows - kFirstRows);
+      meet(kFirstRows, kTapRows - kFirstRows, true);
     }
     ring.advance(ring.used, ring.used_parity);
-    const int in_round = (i - of_first - 1) % kTapRows + 1; // rows
-    if (in_round > kFirstRows) {
-      meet(kFirstRows, in_round - kFirstRows);
-    } else {
-      meet(0, in_round);
+    // The results that are left; those of a part are taken beside the part's last rows of src.
+    const int end = run.last_row + kTapRows - 1;
+    int in_round = (i - of_first - 1) % kTapRows + 1; // rows
+    int first = in_round > kFirstRows ? kFirstRows : 0; // of the part
+#pragma unroll 1
+    for (bool asks = true;; asks = false) {
+      const int beyond = first == 0 ? kFirstRows : kTapRows;
+#pragma unroll 1
+      for (; in_round < beyond && i < end; ++in_round, ++i) {
+        with_constant<0, kTapRows>(in_round, [&](auto of_round) {
+          typename March::Words words;
+          march.template pack<decltype(of_round)::value>(words);
+          put(of_round, words);
+        });
+      }
+      meet(first, in_round - first, asks);
+      if (i >= end) {
+        break;
+      }
+      in_round = first = in_round == kTapRows ? 0 : in_round;
     }
     const bool spoilt = (seen[0] | seen[1]) != 0;
     if (first_lane) {
@@ -432,7 +471,17 @@ __global__ void pixel_batch_kernel(
       }
       __syncthreads();
       retake_pixels<Traits>(
-          dst, src, weight, bias, p, run, b.images, block_channel, block_column, b.stretch);
+          dst,
+          src,
+          weight,
+          bias,
+          p,
+          run,
+          b.images,
+          block_channel,
+          column_phase,
+          block_column,
+          b.stretch);
       seen[0] = seen[1] = 0;
     }
   }
@@ -461,11 +510,17 @@ bool launch_pixel_batch(const ForwardPass& pass, const UnitStridePass& p, int64_
   plan.stages = std::clamp<int64_t>(
       (kMostBytes / Traits::kBlocks - kRest) / plan.stage_bytes, 2, kMostStages);
   const int64_t shared = kRest + plan.stages * plan.stage_bytes;
-  CUtensorMap src_map;
-  CUtensorMap dst_map;
+  ColumnPhases maps;
   if (!has_shared(shared) ||
-      !map_pixel_rows<Traits::kChannelBytes>(src_map, pass.src, plan.box_columns, plan.images) ||
-      !map_pixel_rows<Traits::kChannelBytes>(dst_map, pass.dst, plan.stretch, plan.images)) {
+      !map_column_phases<Traits::kChannelBytes>(
+          maps,
+          pass.dst,
+          plan.stretch,
+          pass.src,
+          plan.box_columns,
+          plan.images,
+          p.dilation_width,
+          p.padding_width)) {
     return false;
   }
   const int64_t blocks = plan_box_shares(
@@ -476,8 +531,7 @@ bool launch_pixel_batch(const ForwardPass& pass, const UnitStridePass& p, int64_
   const dim3 grid(plan.groups, plan.stretches, blocks / across);
   kernel<<<grid, Traits::kThreads, shared, c10::cuda::getCurrentCUDAStream()>>>(
       pass.dst.mutable_data_ptr<scalar_t>(),
-      dst_map,
-      src_map,
+      maps,
       pass.src.const_data_ptr<scalar_t>(),
       pass.weight.const_data_ptr<scalar_t>(),
       pointer_or_null<scalar_t>(pass.bias),
@@ -491,17 +545,23 @@ bool launch_pixel_batch(const ForwardPass& pass, const UnitStridePass& p, int64_
 // of 16 (1.2 MB) 10.5 and 9.3; grad_input of one of 96@56 k7 (.6 MB) 9.2 and 9.5.
 constexpr int64_t kLeastBytes = 1 << 20;
 
+// Dilated 5 x 5 whose phases are no wider: 384@14, dilation 2, of 128 images 22.5 to 23.7 us by boxes, 24 here.
+constexpr int64_t kNarrowPhase = kSegment;
+
 bool pixel_batch_pass(const ForwardPass& pass, const Params& params, const UnitStridePass& p) {
   const ScalarType type = pass.src.scalar_type();
   if (!params.channels_last || params.multiplier != 1 || params.stride_height != 1 ||
-      params.stride_width != 1 || params.dilation_height != 1 || params.dilation_width != 1 ||
-      (type != kHalf && type != kBFloat16) || pass.dst.numel() == 0 || pass.src.numel() == 0 ||
-      p.padding_height < 0 || p.padding_height >= p.kernel_height ||
+      params.stride_width != 1 || (type != kHalf && type != kBFloat16) || pass.dst.numel() == 0 ||
+      pass.src.numel() == 0 || p.padding_height < 0 ||
+      p.padding_height > p.dilation_height * (p.kernel_height - 1) ||
+      p.src_height < p.dilation_height || p.dst_height < p.dilation_height ||
       p.kernel_height != p.kernel_width || static_cast<int64_t>(pass.dst.nbytes()) < kLeastBytes ||
       !march_fits_32_bits(params) || !boxes_take(pass.src) || !boxes_take(pass.dst) ||
       !is_aligned(pass.weight.const_data_ptr(), kBlockBytes) || !device_has_boxes()) {
     return false;
   }
+  const bool narrow =
+      p.dilation_width > 1 && divide_up(p.dst_width, p.dilation_width) <= kNarrowPhase;
   // By 64 bytes of channels a block, or by 32 where that would leave few blocks.
   const auto with_window = [&](auto scalar, auto window) {
     using scalar_t = decltype(scalar);
@@ -512,7 +572,7 @@ bool pixel_batch_pass(const ForwardPass& pass, const Params& params, const UnitS
   const auto with_scalar = [&](auto scalar) {
     switch (p.kernel_height) {
       case 5:
-        return with_window(scalar, std::integral_constant<int, 5>());
+        return !narrow && with_window(scalar, std::integral_constant<int, 5>());
       case 7:
         return with_window(scalar, std::integral_constant<int, 7>());
       default:

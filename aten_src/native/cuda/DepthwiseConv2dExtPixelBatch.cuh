@@ -29,14 +29,18 @@ constexpr int kQuadBytes = 2 * kQuad;
 constexpr int kMostPixelWindow = kMatrixRows + 1 - kSegment; // columns of taps
 // Pixels after which the swizzle of blocks repeats, whatever the channels of a box.
 constexpr int kSwizzlePixels = 8;
+// Phases of columns, each with maps of 128 bytes among a kernel's arguments.
+constexpr int kMostColumnPhases = 4;
 
 // How a pass is cut: boxes of kChannelBytes of channels, the columns of `segments` segments, one row, and as
-// many images as fill a matrix.
+// many images as fill a matrix. Stretches are of all phases of columns.
 struct PixelBatchPlan : BoxPlan {
   int32_t segments; // of a stretch
   int32_t slot_bytes; // of a box, up to where the next of its stage begins
+  int32_t phase_stretches; // of one phase of columns
   Divider by_segments;
   Divider by_rows; // phase_rows
+  Divider by_phases; // row_phases
 };
 
 // The cut with the fewest products: false where there is none. `p` is the pass whose src comes by boxes,
@@ -51,20 +55,23 @@ inline bool plan_pixel_batch(
   if (p.batch == 0 || p.dst_width <= 0) {
     return false;
   }
-  const int64_t all = divide_up(p.dst_width, kSegment);
+  const int64_t phase_columns = divide_up(p.dst_width, p.dilation_width);
+  const int64_t phase_rows = divide_up(p.dst_height, p.dilation_height);
+  const int64_t all = divide_up(phase_columns, kSegment);
   double least = std::numeric_limits<double>::max();
   for (int64_t segments = 1; segments <= std::min<int64_t>(all, kMatrixRows); ++segments) {
     const int64_t stretches = divide_up(all, segments);
     const int64_t images = std::min<int64_t>(kMatrixRows / segments, p.batch);
     const int64_t columns = segments * kSegment;
     const double overlap =
-        static_cast<double>((stretches - 1) * (p.kernel_width - 1)) / p.dst_width;
+        static_cast<double>((stretches - 1) * (p.kernel_width - 1)) / phase_columns;
     const double time =
         static_cast<double>(stretches * divide_up(p.batch, images)) * (1 + overlap / 2);
     if (time < least) {
       least = time;
       b.segments = segments;
-      b.stretches = stretches;
+      b.phase_stretches = stretches;
+      b.stretches = stretches * p.dilation_width;
       b.stretch = columns;
       b.images = images;
     }
@@ -75,41 +82,91 @@ inline bool plan_pixel_batch(
   const int64_t align = static_cast<int64_t>(kSwizzlePixels) * channel_bytes;
   b.batch = p.batch;
   b.groups = divide_up(p.channels * kElementBytes, channel_bytes);
-  b.row_phases = 1;
+  b.row_phases = p.dilation_height;
   b.box_rows = 1;
   b.row_bytes = b.box_columns * channel_bytes;
   b.box_bytes = b.images * b.row_bytes;
   b.slot_bytes = divide_up(b.box_bytes, align) * align;
   b.stage_bytes = rows * b.slot_bytes;
   b.by_segments = Divider(b.segments);
-  b.by_rows = Divider(p.dst_height);
+  b.by_rows = Divider(phase_rows);
+  b.by_phases = Divider(b.row_phases);
   b.dst_height = p.dst_height;
-  b.phase_rows = p.dst_height;
-  const int64_t all_rows = divide_up(p.batch, b.images) * p.dst_height;
+  b.phase_rows = phase_rows;
+  const int64_t items = divide_up(p.batch, b.images) * b.row_phases;
+  const int64_t all_rows = items * phase_rows;
   b.rows = all_rows;
-  // The latter so that by_rows divides them.
+  // The latter so that the divisors divide them.
   return p.kernel_width <= kMostPixelWindow && b.box_columns <= kMostElements &&
-      all_rows * p.dst_height <= std::numeric_limits<uint32_t>::max();
+      std::max(all_rows * phase_rows, items * b.row_phases) <= std::numeric_limits<uint32_t>::max();
 }
 
 #if CUDART_VERSION >= 12000
-// The map of a dense channels-last tensor in boxes of a row, swizzled; false where it has none.
+// The map of a phase of the columns of a dense channels-last tensor, one of `phases`, in boxes of a row,
+// swizzled; false where it has none.
 template <int kChannelBytes>
-bool map_pixel_rows(CUtensorMap& map, const TensorBase& tensor, int64_t columns, int64_t images) {
+bool map_pixel_rows(
+    CUtensorMap& map,
+    const TensorBase& tensor,
+    int64_t columns,
+    int64_t images,
+    int64_t phases,
+    int64_t phase) {
   static_assert(kChannelBytes == 32 || kChannelBytes == 64 || kChannelBytes == 128);
   constexpr CUtensorMapSwizzle kSwizzle = kChannelBytes == 32 ? CU_TENSOR_MAP_SWIZZLE_32B
       : kChannelBytes == 64                                   ? CU_TENSOR_MAP_SWIZZLE_64B
                                                               : CU_TENSOR_MAP_SWIZZLE_128B;
-  return map_boxes(
-      map,
-      tensor,
-      kChannelBytes / tensor.element_size(),
-      columns,
-      /*box_rows=*/1,
-      images,
-      /*column_step=*/1,
-      /*one_image=*/false,
-      kSwizzle);
+  const auto size = [&](int dim) {
+    return static_cast<cuuint64_t>(tensor.size(dim));
+  };
+  const auto bytes = static_cast<cuuint64_t>(tensor.element_size());
+  const cuuint64_t pixel = size(1) * bytes;
+  const cuuint64_t row = size(3) * pixel;
+  const auto phase_columns = static_cast<cuuint64_t>(divide_up(tensor.size(3) - phase, phases));
+  const cuuint64_t sizes[] = {size(1), phase_columns, size(2), size(0)};
+  const cuuint64_t strides[] = {phases * pixel, row, size(2) * row};
+  const cuuint32_t box[] = {
+      static_cast<cuuint32_t>(kChannelBytes / bytes),
+      static_cast<cuuint32_t>(columns),
+      1,
+      static_cast<cuuint32_t>(images)};
+  const cuuint32_t steps[] = {1, 1, 1, 1};
+  return encode_map(map, tensor, sizes, strides, box, steps, kSwizzle, phase * pixel);
+}
+
+// Of the phases of columns of a pass: their maps, of dst and of the src that they meet, and the column of the
+// latter that column 0 of dst meets first.
+struct ColumnPhases {
+  CUtensorMap dst[kMostColumnPhases];
+  CUtensorMap src[kMostColumnPhases];
+  int32_t first[kMostColumnPhases];
+};
+
+// False where a phase has no map, or no column.
+template <int kChannelBytes>
+bool map_column_phases(
+    ColumnPhases& maps,
+    const TensorBase& dst,
+    int64_t dst_columns,
+    const TensorBase& src,
+    int64_t src_columns,
+    int64_t images,
+    int64_t phases,
+    int64_t padding) {
+  if (phases > kMostColumnPhases || dst.size(3) < phases || src.size(3) < phases) {
+    return false;
+  }
+  for (int64_t phase = 0; phase < phases; ++phase) {
+    const int64_t from = phase - padding; // of src
+    const int64_t src_phase = (from % phases + phases) % phases;
+    if (!map_pixel_rows<kChannelBytes>(maps.dst[phase], dst, dst_columns, images, phases, phase) ||
+        !map_pixel_rows<kChannelBytes>(
+            maps.src[phase], src, src_columns, images, phases, src_phase)) {
+      return false;
+    }
+    maps.first[phase] = (from - src_phase) / phases;
+  }
+  return true;
 }
 #endif
 
@@ -254,12 +311,28 @@ struct PaddedTaps {
 __device__ __forceinline__ BoxRuns pixel_runs(const PixelBatchPlan& b, int share) {
   const int first = share * b.share;
   const int item = b.by_rows.quotient(first);
+  const int group = b.by_phases.quotient(item);
   BoxRuns runs;
   runs.left = min(b.share, b.rows - first);
-  runs.row_phase = 0;
-  runs.image = item * b.images;
+  runs.row_phase = item - group * b.row_phases;
+  runs.image = group * b.images;
   runs.row = first - item * b.phase_rows;
   return runs;
+}
+
+// The next of them that has rows; whether there is one.
+__device__ __forceinline__ bool next_pixel_run(
+    BoxRun& run,
+    BoxRuns& runs,
+    const PixelBatchPlan& b,
+    int dilation_height) {
+  while (runs.more()) {
+    run = runs.next(b, dilation_height);
+    if (run.first_row < run.last_row) {
+      return true;
+    }
+  }
+  return false;
 }
 
 #endif // __CUDACC__

@@ -18,9 +18,10 @@
 // the banks: boxes come swizzled, which makes eight neighbouring pixels eight different places, and
 // an image takes a number of columns in a box that is no multiple of four.
 //
-// A block has 32 channels, one octet and a share of all rows of all groups of images; neighbouring
-// blocks have the other channels and octets of the same rows, so that what both read comes from device
-// memory once. It writes one partial, and add_partials() adds those in order.
+// A block has 32 channels, one octet (with a dilation of one phase of columns) and a share of all rows of
+// all groups of images and phases of rows; neighbouring blocks have the other channels and octets of the
+// same rows, so that what both read comes from device memory once. It writes one partial, and
+// add_partials() adds those in order.
 //
 // Where a column does not exist there is a zero, and a zero is multiplied: a sum that is NaN is taken
 // again, tap by tap.
@@ -37,8 +38,10 @@ namespace {
 #if CUDART_VERSION >= 12000
 
 struct PixelBatchWeight : UnitStridePass { // of multiplier 1
-  int32_t rows; // of all groups of images
+  int32_t phase_rows; // of the first phase; where others have one less, it comes as zeros
+  int32_t rows; // of all groups of images and phases
   int32_t share; // of a block
+  int32_t octets; // of a phase of columns
 };
 
 // Where boxes begin in shared memory, behind the ring's head.
@@ -77,11 +80,12 @@ struct PixelBatchTraits {
   static_assert(kInputBytes % kPatternBytes == 0 && kGradBytes % kPatternBytes == 0);
 };
 
-// Rows of the input that follow each other, in a block's share, of one group of images. Step s brings
-// row first_row + s of grad_output and, of the input, the one kReach above, if they exist and are
+// Rows of the input that follow each other, in a block's share, of one phase of a group of images. Step s
+// brings row first_row + s of grad_output and, of the input, the one kReach above, if they exist and are
 // wanted.
 struct RowPiece {
   int32_t image;
+  int32_t phase;
   int32_t first_row;
   int32_t steps;
   int32_t first_input; // step
@@ -90,30 +94,37 @@ struct RowPiece {
 
 struct RowPieces {
   int32_t image;
+  int32_t phase;
   int32_t row;
   int32_t rows_left;
 
   __device__ __forceinline__ explicit RowPieces(const PixelBatchWeight& p) {
     const int first = static_cast<int>(blockIdx.z) * p.share;
-    const int group = first / p.src_height;
+    const int item = first / p.phase_rows;
+    const int group = item / p.dilation_height;
     image = group * kTileImages;
-    row = first - group * p.src_height;
+    phase = item - group * p.dilation_height;
+    row = first - item * p.phase_rows;
     rows_left = min(p.share, p.rows - first);
   }
 
   template <typename Traits>
   __device__ __forceinline__ RowPiece next(const PixelBatchWeight& p) {
-    const int rows = min(p.src_height - row, rows_left);
+    const int rows = min(p.phase_rows - row, rows_left);
     const int beyond = row + rows + Traits::kReach;
     RowPiece piece;
     piece.image = image;
+    piece.phase = phase;
     piece.first_row = max(row - Traits::kReach, 0);
     piece.steps = beyond - piece.first_row;
     piece.first_input = row + Traits::kReach - piece.first_row;
-    piece.last_grads = min(beyond, p.dst_height) - piece.first_row;
-    image += kTileImages;
+    piece.last_grads = min(beyond, p.phase_rows) - piece.first_row;
     row = 0;
     rows_left -= rows;
+    if (++phase == p.dilation_height) {
+      phase = 0;
+      image += kTileImages;
+    }
     return piece;
   }
 };
@@ -176,7 +187,7 @@ struct RowPairs {
 // What a step of a block's share brings.
 struct StepRows {
   int32_t image;
-  int32_t row; // of grad_output; that of the input is kReach above
+  int32_t row; // of grad_output; that of the input is kReach of its phase above
   int32_t has_grads;
   int32_t has_input;
 };
@@ -193,7 +204,10 @@ __device__ __forceinline__ int write_steps(
     const RowPiece piece = pieces.template next<Traits>(p);
     for (int i = threadIdx.x; i < piece.steps; i += Traits::kThreads) {
       steps[count + i] = {
-          piece.image, piece.first_row + i, i < piece.last_grads, i >= piece.first_input};
+          piece.image,
+          piece.phase + (piece.first_row + i) * p.dilation_height,
+          i < piece.last_grads,
+          i >= piece.first_input};
     }
     count += piece.steps;
   }
@@ -209,24 +223,26 @@ __device__ __noinline__ float careful_share(
     int channel,
     int tap) {
   const bool bias = tap == Traits::kTaps;
-  const int down = bias ? 0 : tap / Traits::kSide - Traits::kReach;
-  const int right = bias ? 0 : tap % Traits::kSide - Traits::kReach;
-  const int first_column = static_cast<int>(blockIdx.y) * kOctet;
+  const int down = bias ? 0 : (tap / Traits::kSide - Traits::kReach) * p.dilation_height;
+  const int right = bias ? 0 : (tap % Traits::kSide - Traits::kReach) * p.dilation_width;
+  const int column_phase = static_cast<int>(blockIdx.y) / p.octets;
+  const int first_column = (static_cast<int>(blockIdx.y) - column_phase * p.octets) * kOctet;
   const int first = static_cast<int>(blockIdx.z) * p.share;
   const int last = min(first + p.share, p.rows);
   float sum = 0.0f;
 #pragma unroll 1
   for (int i = first; i < last; ++i) {
-    const int h = i % p.src_height;
+    const int item = i / p.phase_rows;
+    const int h = item % p.dilation_height + i % p.phase_rows * p.dilation_height;
     const int row = h - down;
-    if (row < 0 || row >= p.dst_height) {
+    if (h >= p.src_height || row < 0 || row >= p.dst_height) {
       continue;
     }
-    const int image = i / p.src_height * kTileImages;
+    const int image = item / p.dilation_height * kTileImages;
 #pragma unroll 1
     for (int j = 0; j < kTileImages * kOctet; ++j) {
       const int n = image + j / kOctet;
-      const int column = first_column + j % kOctet;
+      const int column = column_phase + (first_column + j % kOctet) * p.dilation_width;
       const int w = column + right;
       if (n < p.batch && column < p.dst_width && w >= 0 && w < p.src_width) {
         const float grad = static_cast<float>(
@@ -283,15 +299,14 @@ __device__ __forceinline__ void write_taps(
   }
 }
 
-// grid: groups of channels, octets of columns, shares of rows.
+// grid: groups of channels, octets of columns of all phases, shares of rows.
 template <typename Traits>
 C10_LAUNCH_BOUNDS_2(Traits::kThreads, 1)
 __global__ void pixel_batch_weight_kernel(
     float* __restrict__ partial,
     const typename Traits::scalar_t* __restrict__ grad_output,
     const typename Traits::scalar_t* __restrict__ input,
-    const __grid_constant__ CUtensorMap grads_map,
-    const __grid_constant__ CUtensorMap input_map,
+    const __grid_constant__ ColumnPhases maps, // dst is grad_output, src the input
     const __grid_constant__ PixelBatchWeight p) {
 #if __CUDA_ARCH__ >= 900
   using scalar_t = typename Traits::scalar_t;
@@ -309,7 +324,11 @@ __global__ void pixel_batch_weight_kernel(
   const int warp = threadIdx.x / kWarpSize;
   const bool first_lane = threadIdx.x % kWarpSize == 0;
   const int first_channel = static_cast<int>(blockIdx.x) * Traits::kChannels;
-  const int first_column = static_cast<int>(blockIdx.y) * kOctet;
+  const int column_phase = static_cast<int>(blockIdx.y) / p.octets;
+  const int first_column = (static_cast<int>(blockIdx.y) - column_phase * p.octets) * kOctet;
+  const int left = first_column + maps.first[column_phase];
+  const CUtensorMap& grads_map = maps.dst[column_phase];
+  const CUtensorMap& input_map = maps.src[column_phase];
   // By one thread, into a stage that is free.
   const auto ask = [&](int step) {
     const StepRows rows = steps[step];
@@ -321,8 +340,7 @@ __global__ void pixel_batch_weight_kernel(
         load_box(behind, barrier, grads_map, first_channel, first_column, rows.row, rows.image);
       }
       if (rows.has_input) {
-        const int left = first_column - Traits::kReach;
-        const int row = rows.row - Traits::kReach;
+        const int row = rows.row - Traits::kReach * p.dilation_height;
         load_box(to, barrier, input_map, first_channel, left, row, rows.image);
       }
     });
@@ -454,22 +472,28 @@ bool launch(const BackwardPass& pass, const Params& params) {
   PixelBatchWeight s{};
   set_unit_stride_pass(s, params);
   const int64_t groups = divide_up(s.channels, Traits::kChannels);
-  const int64_t octets = divide_up(s.src_width, kOctet);
-  s.rows = divide_up(s.batch, kTileImages) * s.src_height;
-  s.share = plan_share(s.rows, s.src_height, groups * octets, kOverhang);
+  s.octets = divide_up(divide_up(s.src_width, s.dilation_width), kOctet);
+  const int64_t octets = s.octets * s.dilation_width;
+  s.phase_rows = divide_up(s.src_height, s.dilation_height);
+  s.rows = divide_up(s.batch, kTileImages) * s.dilation_height * s.phase_rows;
+  s.share = plan_share(s.rows, s.phase_rows, groups * octets, kOverhang);
   const int64_t shares = divide_up(s.rows, s.share);
-  const int64_t steps = s.share + kOverhang * (divide_up(s.share, s.src_height) + 1);
+  const int64_t steps = s.share + kOverhang * (divide_up(s.share, s.phase_rows) + 1);
   const int64_t rings = Traits::kStages * Traits::kStageBytes + steps * sizeof(StepRows);
   const size_t bytes = kRingBytes + std::max<int64_t>(rings, Traits::kSumsBytes);
-  CUtensorMap grads_map;
-  CUtensorMap input_map;
+  ColumnPhases maps;
   constexpr auto kernel = pixel_batch_weight_kernel<Traits>;
   if (!compiled_for_sm_90<kernel>() || !has_shared(bytes) || octets > kMostGridRows ||
       shares > kMostGridRows ||
-      !map_pixel_rows<Traits::kPixelBytes>(
-          grads_map, pass.grad_output, Traits::kGradColumns, kTileImages) ||
-      !map_pixel_rows<Traits::kPixelBytes>(
-          input_map, pass.input, Traits::kInputColumns, kTileImages)) {
+      !map_column_phases<Traits::kPixelBytes>(
+          maps,
+          pass.grad_output,
+          Traits::kGradColumns,
+          pass.input,
+          Traits::kInputColumns,
+          kTileImages,
+          s.dilation_width,
+          s.padding_width)) {
     return false;
   }
   const TensorBase partial = empty_partial(pass.input, octets * shares, params);
@@ -482,8 +506,7 @@ bool launch(const BackwardPass& pass, const Params& params) {
       partial.mutable_data_ptr<float>(),
       pass.grad_output.const_data_ptr<scalar_t>(),
       pass.input.const_data_ptr<scalar_t>(),
-      grads_map,
-      input_map,
+      maps,
       s);
   C10_CUDA_KERNEL_LAUNCH_CHECK();
   add_partials(pass.grad_weight, pass.grad_bias, partial, octets * shares, params);
@@ -504,8 +527,9 @@ bool pixel_batch_grad_weight(const BackwardPass& pass, const Params& p) {
   const ScalarType type = pass.input.scalar_type();
   const int64_t side = p.kernel_width;
   if (!p.channels_last || p.multiplier != 1 || (type != kHalf && type != kBFloat16) ||
-      !keeps_size(p) || p.kernel_height != side || p.padding_height != side / 2 ||
-      p.padding_width != side / 2 || p.dilation_height != 1 || p.dilation_width != 1 ||
+      !keeps_size(p) || p.kernel_height != side ||
+      p.padding_height != side / 2 * p.dilation_height ||
+      p.padding_width != side / 2 * p.dilation_width || p.input_height < p.dilation_height ||
       p.channels < kLeastChannels || p.batch < kLeastImages ||
       pass.input.numel() < kLeastElements || !march_fits_32_bits(p) || !boxes_take(pass.input) ||
       !boxes_take(pass.grad_output) || !device_has_boxes()) {
