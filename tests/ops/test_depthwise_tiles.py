@@ -318,7 +318,7 @@ BOXES = [
     Case(40, 64, 1, (56, 19), (7, 7), padding=(0, 3)),  # rows that end with the image
     # and of phases, some a row or a column shorter; few rows of a phase, many phases of rows
     Case(17, 64, 1, (25, 29), (7, 7), padding=(9, 9), dilation=(3, 3)),
-    Case(9, 40, 1, (50, 56), (5, 5), padding=(4, 4), dilation=(2, 2)),
+    Case(12, 40, 1, (50, 56), (5, 5), padding=(4, 4), dilation=(2, 2)),
     Case(33, 72, 1, (13, 21), (7, 7), padding=(18, 5), dilation=(6, 2)),
     Case(20, 64, 1, (30, 30), (7, 7), padding=(3, 12), dilation=(1, 4)),
     # In 16 bit by matrices of 16 images: groups of images and channels left over, few rows, one

@@ -10,11 +10,13 @@
 // over the slots of sums, 33.8 without).
 //
 // The warps of a block share boxes of src and of results in shared memory. They meet twice a round; then each
-// asks for a box and sends one, as the tensor copy engine keeps waiting who asks for several. A block has
-// 64 bytes of channels rather than 32: 96@56 k7 27.6 us and 33.8, 240@28 k5 31.4 and 41.5.
+// of four, one of each scheduler, asks for a box and sends one, as the tensor copy engine keeps waiting who
+// asks for several, while the others go on (96@56 k7 28.2 us where each of all eight did either, 26.8 so).
+// There are two areas of results: one is sent while the other is written. A block has 64 bytes of channels
+// rather than 32: 96@56 k7 27.6 us and 33.8, 240@28 k5 31.4 and 41.5.
 //
 // Rows above and below the image are never asked for: the last results of a run that ends there are handed
-// on without products. Columns beside it come as zeros, and are multiplied: after each run of rows, results
+// on without products. Columns beside it come as zeros, and are multiplied: at the end of a block, results
 // that are NaN are taken again, tap by tap.
 #define TORCH_ASSERT_ONLY_METHOD_OPERATORS
 #include <ATen/core/Tensor.h>
@@ -28,6 +30,15 @@ namespace {
 
 #if CUDART_VERSION >= 12000
 
+// What is asked for next, as BoxFeed has it, and whether it is the second part of a round.
+struct PixelFeed {
+  int32_t row;
+  int32_t rows;
+  int32_t image;
+  int32_t second;
+  BoxRuns runs;
+};
+
 template <typename scalar_t_, int kWindow_, int kChannelBytes_>
 struct PixelBatchTraits {
   using scalar_t = scalar_t_;
@@ -38,20 +49,20 @@ struct PixelBatchTraits {
   static constexpr int kChannels = kChannelBytes / 2;
   static constexpr int kWarps = kChannelBytes / kQuadBytes;
   static constexpr int kThreads = kWarps * kWarpSize;
+  static constexpr int kMovers = 4; // warps that ask and send
   static constexpr int kWarpsResident = 8; // of a multiprocessor, as registers allow
   static constexpr int kBlocks = kWarpsResident / kWarps;
-  // A round of the march is kTapRows rows, all unrolled, in two parts, after each of which the warps meet: a
-  // stage of the ring is the rows of a part.
+  // A round of the march is kTapRows rows, all unrolled, in two parts. A stage of the ring is the rows of a
+  // part, and so is an area of results.
   static constexpr int kFirstRows = (kTapRows + 1) / 2;
   static constexpr int kHead = 1024; // of shared memory, where a swizzle of any size may begin
-  // Of taps, as words that a thread loads.
-  static constexpr int kTapWords = kChannels * kWindow * kWindow / 2;
-  static constexpr int kThreadWords = (kTapWords + kThreads - 1) / kThreads;
   static constexpr int kResultBytes = kMatrixRows * kSegment * kChannelBytes; // of a row
+  static constexpr int kAreaBytes = kFirstRows * kResultBytes;
   // Before the first results padded taps lie there.
-  static constexpr int kResultsBytes = kTapRows * kResultBytes;
-  static_assert(kHead >= kRingHead && kHead % kBoxBytes == 0);
+  static constexpr int kResultsBytes = 2 * kAreaBytes;
+  static_assert(kHead >= kRingHead + 2 * sizeof(PixelFeed) && kHead % kBoxBytes == 0);
   static_assert(kChannels * Taps::kChannelBytes <= kResultsBytes);
+  static_assert(kChannels * kWindow <= kThreads); // a row of taps each
 };
 
 // Sums of the rows of dst under way, and what they are made of.
@@ -114,15 +125,76 @@ struct PixelMarch {
   }
 };
 
-// What is asked for next, as BoxFeed has it, and whether it is the second part of a round.
-struct PixelFeed {
-  int32_t row;
-  int32_t rows;
-  int32_t image;
-  int32_t second;
-  BoxRuns runs;
+// Where a block is: its first channel, its phase of columns, and its first column in it, of dst and of src.
+struct PixelPlace {
+  int32_t channel;
+  int32_t phase;
+  int32_t column;
+  int32_t src_column;
 };
-static_assert(sizeof(PixelFeed) <= kFeedBytes);
+
+// Rows of src that a run takes, at least one, as SrcRows has them.
+struct PixelSrcRows {
+  int32_t top;
+  int32_t begin;
+  int32_t end;
+
+  __device__ __forceinline__
+  PixelSrcRows(const BoxRun& run, const UnitStridePass& p, const PixelBatchPlan& b) {
+    const auto rows_in = [&](int span) {
+      return b.by_dilation.quotient(span + p.dilation_height - 1);
+    };
+    top = run.row_phase - p.padding_height;
+    begin = max(run.first_row, rows_in(-top));
+    end = min(run.last_row + p.kernel_height - 1, rows_in(p.src_height - top));
+  }
+};
+
+// Asks for the next stage, into one that all have read: by one thread of each of `warps` warps, of which this
+// is `warp`.
+template <typename Traits>
+__device__ __forceinline__ void fill_pixel_stage(
+    PixelFeed& feed,
+    int stage,
+    int warp,
+    int warps,
+    const BoxRing& ring,
+    const CUtensorMap& map,
+    const PixelPlace& place,
+    const UnitStridePass& p,
+    const PixelBatchPlan& b) {
+  if (feed.rows <= 0) {
+    BoxRun run;
+    if (!next_pixel_run(run, feed.runs, b, p.dilation_height)) {
+      feed.image = -1;
+      return;
+    }
+    const PixelSrcRows rows(run, p, b);
+    feed.image = run.image;
+    feed.row = rows.top + rows.begin * p.dilation_height;
+    feed.rows = rows.end - rows.begin;
+    feed.second = 0;
+  }
+  const int most = feed.second ? Traits::kTapRows - Traits::kFirstRows : Traits::kFirstRows;
+  const int count = min(most, feed.rows);
+  if (warp == 0) {
+    arrive_and_expect(ring.full(stage), count * b.box_bytes);
+  }
+#pragma unroll 1
+  for (int i = warp; i < count; i += warps) {
+    load_box(
+        shared_address(ring.boxes + stage * b.stage_bytes + i * b.slot_bytes),
+        ring.full(stage),
+        map,
+        place.channel,
+        place.src_column,
+        feed.row + i * p.dilation_height,
+        feed.image);
+  }
+  feed.row += count * p.dilation_height;
+  feed.rows -= count;
+  feed.second ^= 1;
+}
 
 // Whether either of two packed values is NaN or infinite stays in `seen`, as NaN.
 template <typename scalar_t>
@@ -145,9 +217,7 @@ __device__ __noinline__ void retake_pixels(
     const UnitStridePass& p,
     const BoxRun& run,
     int images,
-    int first_channel,
-    int column_phase,
-    int first_column,
+    const PixelPlace& place,
     int columns) {
   using scalar_t = typename Traits::scalar_t;
   constexpr int kChannels = Traits::kChannels;
@@ -157,9 +227,9 @@ __device__ __noinline__ void retake_pixels(
   for (int n = run.image; n < last_image; ++n) {
 #pragma unroll 1
     for (int i = threadIdx.x; i < pixels * kChannels; i += Traits::kThreads) {
-      const int c = first_channel + i % kChannels;
+      const int c = place.channel + i % kChannels;
       const int row = run.row_phase + (run.first_row + i / kChannels / columns) * p.dilation_height;
-      const int w = column_phase + (first_column + i / kChannels % columns) * p.dilation_width;
+      const int w = place.phase + (place.column + i / kChannels % columns) * p.dilation_width;
       if (c >= p.channels || w >= p.dst_width) {
         continue;
       }
@@ -201,17 +271,19 @@ __device__ __forceinline__ void with_constant(int value, const Function& functio
   }
 }
 
+// A warp's march down the rows of the block's share. What is NaN or infinite of its results stays in `seen`.
 template <typename Traits>
-C10_LAUNCH_BOUNDS_2(Traits::kThreads, Traits::kBlocks)
-__global__ void pixel_batch_kernel(
-    typename Traits::scalar_t* __restrict__ dst,
-    const __grid_constant__ ColumnPhases maps,
-    const typename Traits::scalar_t* __restrict__ src,
-    const typename Traits::scalar_t* __restrict__ weight,
-    const typename Traits::scalar_t* __restrict__ bias,
-    const __grid_constant__ UnitStridePass p,
-    const __grid_constant__ PixelBatchPlan b) {
-#if __CUDA_ARCH__ >= 900
+__device__ __forceinline__ void march_pixel_rows(
+    uint32_t (&seen)[2],
+    BoxRing& ring,
+    char* shared,
+    const ColumnPhases<>& maps,
+    const typename Traits::scalar_t* weight,
+    const typename Traits::scalar_t* bias,
+    const PixelPlace& place,
+    int quad,
+    const UnitStridePass& p,
+    const PixelBatchPlan& b) {
   using scalar_t = typename Traits::scalar_t;
   using March = PixelMarch<Traits>;
   using Fragments = typename March::Fragments;
@@ -220,69 +292,24 @@ __global__ void pixel_batch_kernel(
   constexpr int kFirstRows = Traits::kFirstRows;
   constexpr int kChannelBytes = Traits::kChannelBytes;
   constexpr int kChannels = Traits::kChannels;
-  extern __shared__ __align__(Traits::kHead) char shared_boxes[];
-  char* const results = shared_boxes + Traits::kHead;
-  BoxRing ring(shared_boxes + Traits::kHead - kRingHead, b.stages, b.stage_bytes, 1);
-  ring.boxes = results + Traits::kResultsBytes;
-  PixelFeed* const feeds = reinterpret_cast<PixelFeed*>(shared_boxes); // this one, the next
-  // The same for all lanes, as the compiler sees from this.
-  const int quad = __shfl_sync(0xffffffffu, threadIdx.x / kWarpSize, 0);
+  constexpr int kMovers = Traits::kMovers;
+  char* const results = shared + Traits::kHead;
+  PixelFeed* const feeds = reinterpret_cast<PixelFeed*>(shared); // this one, the next
+  const CUtensorMap& dst_map = maps.dst[place.phase];
+  const CUtensorMap& src_map = maps.src[place.phase];
   const bool first_lane = threadIdx.x % kWarpSize == 0;
-
-  const int block_channel = blockIdx.x * kChannels;
-  const int column_phase = blockIdx.y / b.phase_stretches;
-  const int block_column = (blockIdx.y - column_phase * b.phase_stretches) * b.stretch;
-  const int src_column = maps.first[column_phase] + block_column;
-  const CUtensorMap& dst_map = maps.dst[column_phase];
-  const CUtensorMap& src_map = maps.src[column_phase];
-  const int channels = min(kChannels, p.channels - block_channel);
-
-  // Rows of src that a run takes; at least one.
-  const auto rows_of = [&](const BoxRun& run) {
-    return SrcRows(run, kTapRows, 1, p.padding_height, p.dilation_height, p.src_height);
-  };
-  // Asks for the next stage, into one that all have read: by one thread of each of `warps` warps, of which
-  // this is `warp`. The engine takes some 130 cycles a box, and who asks for several waits for it.
   const auto fill = [&](PixelFeed& feed, int stage, int warp, int warps) {
-    if (feed.rows <= 0) {
-      BoxRun run;
-      if (!next_pixel_run(run, feed.runs, b, p.dilation_height)) {
-        feed.image = -1;
-        return;
-      }
-      const SrcRows rows = rows_of(run);
-      feed.image = run.image;
-      feed.row = rows.top + rows.begin * p.dilation_height;
-      feed.rows = rows.end - rows.begin;
-      feed.second = 0;
-    }
-    const int count = min(feed.second ? kTapRows - kFirstRows : kFirstRows, feed.rows);
-    if (warp == 0) {
-      arrive_and_expect(ring.full(stage), count * b.box_bytes);
-    }
-#pragma unroll 1
-    for (int i = warp; i < count; i += warps) {
-      load_box(
-          shared_address(ring.boxes + stage * b.stage_bytes + i * b.slot_bytes),
-          ring.full(stage),
-          src_map,
-          block_channel,
-          src_column,
-          feed.row + i * p.dilation_height,
-          feed.image);
-    }
-    feed.row += count * p.dilation_height;
-    feed.rows -= count;
-    feed.second ^= 1;
+    fill_pixel_stage<Traits>(feed, stage, warp, warps, ring, src_map, place, p, b);
   };
-  // Taps as words of two; they travel while the boxes are asked for.
-  uint32_t words[Traits::kThreadWords];
+  // A row of a channel's taps is a thread's. They travel while the boxes are asked for.
+  const int tap_channel = threadIdx.x / Traits::kWindow;
+  const bool has_taps = tap_channel < min(kChannels, p.channels - place.channel);
+  const auto* const from = reinterpret_cast<const unsigned short*>(
+      weight + place.channel * Taps::kTaps + threadIdx.x * Traits::kWindow);
+  unsigned short taps[Traits::kWindow];
 #pragma unroll
-  for (int i = 0; i < Traits::kThreadWords; ++i) {
-    const int word = i * Traits::kThreads + threadIdx.x;
-    words[i] = word < channels * Taps::kTaps / 2
-        ? __ldg(reinterpret_cast<const uint32_t*>(weight + block_channel * Taps::kTaps) + word)
-        : 0;
+  for (int i = 0; i < Traits::kWindow; ++i) {
+    taps[i] = has_taps ? __ldg(from + i) : 0;
   }
   if (threadIdx.x == 0) {
     PixelFeed feed{0, 0, 0, 0, pixel_runs(b, blockIdx.z)};
@@ -296,7 +323,7 @@ __global__ void pixel_batch_kernel(
        i += Traits::kThreads * kBlockBytes) {
     *reinterpret_cast<uint4*>(results + i) = make_uint4(0, 0, 0, 0);
   }
-  const int channel = block_channel + quad * kQuad;
+  const int channel = place.channel + quad * kQuad;
   const Lane at;
   March march;
 #pragma unroll
@@ -319,9 +346,9 @@ __global__ void pixel_batch_kernel(
   }
   const bool has_odd = 2 * at.pair + 1 < kSegment;
   __syncthreads();
-#pragma unroll
-  for (int i = 0; i < Traits::kThreadWords; ++i) {
-    Taps::put(padded, 2 * (i * Traits::kThreads + threadIdx.x), words[i], channels, p.flip);
+  if (has_taps) {
+    const int row = threadIdx.x - tap_channel * Traits::kWindow;
+    Taps::put(padded + tap_channel * Taps::kChannel, row, taps, p.flip);
   }
   __syncthreads();
 #pragma unroll
@@ -340,14 +367,16 @@ __global__ void pixel_batch_kernel(
       feeds[1] = feed;
     }
   }
-  int turn = 1; // which of the feeds is next
 
-  uint32_t seen[2] = {};
+  int turn = 1; // which of the feeds is next
+  int part = 0; // of all of the share
+  int other = Traits::kAreaBytes; // from this area of results to the other
+
   BoxRuns runs = pixel_runs(b, blockIdx.z);
   BoxRun run;
 #pragma unroll 1
   while (next_pixel_run(run, runs, b, p.dilation_height)) {
-    const SrcRows rows = rows_of(run);
+    const PixelSrcRows rows(run, p, b);
     march.restart();
     Fragments row;
     typename Fragments::Raw raw;
@@ -359,6 +388,7 @@ __global__ void pixel_batch_kernel(
     // The results that row `kAt` of a round ends.
     const auto put = [&](auto of_round, const typename March::Words& words) {
       constexpr int kAt = decltype(of_round)::value;
+      constexpr int kOfPart = kAt < kFirstRows ? kAt : kAt - kFirstRows;
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
 #pragma unroll
@@ -366,7 +396,7 @@ __global__ void pixel_batch_kernel(
           look_at<scalar_t>(seen[0], words[half][j].x);
           look_at<scalar_t>(seen[1], words[half][j].y);
           if (j == 0 || has_odd) {
-            *reinterpret_cast<uint2*>(result_place[half][j] + kAt * Traits::kResultBytes) =
+            *reinterpret_cast<uint2*>(result_place[half][j] + kOfPart * Traits::kResultBytes) =
                 words[half][j];
           }
         }
@@ -393,24 +423,26 @@ __global__ void pixel_batch_kernel(
       ++i;
       return goes_on;
     };
-    // The warps meet after the part of a round that begins with row `first`, and ask for another stage if
-    // they are done with one.
-    const auto meet = [&](int first, int count, bool asks) {
+    // The warps meet after a part of `count` rows; the next one's results are of the other area. Those that
+    // move boxes ask for another stage if the part had one.
+    const auto meet = [&](int count, bool asks) {
       fence_for_copies();
       if (first_lane) {
         wait_until_sent(); // what the next part's results will be written over
       }
       __syncthreads();
-      if (first_lane) {
+      if (first_lane && (Traits::kWarps == kMovers || quad / kMovers == part % 2)) {
+        const int mover = quad % kMovers;
         const int first_row = i - count - (kTapRows - 1); // of dst
+        const char* const area = results + part % 2 * Traits::kAreaBytes;
 #pragma unroll 1
-        for (int j = Traits::kWarps - 1 - quad; j < count; j += Traits::kWarps) {
+        for (int j = mover; j < count; j += kMovers) {
           if (first_row + j >= run.first_row) {
             store_box(
                 dst_map,
-                results + (first + j) * Traits::kResultBytes,
-                block_channel,
-                block_column,
+                area + j * Traits::kResultBytes,
+                place.channel,
+                place.column,
                 run.row_phase + (first_row + j) * p.dilation_height,
                 run.image);
           }
@@ -418,14 +450,23 @@ __global__ void pixel_batch_kernel(
         if (asks) {
           PixelFeed feed = feeds[turn];
           if (feed.image >= 0) {
-            fill(feed, (ring.used == 0 ? ring.stages : ring.used) - 1, quad, Traits::kWarps);
+            fill(feed, (ring.used == 0 ? ring.stages : ring.used) - 1, mover, kMovers);
           }
-          if (quad == 0) {
+          if (mover == 0) {
             feeds[turn ^ 1] = feed;
           }
         }
       }
       turn ^= asks;
+      ++part;
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+#pragma unroll
+        for (int j = 0; j < 2; ++j) {
+          result_place[half][j] += other;
+        }
+      }
+      other = -other;
     };
     const int of_first = i;
 #pragma unroll 1
@@ -433,56 +474,72 @@ __global__ void pixel_batch_kernel(
       if (!take_steps<0, kFirstRows>(step)) {
         break;
       }
-      meet(0, kFirstRows, true);
+      meet(kFirstRows, true);
       if (!take_steps<kFirstRows, kTapRows>(step)) {
         break;
       }
-      meet(kFirstRows, kTapRows - kFirstRows, true);
+      meet(kTapRows - kFirstRows, true);
     }
     ring.advance(ring.used, ring.used_parity);
     // The results that are left; those of a part are taken beside the part's last rows of src.
     const int end = run.last_row + kTapRows - 1;
     int in_round = (i - of_first - 1) % kTapRows + 1; // rows
-    int first = in_round > kFirstRows ? kFirstRows : 0; // of the part
+    bool asks = true;
 #pragma unroll 1
-    for (bool asks = true;; asks = false) {
-      const int beyond = first == 0 ? kFirstRows : kTapRows;
+    for (bool second = in_round > kFirstRows;; second = !second) {
 #pragma unroll 1
-      for (; in_round < beyond && i < end; ++in_round, ++i) {
+      for (const int beyond = second ? kTapRows : kFirstRows; in_round < beyond && i < end;
+           ++in_round, ++i) {
         with_constant<0, kTapRows>(in_round, [&](auto of_round) {
           typename March::Words words;
           march.template pack<decltype(of_round)::value>(words);
           put(of_round, words);
         });
       }
-      meet(first, in_round - first, asks);
+      meet(second ? in_round - kFirstRows : in_round, asks);
       if (i >= end) {
         break;
       }
-      in_round = first = in_round == kTapRows ? 0 : in_round;
+      asks = false;
+      in_round = in_round == kTapRows ? 0 : in_round;
     }
-    const bool spoilt = (seen[0] | seen[1]) != 0;
-    if (first_lane) {
-      wait_until_sent(); // what the next run's results will be written over
-    }
-    if (__syncthreads_or(spoilt)) {
-      if (first_lane) {
-        wait_until_stored();
-      }
-      __syncthreads();
-      retake_pixels<Traits>(
-          dst,
-          src,
-          weight,
-          bias,
-          p,
-          run,
-          b.images,
-          block_channel,
-          column_phase,
-          block_column,
-          b.stretch);
-      seen[0] = seen[1] = 0;
+  }
+  if (first_lane) {
+    wait_until_sent(); // before the block ends
+  }
+}
+
+template <typename Traits>
+C10_LAUNCH_BOUNDS_2(Traits::kThreads, Traits::kBlocks)
+__global__ void pixel_batch_kernel(
+    typename Traits::scalar_t* __restrict__ dst,
+    const __grid_constant__ ColumnPhases<> maps,
+    const typename Traits::scalar_t* __restrict__ src,
+    const typename Traits::scalar_t* __restrict__ weight,
+    const typename Traits::scalar_t* __restrict__ bias,
+    const __grid_constant__ UnitStridePass p,
+    const __grid_constant__ PixelBatchPlan b) {
+#if __CUDA_ARCH__ >= 900
+  extern __shared__ __align__(Traits::kHead) char shared_boxes[];
+  BoxRing ring(shared_boxes + Traits::kHead - kRingHead, b.stages, b.stage_bytes, 1);
+  ring.boxes = shared_boxes + Traits::kHead + Traits::kResultsBytes;
+  // The same for all lanes, as the compiler sees from this.
+  const int quad = __shfl_sync(0xffffffffu, threadIdx.x / kWarpSize, 0);
+  PixelPlace place;
+  place.channel = blockIdx.x * Traits::kChannels;
+  place.phase = blockIdx.y / b.phase_stretches;
+  place.column = (blockIdx.y - place.phase * b.phase_stretches) * b.stretch;
+  place.src_column = maps.first[place.phase] + place.column;
+  uint32_t seen[2] = {};
+  march_pixel_rows<Traits>(seen, ring, shared_boxes, maps, weight, bias, place, quad, p, b);
+  if (__syncthreads_or((seen[0] | seen[1]) != 0)) {
+    wait_until_stored();
+    __syncthreads();
+    BoxRuns runs = pixel_runs(b, blockIdx.z);
+    BoxRun run;
+#pragma unroll 1
+    while (next_pixel_run(run, runs, b, p.dilation_height)) {
+      retake_pixels<Traits>(dst, src, weight, bias, p, run, b.images, place, b.stretch);
     }
   }
 #endif
@@ -510,7 +567,7 @@ bool launch_pixel_batch(const ForwardPass& pass, const UnitStridePass& p, int64_
   plan.stages = std::clamp<int64_t>(
       (kMostBytes / Traits::kBlocks - kRest) / plan.stage_bytes, 2, kMostStages);
   const int64_t shared = kRest + plan.stages * plan.stage_bytes;
-  ColumnPhases maps;
+  ColumnPhases<> maps;
   if (!has_shared(shared) ||
       !map_column_phases<Traits::kChannelBytes>(
           maps,
@@ -557,7 +614,7 @@ bool pixel_batch_pass(const ForwardPass& pass, const Params& params, const UnitS
       p.src_height < p.dilation_height || p.dst_height < p.dilation_height ||
       p.kernel_height != p.kernel_width || static_cast<int64_t>(pass.dst.nbytes()) < kLeastBytes ||
       !march_fits_32_bits(params) || !boxes_take(pass.src) || !boxes_take(pass.dst) ||
-      !is_aligned(pass.weight.const_data_ptr(), kBlockBytes) || !device_has_boxes()) {
+      !device_has_boxes()) {
     return false;
   }
   const bool narrow =

@@ -41,6 +41,7 @@ struct PixelBatchPlan : BoxPlan {
   Divider by_segments;
   Divider by_rows; // phase_rows
   Divider by_phases; // row_phases
+  Divider by_dilation; // of rows
 };
 
 // The cut with the fewest products: false where there is none. `p` is the pass whose src comes by boxes,
@@ -91,14 +92,17 @@ inline bool plan_pixel_batch(
   b.by_segments = Divider(b.segments);
   b.by_rows = Divider(phase_rows);
   b.by_phases = Divider(b.row_phases);
+  b.by_dilation = Divider(p.dilation_height);
   b.dst_height = p.dst_height;
   b.phase_rows = phase_rows;
   const int64_t items = divide_up(p.batch, b.images) * b.row_phases;
   const int64_t all_rows = items * phase_rows;
   b.rows = all_rows;
+  const int64_t span = p.src_height + p.padding_height + p.dilation_height; // of rows of src
   // The latter so that the divisors divide them.
   return p.kernel_width <= kMostPixelWindow && b.box_columns <= kMostElements &&
-      std::max(all_rows * phase_rows, items * b.row_phases) <= std::numeric_limits<uint32_t>::max();
+      std::max({all_rows * phase_rows, items * b.row_phases, span * p.dilation_height}) <=
+      std::numeric_limits<uint32_t>::max();
 }
 
 #if CUDART_VERSION >= 12000
@@ -136,16 +140,17 @@ bool map_pixel_rows(
 
 // Of the phases of columns of a pass: their maps, of dst and of the src that they meet, and the column of the
 // latter that column 0 of dst meets first.
+template <int kMost = kMostColumnPhases>
 struct ColumnPhases {
-  CUtensorMap dst[kMostColumnPhases];
-  CUtensorMap src[kMostColumnPhases];
-  int32_t first[kMostColumnPhases];
+  CUtensorMap dst[kMost];
+  CUtensorMap src[kMost];
+  int32_t first[kMost];
 };
 
 // False where a phase has no map, or no column.
-template <int kChannelBytes>
+template <int kChannelBytes, int kMost>
 bool map_column_phases(
-    ColumnPhases& maps,
+    ColumnPhases<kMost>& maps,
     const TensorBase& dst,
     int64_t dst_columns,
     const TensorBase& src,
@@ -153,7 +158,7 @@ bool map_column_phases(
     int64_t images,
     int64_t phases,
     int64_t padding) {
-  if (phases > kMostColumnPhases || dst.size(3) < phases || src.size(3) < phases) {
+  if (phases > kMost || dst.size(3) < phases || src.size(3) < phases) {
     return false;
   }
   for (int64_t phase = 0; phase < phases; ++phase) {
@@ -268,24 +273,17 @@ struct PaddedTaps {
   static constexpr int kChannelBytes = kChannel * 2;
   static_assert(kLeft + kMatrixRows + 1 < kRow && kChannelBytes % kBlockBytes == 0);
 
-  // Two neighbouring taps of a block's channels as they lie in memory, of which `channels` exist, from the
-  // one with this index on. Zeros were written before.
+  // A row of taps of a channel. Zeros were written before.
   static __device__ __forceinline__ void put(
-      unsigned short* to,
-      int index,
-      uint32_t taps,
-      int channels,
+      unsigned short* channel,
+      int row,
+      const unsigned short (&taps)[kWindow],
       bool flip) {
+    unsigned short* const to = channel + (flip ? kWindow - 1 - row : row) * (2 * kRow) + kLeft;
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int channel = (index + i) / kTaps;
-      const int of_channel = (index + i) % kTaps;
-      const int tap = flip ? kTaps - 1 - of_channel : of_channel;
-      if (channel < channels) {
-        unsigned short* const place =
-            to + channel * kChannel + tap / kWindow * (2 * kRow) + kLeft + tap % kWindow;
-        place[0] = place[kRow - 1] = static_cast<unsigned short>(taps >> (16 * i));
-      }
+    for (int i = 0; i < kWindow; ++i) {
+      unsigned short* const place = to + (flip ? kWindow - 1 - i : i);
+      place[0] = place[kRow - 1] = taps[i];
     }
   }
 
