@@ -178,7 +178,8 @@ void backward_in_order(const BackwardPass& pass, const Params& p) {
   const bool data = pass.grad_input.defined();
   const bool asks_weight = pass.asks_weight();
   if (takes(kStrided, pass, p) || (asks_weight && takes(kFew, pass, p)) ||
-      fast::streams_backward(pass, p) || fast::columns_backward(pass, p) || (data && asks_weight && takes(kAllGradients, pass, p))) {
+      fast::streams_backward(pass, p) || fast::columns_backward(pass, p) ||
+      (data && asks_weight && takes(kAllGradients, pass, p))) {
     return;
   }
   if (data) {
@@ -251,7 +252,7 @@ bool by_planes(const Params& p, ScalarType type, bool weight) {
   // 54 and 102, but 64 of 64@56 by 6 x 8 405 and 232).
   constexpr int64_t kSmallPlane = 40 * 40;
   constexpr int64_t kLeastTapsOfWeight = 24;
-  const bool has_16_bits = type == kHalf || type == kBFloat16;
+  const bool has_16_bits = fast::is_16_bit(type);
   const int64_t least_taps = has_16_bits && fast::keeps_size(p)   ? kLeastOddTapsOf16Bits
       : weight && p.output_height * p.output_width <= kSmallPlane ? kLeastTapsOfWeight
       : has_16_bits                                               ? kLeastTapsOf16Bits

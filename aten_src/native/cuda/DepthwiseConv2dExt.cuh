@@ -816,6 +816,11 @@ TensorBase in_planes(const TensorBase& tensor);
 // What `planes`, in plane order, has, into `result`, in either order.
 void copy_planes(const TensorBase& result, const TensorBase& planes);
 
+// The types whose products the tensor cores add up in float.
+inline bool is_16_bit(ScalarType type) {
+  return type == kHalf || type == kBFloat16;
+}
+
 inline bool is_aligned(const void* pointer, size_t bytes) {
   return reinterpret_cast<uintptr_t>(pointer) % bytes == 0;
 }

@@ -91,8 +91,8 @@ inline bool has_tensor_cores() {
 inline bool bands_apply(const Params& p, const TensorBase& one, const TensorBase& other) {
   constexpr int64_t kMostStride = 2;
   const bool unit_dilation = p.dilation_height == 1 && p.dilation_width == 1;
-  return (other.scalar_type() == kHalf || other.scalar_type() == kBFloat16) && !p.channels_last &&
-      march_fits_32_bits(p) && p.stride_width <= kMostStride &&
+  return is_16_bit(other.scalar_type()) && !p.channels_last && march_fits_32_bits(p) &&
+      p.stride_width <= kMostStride &&
       ((p.stride_height == 1 && p.stride_width == 1) || unit_dilation) && one.numel() > 0 &&
       other.numel() > 0 && has_tensor_cores();
 }

@@ -841,8 +841,7 @@ inline int batch_side(
     return 0;
   }
   for (const TensorBase* const tensor : tensors) {
-    if ((tensor->scalar_type() != kHalf && tensor->scalar_type() != kBFloat16) ||
-        !is_aligned(tensor->const_data_ptr(), kBlockBytes)) {
+    if (!is_16_bit(tensor->scalar_type()) || !is_aligned(tensor->const_data_ptr(), kBlockBytes)) {
       return 0;
     }
   }

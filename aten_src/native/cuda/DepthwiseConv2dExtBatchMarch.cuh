@@ -822,8 +822,7 @@ inline bool plan_batch_march(
     return false;
   }
   return std::all_of(tensors.begin(), tensors.end(), [](const TensorBase* tensor) {
-    return (tensor->scalar_type() == kHalf || tensor->scalar_type() == kBFloat16) &&
-        is_aligned(tensor->const_data_ptr(), kBlockBytes);
+    return is_16_bit(tensor->scalar_type()) && is_aligned(tensor->const_data_ptr(), kBlockBytes);
   });
 }
 

@@ -474,8 +474,7 @@ bool applies(const Params& p, std::initializer_list<const TensorBase*> tensors) 
       p.batch <= kMostGridRows * kTileImages && march_fits_32_bits(p) && has_tensor_cores() &&
       std::all_of(tensors.begin(), tensors.end(), [](const TensorBase* tensor) {
         return !tensor->defined() ||
-            (is_aligned(tensor->const_data_ptr(), kBlockBytes) &&
-             (tensor->scalar_type() == kHalf || tensor->scalar_type() == kBFloat16));
+            (is_aligned(tensor->const_data_ptr(), kBlockBytes) && is_16_bit(tensor->scalar_type()));
       });
 }
 

@@ -608,7 +608,7 @@ constexpr int64_t kNarrowPhase = kSegment;
 bool pixel_batch_pass(const ForwardPass& pass, const Params& params, const UnitStridePass& p) {
   const ScalarType type = pass.src.scalar_type();
   if (!params.channels_last || params.multiplier != 1 || params.stride_height != 1 ||
-      params.stride_width != 1 || (type != kHalf && type != kBFloat16) || pass.dst.numel() == 0 ||
+      params.stride_width != 1 || !is_16_bit(type) || pass.dst.numel() == 0 ||
       pass.src.numel() == 0 || p.padding_height < 0 ||
       p.padding_height > p.dilation_height * (p.kernel_height - 1) ||
       p.src_height < p.dilation_height || p.dst_height < p.dilation_height ||

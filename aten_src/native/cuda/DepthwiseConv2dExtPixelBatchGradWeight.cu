@@ -542,9 +542,8 @@ bool pixel_batch_grad_weight(const BackwardPass& pass, const Params& p) {
   constexpr double kLeastFill = .75;
   const ScalarType type = pass.input.scalar_type();
   const int64_t side = p.kernel_width;
-  if (!p.channels_last || p.multiplier != 1 || (type != kHalf && type != kBFloat16) ||
-      !keeps_size(p) || p.kernel_height != side ||
-      p.padding_height != side / 2 * p.dilation_height ||
+  if (!p.channels_last || p.multiplier != 1 || !is_16_bit(type) || !keeps_size(p) ||
+      p.kernel_height != side || p.padding_height != side / 2 * p.dilation_height ||
       p.padding_width != side / 2 * p.dilation_width || p.input_height < p.dilation_height ||
       p.channels < kLeastChannels || p.batch < kLeastImages ||
       pass.input.numel() < kLeastElements || !march_fits_32_bits(p) || !boxes_take(pass.input) ||
