@@ -316,7 +316,7 @@ __device__ __forceinline__ void take_stream_row(
   constexpr int kTile = Traits::kTile;
   constexpr int kDilation = Traits::kDilation;
   if constexpr (Traits::kWeight) {
-    if (kUpper == 1 && Traits::kData && Traits::kPairs) {
+    if constexpr (Traits::kData && Traits::kPairs) {
       __syncwarp(); // a row's first word may have the last result of the row before
     }
     const StreamRow<typename Traits::scalar_t, kTile, kOdd> row(values);
