@@ -90,7 +90,7 @@ void take_seven_plane(const SevenPlane<acc_t>& plane, Range ahead, Range written
   AheadParts written_parts = AheadParts::of(written, kSevenPixels);
   for (const auto row : c10::irange(kSevenPixels)) {
     // From the second-level cache N=16 would take 1.04 to 1.2 of the time.
-    ahead_parts.ask_for_part<Ask::kFirstLevel>();
+    ahead_parts.ask_for_part();
     written_parts.ask_for_part<Ask::kToWrite>();
     row_of_seven_plane<acc_t, kSide>(plane, row);
   }

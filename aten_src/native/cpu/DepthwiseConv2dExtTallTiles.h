@@ -164,7 +164,7 @@ void tall_tiles(const Tiles<acc_t>& t) {
     const LaneBits* lanes = t.cross_lanes;
     for (int64_t lane = 0; lane < t.last_lane; lane += kLanes, lanes += kSide) {
       // The next plane's lines are read from where they are: 2 % faster than from the second-level cache.
-      ahead.ask_for_part<Ask::kFirstLevel>();
+      ahead.ask_for_part();
       written.ask_for_part<Ask::kToWrite>();
       tile(t, first, first_lane_of_tile<acc_t>(lane, t.last_lane), lanes);
     }

@@ -83,7 +83,7 @@ bool are_unpacked_planes(const Params& p) {
 // The march through a plane, or two, with windows of kSide. What it asks for it asks for at once.
 template <typename acc_t, Weights kWeights, int kSide>
 void march_plane(const Tiles<acc_t>& t) {
-  AheadParts::of(t.ahead, 1).template ask_for_part<Ask::kFirstLevel>();
+  AheadParts::of(t.ahead, 1).ask_for_part();
   AheadParts::of(t.written, 1).template ask_for_part<Ask::kToWrite>();
   March<acc_t, kWeights, kRowOfPlanes, kSide>(t, {0, 0, 0, 0}, {0, t.results}).run();
 }
