@@ -297,11 +297,7 @@ __global__ void boxes_backward_kernel(
       static_assert(kTile == 7);
       const float sum = ((middle[0] + middle[1]) + (middle[2] + middle[3])) +
           ((middle[4] + middle[5]) + middle[6]);
-      if constexpr (Traits::kExact) {
-        add_compensated(sums[kTaps], excess, sum);
-      } else {
-        sums[kTaps] += sum;
-      }
+      add_to_bias<Traits::kExact>(sums[kTaps], excess, sum);
     }
   };
 

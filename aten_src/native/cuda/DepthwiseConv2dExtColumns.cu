@@ -133,14 +133,6 @@ struct ColumnSums {
   float sums[kTaps + 1] = {};
   float excess = 0.0f;
 
-  __device__ __forceinline__ void add_to_bias(float value) {
-    if constexpr (Traits::kExact) {
-      add_compensated(sums[kTaps], excess, value);
-    } else {
-      sums[kTaps] += value;
-    }
-  }
-
   // To the thread's totals in shared memory, which begin with `set`.
   __device__ __forceinline__ void add_to_totals(float* totals, int threads, bool set) {
 #pragma unroll
@@ -348,7 +340,8 @@ __device__ __forceinline__ void step_along(
 #pragma unroll
       for (int t = 0; t < kTile; ++t) {
         const float middle = rows[i][t + Traits::kWidth / 2];
-        sums.add_to_bias(kInside || m.owns(t) ? middle : 0.0f);
+        add_to_bias<Traits::kExact>(
+            sums.sums[Traits::kTaps], sums.excess, kInside || m.owns(t) ? middle : 0.0f);
       }
     }
     if constexpr (Traits::kData) {
@@ -523,7 +516,8 @@ __global__ void columns_kernel(
 #pragma unroll
                 for (int t = 0; t < kTile; ++t) {
                   const float middle = window[(u + kHeight / 2) % kHeight][t + Traits::kWidth / 2];
-                  sums.add_to_bias(m.owns(t) ? middle : 0.0f);
+                  add_to_bias<Traits::kExact>(
+                      sums.sums[Traits::kTaps], sums.excess, m.owns(t) ? middle : 0.0f);
                 }
               }
               if constexpr (Traits::kData) {

@@ -361,11 +361,7 @@ __global__ void pixel_rows_backward_kernel(
               for (int t = 0; t < kTile; t += 2) {
                 sum += row[t + Traits::kReachWidth] + row[t + 1 + Traits::kReachWidth];
               }
-              if constexpr (Traits::kExact) {
-                add_compensated(sums[kTaps], excess, sum);
-              } else {
-                sums[kTaps] += sum;
-              }
+              add_to_bias<Traits::kExact>(sums[kTaps], excess, sum);
             }
           }
           if constexpr (Traits::kData) {

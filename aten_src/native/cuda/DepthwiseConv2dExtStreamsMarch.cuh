@@ -22,14 +22,6 @@ struct StreamSums {
   float bias = 0.0f;
   float excess = 0.0f;
 
-  __device__ __forceinline__ void add_to_bias(float value) {
-    if constexpr (Traits::kExact) {
-      add_compensated(bias, excess, value);
-    } else {
-      bias += value;
-    }
-  }
-
   // In float after each chunk, which bounds the chains.
   __device__ __forceinline__ void add_to_totals() {
 #pragma unroll
@@ -339,7 +331,7 @@ __device__ __forceinline__ void take_stream_row(
       }
     }
     const float middle = (middles[0] + middles[1]) + (middles[2] + middles[3]);
-    sums.add_to_bias(wanted ? middle : 0.0f);
+    add_to_bias<Traits::kExact>(sums.bias, sums.excess, wanted ? middle : 0.0f);
   }
   if constexpr (Traits::kData) {
     float results[kTile][1];

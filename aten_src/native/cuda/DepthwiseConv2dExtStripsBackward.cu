@@ -313,11 +313,7 @@ __device__ __forceinline__ void march_strip(
           sum += middle[s];
         }
         sum = has_row ? sum : 0.0f;
-        if constexpr (Traits::kExact) {
-          add_compensated(sums[q][Traits::kTaps], excess[q], sum);
-        } else {
-          sums[q][Traits::kTaps] += sum;
-        }
+        add_to_bias<Traits::kExact>(sums[q][Traits::kTaps], excess[q], sum);
       }
       if constexpr (Traits::kData) {
         if (has_row) {

@@ -274,6 +274,16 @@ __device__ __forceinline__ void add_compensated(acc_t& sum, acc_t& excess, acc_t
   excess = (total - sum) - term;
   sum = total;
 }
+
+// Adds to the sum of a bias, which is `sum` less `excess`: compensated where kExact.
+template <bool kExact>
+__device__ __forceinline__ void add_to_bias(float& sum, float& excess, float value) {
+  if constexpr (kExact) {
+    add_compensated(sum, excess, value);
+  } else {
+    sum += value;
+  }
+}
 #endif
 
 } // namespace at::native::depthwise_conv2d_ext_cuda
