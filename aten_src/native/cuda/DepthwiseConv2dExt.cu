@@ -76,10 +76,12 @@ constexpr BackwardEntry* kFew[] = {
 };
 
 bool grad_input_by_pixel_batch(const BackwardPass& pass, const Params& p);
+bool weight_along_rows(const BackwardPass& pass, const Params& p);
 
-// All gradients in one pass over the tensors, but for the first.
+// All gradients in one pass over the tensors, but for the first two.
 constexpr BackwardEntry* kAllGradients[] = {
     grad_input_by_pixel_batch,
+    weight_along_rows,
     fast::boxes_backward,
     fast::pixel_rows_backward,
     fast::halves_backward,
@@ -119,6 +121,7 @@ constexpr GradInputEntry* kGradInput[] = {
 // The gradients of weight and bias in a pass of their own, some by the kernels of all gradients.
 constexpr GradWeightEntry* kGradWeight[] = {
     fast::pixel_batch_grad_weight,
+    fast::along_rows_grad_weight,
     fast::boxes_backward,
     fast::pixel_rows_backward,
     fast::halves_backward,
@@ -171,6 +174,14 @@ bool grad_input_by_pixel_batch(const BackwardPass& pass, const Params& p) {
   const int64_t least = batched ? kLeastElements : kLeastElsewhere;
   return pass.grad_input.numel() >= least && fast::pixel_batch_grad_input(of_input(pass), p) &&
       takes(kGradWeight, of_weight(pass), p);
+}
+
+// All gradients in two passes where arithmetic counts more than memory.
+bool weight_along_rows(const BackwardPass& pass, const Params& p) {
+  constexpr int64_t kLeastElements = 1024 * 1024;
+  constexpr int64_t kLeastTaps = 49;
+  return p.kernel_size() >= kLeastTaps && pass.grad_input.numel() >= kLeastElements &&
+      fast::along_rows_grad_weight(of_weight(pass), p) && takes(kGradInput, of_input(pass), p);
 }
 
 // One pass for all that is wanted if there is a kernel for that, else grad_input and the others apart.

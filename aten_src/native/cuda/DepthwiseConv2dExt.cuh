@@ -138,6 +138,9 @@ GradInputEntry pixel_batch_grad_input;
 // With the batch as the inner dimension.
 GradWeightEntry pixel_batch_grad_weight;
 
+// In channels-last order at stride 1 in float, 5 x 5 and 7 x 7.
+GradWeightEntry along_rows_grad_weight;
+
 // In channels-last order at stride 1, of channels that are no whole vectors or have several outputs each.
 ForwardEntry pixel_rows_forward;
 GradInputEntry pixel_rows_grad_input;

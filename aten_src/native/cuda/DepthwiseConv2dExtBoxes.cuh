@@ -290,7 +290,8 @@ inline bool encode_map(
 }
 
 // The map of a dense channels-last tensor, in boxes of channels x columns x rows x images; false where it
-// has none. A box's columns are column_step apart; with one_image the rows of all images are one image's.
+// has none. A box's columns are column_step apart, its rows row_step; with one_image the rows of all images
+// are one image's.
 inline bool map_boxes(
     CUtensorMap& map,
     const TensorBase& tensor,
@@ -299,7 +300,8 @@ inline bool map_boxes(
     int64_t box_rows,
     int64_t box_images,
     int64_t column_step = 1,
-    bool one_image = false) {
+    bool one_image = false,
+    int64_t row_step = 1) {
   const auto bytes = static_cast<cuuint64_t>(tensor.element_size());
   const auto batch = static_cast<cuuint64_t>(one_image ? 1 : tensor.size(0));
   const auto channels = static_cast<cuuint64_t>(tensor.size(1));
@@ -311,9 +313,10 @@ inline bool map_boxes(
   const cuuint32_t box[] = {
       static_cast<cuuint32_t>(box_channels),
       static_cast<cuuint32_t>((box_columns - 1) * column_step + 1),
-      static_cast<cuuint32_t>(box_rows),
+      static_cast<cuuint32_t>((box_rows - 1) * row_step + 1),
       static_cast<cuuint32_t>(box_images)};
-  const cuuint32_t steps[] = {1, static_cast<cuuint32_t>(column_step), 1, 1};
+  const cuuint32_t steps[] = {
+      1, static_cast<cuuint32_t>(column_step), static_cast<cuuint32_t>(row_step), 1};
   return encode_map(map, tensor, sizes, strides, box, steps);
 }
 #endif
@@ -616,24 +619,16 @@ struct BlockSums {
   bool works; // of a channel that exists
 };
 
-// Adds them up, each by one thread, and writes them to `to`. Where one is NaN all are taken again,
-// careful(k) of this thread's part.
-template <typename Traits, typename Careful>
+// Adds them up by add_parts(k), each by one thread, and writes them to `to`. Where one is NaN all are taken
+// again, careful(k) of this thread's part.
+template <typename Traits, typename AddParts, typename Careful>
 __device__ __forceinline__ void write_block_sums(
     const BlockSums& sums,
     float* to,
     int channels,
+    const AddParts& add_parts,
     const Careful& careful) {
   constexpr int kTaps = Traits::kTaps;
-  const auto add_parts = [&](int k) {
-    double sum = 0;
-    for (int i = 0; i < sums.parts; ++i) {
-      const int other = (i - sums.part) * sums.lanes;
-      sum += k < Traits::kAlike ? static_cast<double>(sums.mine[k * sums.threads + other])
-                                : sums.biases[other];
-    }
-    return sum;
-  };
   const auto write = [&](int k, double sum) {
     if (k == kTaps) {
       write_bias(to + kTaps * channels, channels, sum);
@@ -662,6 +657,25 @@ __device__ __forceinline__ void write_block_sums(
     }
     __syncthreads();
   }
+}
+
+// The same, one part after the other in double.
+template <typename Traits, typename Careful>
+__device__ __forceinline__ void write_block_sums(
+    const BlockSums& sums,
+    float* to,
+    int channels,
+    const Careful& careful) {
+  const auto add_parts = [&](int k) {
+    double sum = 0;
+    for (int i = 0; i < sums.parts; ++i) {
+      const int other = (i - sums.part) * sums.lanes;
+      sum += k < Traits::kAlike ? static_cast<double>(sums.mine[k * sums.threads + other])
+                                : sums.biases[other];
+    }
+    return sum;
+  };
+  write_block_sums<Traits>(sums, to, channels, add_parts, careful);
 }
 
 #if CUDART_VERSION >= 12000
