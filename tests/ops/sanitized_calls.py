@@ -73,7 +73,8 @@ CHANNELS_LAST = [
     ("fhb", Case(7, 72, 1, (7, 7), (5, 5), **FIVE)),  # boxes
     ("fhb", Case(30, 48, 1, (29, 35), (3, 3), **SMALL)),  # with a warp to ask for them
     ("fhb", Case(5, 136, 1, (21, 56), (5, 5), **FIVE)),
-    ("f", Case(9, 40, 1, (33, 56), (7, 7), **SEVEN)),  # and rows read again
+    ("f", Case(9, 40, 1, (33, 56), (7, 7), **SEVEN)),  # and rows read again; bands
+    ("f", Case(131, 48, 1, (7, 7), (7, 7), **SEVEN)),  # bands that are whole planes
     ("fhb", Case(4, 16, 1, (1, 9), (5, 5), **HALVED, **FIVE)),  # boxes at stride 2
     ("fhb", Case(35, 96, 1, (14, 14), (5, 5), **HALVED, **FIVE)),
     ("hb", Case(20, 64, 1, (20, 52), (7, 7), **SEVEN)),  # pixel batch

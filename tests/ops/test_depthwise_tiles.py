@@ -309,6 +309,10 @@ BOXES = [
     Case(40, 256, 1, (16, 33), (3, 3), padding=(1, 1)),  # all of a multiprocessor in one block
     Case(3, 16, 1, (100, 300), (5, 5), padding=(0, 2)),  # grad_output is the smaller
     Case(40, 64, 1, (40, 90), (1, 3), padding=(0, 1)),  # rows of one image
+    # In float rows of grad_output in registers, one of 7 x 7 a turn; whole planes, images left over
+    Case(3, 48, 1, (50, 112), (7, 7), padding=(3, 3)),
+    Case(131, 48, 1, (7, 7), (5, 5), padding=(2, 2)),
+    Case(15, 40, 1, (30, 27), (5, 5), padding=(4, 4), dilation=(2, 2)),
     # In 16 bit by segments of seven columns as rows of matrices: images and channels left over,
     # parts of segments, several stretches
     Case(17, 40, 1, (28, 29), (7, 7), padding=(3, 3)),
