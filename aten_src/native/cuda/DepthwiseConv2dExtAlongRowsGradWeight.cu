@@ -20,6 +20,10 @@
 // A float bias is compensated in a lane and added in double beyond, as in DepthwiseConv2dExtGradWeight.cu. Zeros
 // outside the image are multiplied with the other tensor, which is right only while that is finite: a sum
 // that ends as NaN is taken again tap by tap, of positions inside the image only.
+//
+// Microseconds of an H200 by boxes and by this: 96@56 k7 86, 63, 192@28 51, 36.5, 384@14 34, 25, 768@7 27.7, 17.5,
+// 96@112 463, 207, 64@56 dilated by 3 74, 52, 1152@7 k5 34.6, 25.2. Four fifths of what can be issued is issued:
+// 452 instructions a row and warp, of which 343 are multiply-adds.
 #define TORCH_ASSERT_ONLY_METHOD_OPERATORS
 #include <ATen/core/Tensor.h>
 #include <c10/cuda/CUDAException.h>
@@ -448,7 +452,8 @@ bool plan_bands(WeightBands& s) {
 template <typename Traits>
 bool launch(const BackwardPass& pass, const Params& params) {
   constexpr int64_t kLeastStages = 2;
-  constexpr int64_t kMostBands = 176; // chains of a sum are no longer than their rows of a tile
+  // Chains of a sum are no longer than the tiles of so many rows: errors are .2 to .8 of upstream's.
+  constexpr int64_t kMostBands = 176;
   WeightBands s{};
   set_unit_stride_pass(s, params);
   if (!plan_bands<Traits>(s)) {
@@ -494,7 +499,8 @@ bool launch(const BackwardPass& pass, const Params& params) {
   }
   allow_shared(kernel, shared);
   const int64_t groups = divide_up(s.channels, kWarpSize);
-  // Blocks of a group that are resident at once; as many turns of them as the chains want.
+  // Blocks of a group that are resident at once, as many whole turns of them as the chains want: 135 blocks on
+  // 132 multiprocessors took 96@112 391 us.
   const int64_t at_once =
       std::max<int64_t>(1, device_attribute(cudaDevAttrMultiProcessorCount) / groups);
   const int64_t turns = divide_up(s.bands, at_once * kMostBands);
