@@ -36,6 +36,7 @@ constexpr ForwardEntry* kForward[] = {
     fast::strips_flat_forward,
     fast::strips_forward,
     fast::flat_planes_forward,
+    fast::batch_boxes_forward,
     fast::batch_march_forward,
     fast::batch_forward,
     // Those at stride 2 among them.
@@ -102,6 +103,7 @@ constexpr GradInputEntry* kGradInput[] = {
     fast::strips_flat_grad_input,
     fast::strips_grad_input,
     fast::flat_planes_grad_input,
+    fast::batch_boxes_grad_input,
     fast::batch_march_grad_input,
     fast::batch_grad_input,
     fast::few_pixels_grad_input,

@@ -153,6 +153,8 @@ GradInputEntry bands_grad_input;
 GradWeightEntry bands_grad_weight;
 
 // For 16-bit types on larger planes in plane order, as those of small planes below.
+ForwardEntry batch_boxes_forward;
+GradInputEntry batch_boxes_grad_input;
 ForwardEntry batch_march_forward;
 GradInputEntry batch_march_grad_input;
 BackwardEntry batch_march_backward;
