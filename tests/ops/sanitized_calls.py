@@ -57,6 +57,8 @@ PLANES = [
     ("hb", Case(40, 8, 1, (14, 14), (3, 3), **HALVED, **SMALL)),  # at stride 2
     ("hb", Case(35, 96, 1, (14, 14), (5, 5), **HALVED, **FIVE)),
     ("hb", Case(22, 100, 1, (10, 56), (7, 7), **SEVEN)),  # batch march
+    ("hb", Case(22, 40, 1, (28, 56), (7, 7), **SEVEN)),  # and by boxes
+    ("hb", Case(22, 40, 1, (28, 28), (5, 5), **FIVE)),
     ("hb", Case(17, 3, 1, (6, 28), (29, 9), padding=(20, 4))),  # sweep
     ("hb", Case(33, 24, 1, (7, 7), (3, 3), **SMALL)),  # runs
     ("hb", Case(64, 16, 1, (7, 7), (5, 5), **FIVE)),

@@ -182,6 +182,12 @@ MARCHES = [
     Case(9, 50, 1, (44, 100), (5, 9), padding=(2, 4)),  # as wide as a matrix takes
     Case(17, 25, 2, (56, 56), (7, 7), padding=(3, 3)),
     Case(33, 66, 1, (20, 56), (7, 7), padding=(9, 9), dilation=(3, 3)),  # every third row a stream
+    # By boxes: two rows a line, a strip a warp
+    Case(17, 49, 1, (30, 28), (5, 5), padding=(2, 2)),
+    Case(33, 41, 2, (28, 28), (7, 7), padding=(3, 3)),  # several outputs of a channel
+    Case(20, 66, 1, (29, 56), (7, 7), padding=(3, 3)),
+    Case(16, 90, 1, (56, 56), (5, 5), padding=(2, 2)),
+    Case(33, 58, 1, (31, 56), (7, 7), padding=(9, 9), dilation=(3, 3)),
 ]
 
 # All gradients by strips of rows, whose vectors are lanes of a warp.

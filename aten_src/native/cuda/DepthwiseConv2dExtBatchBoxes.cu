@@ -1,19 +1,20 @@
-// Forward of depthwise_conv2d_ext on planes of 28 and 56 columns in float16 and bfloat16 by boxes (sm_90), and
-// grad_input, which is the forward on grad_output with flipped taps.
+// Forward of depthwise_conv2d_ext on planes of 28 and 56 columns in float16 and bfloat16 by boxes
+// (sm_90), and grad_input, which is the forward on grad_output with flipped taps.
 //
-// As in DepthwiseConv2dExtBatchMarch.cuh the same row of 16 images is a matrix, a row of taps lies along the
-// diagonals of others, T, and octets of dst begin four columns before those of src. Here a warp has whole rows:
-// it marches down a strip of 16 images alone, with the rows of src that a row of dst meets in its registers,
-// and waits for no other warp. Lines of src come into a ring of its own, each by one request of one lane to the
-// tensor copy engine, and lines of dst leave the same way. A line is a row of 56 columns, or two of 28, so that
-// lines begin at multiples of 16 bytes, as the engine wants (a box too: one that begins four columns before the
-// image is an illegal instruction). The swizzle of 128 bytes spreads the images of a line over all banks.
+// As in DepthwiseConv2dExtBatchMarch.cuh the same row of 16 images is a matrix, a row of taps lies
+// along the diagonals of others, T, and octets of dst begin four columns before those of src. Here
+// a warp has whole rows: it marches down a strip of 16 images alone, with the rows of src that a
+// row of dst meets in its registers, and waits for no other warp. Lines of src come into a ring of
+// its own, each by one request of one lane to the tensor copy engine, and lines of dst leave the
+// same way. A line is a row of 56 columns, or two of 28, so that lines begin at multiples of 16
+// bytes, as the engine wants (a box too: one that begins four columns before the image is an
+// illegal instruction). The swizzle of 128 bytes spreads the images of a line over all banks.
 //
-// Of a second row of 28 columns octets lie across blocks of 16 bytes, and come by words instead of matrices.
-// What is behind a first row is the begin of the second, and masked.
+// Of a second row of 28 columns octets lie across blocks of 16 bytes, and come by words instead of
+// matrices. What is behind a first row is the begin of the second, and masked.
 //
-// Rows outside the image come as zeros. A zero is multiplied where a column or a tap does not exist: at the end
-// of a strip, results that are NaN are taken again, tap by tap.
+// Rows outside the image come as zeros. A zero is multiplied where a column or a tap does not
+// exist: at the end of a strip, results that are NaN are taken again, tap by tap.
 #define TORCH_ASSERT_ONLY_METHOD_OPERATORS
 #include <ATen/core/Tensor.h>
 #include <c10/cuda/CUDAException.h>
@@ -511,12 +512,36 @@ bool launch_strips(const ForwardPass& pass, const UnitStridePass& pass_shape) {
   return true;
 }
 
+// Whether strips are faster than what else takes the call, of so many planes of 16 images, or
+// phases of their rows. One H200, float16, forward, before and now: 96@56 k7 of 8 to 32 images (96
+// to 192) 17.3, 18.0, 24.0 us and 13.1, 14.0, 20.2, of 64 (384) both 32, of 128 55 and 62; 96@56 k5
+// of 8 images 10.5 and 12.5, of 16 to 64 17.0, 25.5, 31.4 and 13.6, 18.7, 30.4, of 128 57 and 61;
+// 192@28 k7 of 8 to 32 12.3, 12.7, 13.9 and 9.9, 10.2, 13.3, of 64 (768) 18.3 and 18.7, of 128 33.2
+// and 30.4; 240@28 k5 of 8 to 32 (240, 480) 11.4, 12.2, 13.8 and 9.5, 10.3, 13.6, of 128 both 37;
+// 24@28 k7 of 8 (24) 11.0 and 7.5. Dilated: 64@56 k7d3 of 8 to 32 images (192, 384) 14.1, 23.5,
+// 27.9 and 20.8, 21.5, 27.9, of 64 50.6 and 33.5, of 128 95 and 50; 32@56 k7d2 of 32 (128) 19.3 and
+// 21.3, of 128 (512) 49 and 34.
+bool strips_are_faster(int64_t planes, int64_t batch, bool narrow, int64_t reach, bool dilated) {
+  constexpr int64_t kLeast = 24; // fewer were not measured
+  if (dilated) {
+    return planes >= 512;
+  }
+  if (planes < kLeast) {
+    return false;
+  }
+  if (narrow) {
+    return reach == 3 ? planes <= 384 || planes >= 1536 : planes <= 480;
+  }
+  return reach == 3 ? planes <= 192 : planes <= 384 && batch >= kTileImages;
+}
+
 bool strips_pass(const ForwardPass& pass, const Params& params, const UnitStridePass& p) {
   constexpr int64_t kNarrow = 4; // columns on each side
   constexpr int64_t kWide = 12;
   constexpr int64_t kTile = 56;
   constexpr int64_t kPlane = 28;
   constexpr int64_t kLeastImages = kOctet;
+  constexpr int64_t kLeastRows = 28; // fewer were not measured
   const ScalarType type = pass.src.scalar_type();
   const bool plane = p.dst_width == kPlane && p.dst_height % (kTile / kPlane) == 0;
   if (params.channels_last || !is_16_bit(type) || params.stride_height != 1 ||
@@ -529,6 +554,10 @@ bool strips_pass(const ForwardPass& pass, const Params& params, const UnitStride
   }
   const int64_t reach = p.padding_height / p.dilation_height;
   const bool undilated = p.dilation_height == 1 && p.dilation_width == 1;
+  const int64_t planes = divide_up(p.batch, kTileImages) * p.channels * p.dilation_height;
+  if (!strips_are_faster(planes, p.batch, plane, reach, !undilated || p.padding_width > kNarrow)) {
+    return false;
+  }
   const auto with_scalar = [&](auto scalar) {
     using scalar_t = decltype(scalar);
     if (undilated && p.padding_width <= kNarrow) {
