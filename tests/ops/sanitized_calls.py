@@ -77,6 +77,8 @@ CHANNELS_LAST = [
     ("fhb", Case(5, 136, 1, (21, 56), (5, 5), **FIVE)),
     ("f", Case(9, 40, 1, (33, 56), (7, 7), **SEVEN)),  # and rows read again; bands
     ("f", Case(131, 48, 1, (7, 7), (7, 7), **SEVEN)),  # bands that are whole planes
+    ("f", Case(190, 36, 1, (28, 9), (7, 7), **SEVEN)),  # along rows
+    ("f", Case(605, 36, 1, (7, 9), (5, 5), **FIVE)),  # planes of seven rows
     ("fhb", Case(4, 16, 1, (1, 9), (5, 5), **HALVED, **FIVE)),  # boxes at stride 2
     ("fhb", Case(35, 96, 1, (14, 14), (5, 5), **HALVED, **FIVE)),
     ("hb", Case(20, 64, 1, (20, 52), (7, 7), **SEVEN)),  # pixel batch

@@ -336,6 +336,12 @@ BOXES = [
     Case(12, 136, 1, (7, 29), (5, 5), padding=(2, 2)),
     Case(60, 640, 1, (2, 5), (7, 7), padding=(3, 3)),
     Case(31, 1000, 1, (1, 10), (5, 5), padding=(2, 2)),
+    # In float along rows: channels left over, one image a block, two, with a warp more than rows
+    Case(190, 36, 1, (28, 9), (7, 7), padding=(3, 3)),
+    Case(380, 36, 1, (14, 7), (7, 7), padding=(3, 4)),
+    Case(130, 36, 1, (35, 9), (7, 7), padding=(3, 0)),
+    Case(605, 36, 1, (7, 9), (7, 7), padding=(3, 3)),  # planes of seven rows
+    Case(605, 36, 1, (7, 9), (5, 5), padding=(2, 2)),
     Case(3, 96, 1, (112, 112), (3, 3), stride=(2, 2), padding=(1, 1)),  # at stride 2
     Case(2, 144, 1, (56, 56), (5, 5), stride=(2, 2), padding=(2, 2)),
     Case(5, 672, 1, (14, 14), (5, 5), stride=(2, 2), padding=(2, 2)),  # a tile that is not full

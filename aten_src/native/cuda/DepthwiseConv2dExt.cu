@@ -49,6 +49,7 @@ constexpr ForwardEntry* kForward[] = {
     // In channels-last order.
     fast::few_pixels_forward,
     fast::pixel_batch_forward,
+    fast::along_rows_forward,
     fast::boxes_forward,
     fast::boxes_strided_forward,
     fast::pixel_rows_forward,
@@ -77,12 +78,12 @@ constexpr BackwardEntry* kFew[] = {
 };
 
 bool grad_input_by_pixel_batch(const BackwardPass& pass, const Params& p);
-bool weight_along_rows(const BackwardPass& pass, const Params& p);
+bool two_passes_along_rows(const BackwardPass& pass, const Params& p);
 
 // All gradients in one pass over the tensors, but for the first two.
 constexpr BackwardEntry* kAllGradients[] = {
     grad_input_by_pixel_batch,
-    weight_along_rows,
+    two_passes_along_rows,
     fast::boxes_backward,
     fast::pixel_rows_backward,
     fast::halves_backward,
@@ -112,6 +113,7 @@ constexpr GradInputEntry* kGradInput[] = {
     fast::bands_grad_input,
     fast::lanes_planes_grad_input,
     fast::patches_grad_input,
+    fast::along_rows_grad_input,
     fast::boxes_grad_input,
     fast::march_grad_input,
     fast::lanes_grad_input,
@@ -178,18 +180,26 @@ bool grad_input_by_pixel_batch(const BackwardPass& pass, const Params& p) {
       takes(kGradWeight, of_weight(pass), p);
 }
 
-// All gradients in two passes where arithmetic counts more than memory.
-bool weight_along_rows(const BackwardPass& pass, const Params& p) {
-  constexpr int64_t kTaps = 49; // 5 x 5 is no faster: 1152@7 of 128 images 46.8, 46.8
-  // Microseconds by boxes and so: 96@56 of 8 images 31.9, 32.6, of 32 81, 71, 192@28 of 8 24.7, 26.5, of 16
-  // 32.4, 32.8, of 32 50, 44, 384@14 of 32 34.3, 32.7.
+// All gradients where arithmetic counts more than memory, one of the two or both along rows.
+bool two_passes_along_rows(const BackwardPass& pass, const Params& p) {
+  // 5 x 5 is no faster: 1152@7 of 128 images 46 us by boxes, 46 with the weight so, 55 with grad_input so.
+  constexpr int64_t kTaps = 49;
+  // Microseconds by boxes and with the weight so: 96@56 of 8 images 31.9, 32.6, of 32 81, 71, 192@28 of 8 24.7,
+  // 26.5, of 16 32.4, 32.8, of 32 50, 44, 384@14 of 32 34.3, 32.7.
   constexpr int64_t kLeastElements = 2 * 1024 * 1024;
   // 768@7 of 16 images 20.7, 20.8, of 32 26.8, 23.7.
   constexpr int64_t kLeastOfNarrow = 1024 * 1024;
   constexpr int64_t kNarrow = 7; // columns
+  if (p.kernel_size() < kTaps) {
+    return false;
+  }
+  // grad_input so whatever is asked for besides, since its bits are to be the same.
+  if (fast::along_rows_grad_input(of_input(pass), p)) {
+    return takes(kGradWeight, of_weight(pass), p);
+  }
   const int64_t least = p.input_width <= kNarrow ? kLeastOfNarrow : kLeastElements;
-  return p.kernel_size() >= kTaps && pass.grad_input.numel() >= least &&
-      fast::along_rows_grad_weight(of_weight(pass), p) && takes(kGradInput, of_input(pass), p);
+  return pass.grad_input.numel() >= least && fast::along_rows_grad_weight(of_weight(pass), p) &&
+      takes(kGradInput, of_input(pass), p);
 }
 
 // One pass for all that is wanted if there is a kernel for that, else grad_input and the others apart.

@@ -132,6 +132,10 @@ ForwardEntry boxes_strided_forward;
 // Also of grad_input alone.
 BackwardEntry boxes_strided_backward;
 
+// In channels-last order at stride 1 in float32, of many taps: channels as lanes along the rows.
+ForwardEntry along_rows_forward;
+GradInputEntry along_rows_grad_input;
+
 // In channels-last order at stride 1 in 16 bit, on the tensor cores with segments of rows as rows.
 ForwardEntry pixel_batch_forward;
 GradInputEntry pixel_batch_grad_input;
