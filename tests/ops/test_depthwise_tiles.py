@@ -104,8 +104,11 @@ SIZES = [
     # Too many zeros above and below for tiles
     Case(2, 3, 1, (4, 20), (3, 3), padding=(200000, 1), dilation=(200000, 1)),
 ]
-# The CPU's planes of 7 x 7, each a lane: channels left over, fewer than a vector.
+# The CPU's planes of 7 x 7, each a lane: channels left over, fewer than a vector, a single image.
 SEVEN_PLANES = [
+    Case(1, 37, 1, (7, 7), (3, 3), padding=(1, 1)),
+    Case(1, 48, 1, (7, 7), (5, 5), padding=(2, 2)),
+    Case(1, 21, 1, (7, 7), (7, 7), padding=(3, 3)),
     Case(2, 37, 1, (7, 7), (3, 3), padding=(1, 1)),
     Case(3, 50, 1, (7, 7), (5, 5), padding=(2, 2)),
     Case(2, 33, 1, (7, 7), (7, 7), padding=(3, 3)),
