@@ -1,0 +1,681 @@
+// grad_weight and grad_bias of depthwise_conv2d_ext in channels-last out of boxes in shared memory
+// (Boxes.cuh), and grad_input in the same pass where it is wanted, at stride 1.
+//
+// A lane owns a channel and seven columns, a block some tiles of columns and images side by side. All march
+// down the rows, and a row of the input meets all rows of grad_output that it belongs to, which serve twice:
+// their products with the input go into one sum a tap, those with the taps make the row of grad_input,
+//   sum[kh][kw] += input[h][s] * grad_output[h + padding - kh][s + padding - kw],
+// so that grad_output is needed beside a tile and the input is not. What is loaded, by whom and when is in
+// BoxesBackward.cuh. Channels are those of grad_output: two of them may belong to one of the
+// input, which both lanes read, and whose grad_input they add up between them.
+//
+// In float the sums of some rows go to totals in shared memory, which bounds the chains. Warps are added up
+// in order; a block writes one partial, and add_partials() adds the blocks' in a fixed order. A float bias is
+// compensated in a lane and added in double beyond, as in GradWeight.cu.
+//
+// Zeros outside the image are multiplied with the other tensor, which is right only while that is finite: a
+// sum that ends as NaN is taken again tap by tap, of positions inside the image only. So is grad_input
+// where a tap is not finite.
+//
+// Microseconds of an H200, the weight's gradient and all gradients, by the march (two passes) and by this;
+// float 144@56 k3 195, 361 and 115, 183, 240@28 k5 101, 185 and 58, 103, 96@56 k7 130, 237 and 86, 144; half
+// 114, 213 and 67, 102, 89, 173 and 49, 89, 122, 238 and 82, 144.
+#define TORCH_ASSERT_ONLY_METHOD_OPERATORS
+#include <ATen/core/Tensor.h>
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAStream.h>
+#include <ATen/native/cuda/depthwise_conv2d_ext/BoxesBackward.cuh>
+
+namespace at::native::depthwise_conv2d_ext_cuda {
+
+namespace {
+
+#if CUDART_VERSION >= 12000
+
+// One tap (kTaps: the bias) of a thread's part of a share, inside the image only.
+template <typename Traits>
+__device__ __noinline__ float careful_sum(
+    const typename Traits::scalar_t* grad_output,
+    const typename Traits::scalar_t* input,
+    const BoxesWeight& p,
+    int begin,
+    int end,
+    int tap) {
+  const ThreadPlace place = ThreadPlace::of<Traits>(p);
+  const bool bias = tap == Traits::kTaps;
+  const int kh = bias ? Traits::kReachHeight : tap / Traits::kWidth;
+  const int kw = bias ? Traits::kReachWidth : tap % Traits::kWidth;
+  const int channels = p.channels / Traits::kOutputs; // of the input
+  const int channel = place.channel / Traits::kOutputs;
+  Pieces pieces(p, begin, end);
+  float sum = 0.0f;
+#pragma unroll 1
+  while (pieces.rows_left > 0) {
+    const Piece piece = pieces.next(p, Traits::kTile);
+    const PieceColumns columns = PieceColumns::of<Traits>(p, piece, place);
+#pragma unroll 1
+    for (int i = 0; i < piece.rows * columns.count; ++i) {
+      const int h = piece.top + i / columns.count * p.dilation_height;
+      const int w = columns.left + i % columns.count * p.dilation_width;
+      const int row = h + p.padding_height - kh * p.dilation_height;
+      const int column = w + p.padding_width - kw * p.dilation_width;
+      if (h < p.src_height && row >= 0 && row < p.dst_height && column >= 0 &&
+          column < p.dst_width) {
+        const int at = (columns.image * p.dst_height + row) * p.dst_width + column;
+        const int from = (columns.image * p.src_height + h) * p.src_width + w;
+        const float grad = static_cast<float>(grad_output[at * p.channels + place.channel]);
+        sum += bias ? grad : grad * static_cast<float>(input[from * channels + channel]);
+      }
+    }
+  }
+  return sum;
+}
+
+// grad_input of a thread's part of a piece, tap by tap. Of the threads of an input channel the first does so.
+template <typename Traits>
+__device__ __noinline__ void careful_rows(
+    typename Traits::scalar_t* grad_input,
+    const typename Traits::scalar_t* grad_output,
+    const typename Traits::scalar_t* weight,
+    const BoxesWeight& p,
+    Piece piece) {
+  constexpr int kTaps = Traits::kTaps;
+  constexpr int kOutputs = Traits::kOutputs;
+  const ThreadPlace place = ThreadPlace::of<Traits>(p);
+  const PieceColumns columns = PieceColumns::of<Traits>(p, piece, place);
+  if (place.channel % kOutputs > 0) {
+    return;
+  }
+#pragma unroll 1
+  for (int i = 0; i < piece.rows * columns.count; ++i) {
+    const int h = piece.top + i / columns.count * p.dilation_height;
+    const int w = columns.left + i % columns.count * p.dilation_width;
+    if (h >= p.src_height) {
+      break;
+    }
+    float sum = 0.0f;
+#pragma unroll 1
+    for (int k = 0; k < kOutputs * kTaps; ++k) {
+      const int output = place.channel + k / kTaps;
+      const int tap = k % kTaps;
+      const int row = h + p.padding_height - tap / Traits::kWidth * p.dilation_height;
+      const int column = w + p.padding_width - tap % Traits::kWidth * p.dilation_width;
+      if (row >= 0 && row < p.dst_height && column >= 0 && column < p.dst_width) {
+        const int at = (columns.image * p.dst_height + row) * p.dst_width + column;
+        sum += static_cast<float>(grad_output[at * p.channels + output]) *
+            static_cast<float>(weight[output * kTaps + tap]);
+      }
+    }
+    const int to = (columns.image * p.src_height + h) * p.src_width + w;
+    grad_input[(to * p.channels + place.channel) / kOutputs] =
+        static_cast<typename Traits::scalar_t>(sum);
+  }
+}
+
+// grid: groups of channels x shares of the rows. grad_input only where Traits::kData.
+template <typename Traits>
+C10_LAUNCH_BOUNDS_2(Traits::kThreads, Traits::kBlocks)
+__global__ void boxes_backward_kernel(
+    typename Traits::scalar_t* __restrict__ grad_input,
+    float* __restrict__ partial,
+    const typename Traits::scalar_t* __restrict__ grad_output,
+    const typename Traits::scalar_t* __restrict__ input,
+    const typename Traits::scalar_t* __restrict__ weight,
+    const __grid_constant__ CUtensorMap grads_map,
+    const __grid_constant__ CUtensorMap input_map,
+    const __grid_constant__ BoxesWeight p) {
+#if __CUDA_ARCH__ >= 900
+  using scalar_t = typename Traits::scalar_t;
+  constexpr int kTaps = Traits::kTaps;
+  constexpr int kHeight = Traits::kHeight;
+  constexpr int kWidth = Traits::kWidth;
+  constexpr int kTile = Traits::kTile;
+  constexpr int kColumns = Traits::kColumns;
+  constexpr int kChannels = Traits::kChannels;
+  extern __shared__ __align__(kBoxBytes) char shared[];
+  RingsHead* const head = reinterpret_cast<RingsHead*>(shared);
+  const ThreadPlace mine = ThreadPlace::of<Traits>(p);
+  const int lane = threadIdx.x % kChannels;
+  const int parts = p.tiles * p.images;
+  const int threads = parts * kChannels; // that compute
+  const bool computes = static_cast<int>(threadIdx.x) < threads;
+  const uint32_t computing = __ballot_sync(0xffffffffu, computes); // lanes of the warp
+  const int begin = static_cast<int64_t>(p.all_rows) * blockIdx.y / gridDim.y;
+  const int end = static_cast<int64_t>(p.all_rows) * (blockIdx.y + 1) / gridDim.y;
+  const auto ask = [&]() {
+    if (!Traits::kOwnAsker && threadIdx.x == 0) {
+      RowFeed feed = head->feed;
+      if (feed.piece.rows > 0) {
+        ask_rows<Traits>(feed, head, p, grads_map, input_map);
+        head->feed = feed;
+      }
+    }
+  };
+  if (threadIdx.x == 0) {
+    prefetch_map(grads_map);
+    prefetch_map(input_map);
+    for (int i = 0; i < p.grads_stages; ++i) {
+      init_barrier(shared_address(&head->full[i]), 1);
+      init_barrier(shared_address(&head->empty[i]), (threads + kWarpSize - 1) / kWarpSize);
+    }
+    fence_barriers();
+    RowFeed feed;
+    feed.pieces = Pieces(p, begin, end);
+    feed.piece = feed.pieces.next(p, kTile);
+    feed.place = RingPlace();
+    feed.step = 0;
+    head->feed = feed;
+#pragma unroll 1
+    for (int i = 0; i < p.input_stages - 1; ++i) {
+      ask();
+    }
+  }
+
+  char* const rings = shared + kHeadBytes;
+  char* const input_ring = rings + p.grads_stages * p.grads_stage;
+  char* const behind = input_ring + p.input_stages * p.input_stage;
+  // [tap][channel], and [sum][thread]: totals all along, or sums at the end in the ring's place.
+  float* const sums_of_block =
+      reinterpret_cast<float*>(Traits::kTotals ? behind : rings) + threadIdx.x;
+  float* const shared_taps =
+      reinterpret_cast<float*>(behind) + (Traits::kTotals ? Traits::kAlike * threads : 0) + lane;
+  float taps[Traits::kTapsInRegisters ? kTaps : 1];
+  bool finite = true;
+  if (Traits::kData && computes) {
+    const bool exists = mine.channel < p.channels;
+    const scalar_t* const from = weight + mine.channel * kTaps;
+    if constexpr (Traits::kTapsInRegisters) {
+#pragma unroll
+      for (int tap = 0; tap < kTaps; ++tap) {
+        taps[tap] = exists ? static_cast<float>(from[tap]) : 0.0f;
+        finite = finite && is_finite(taps[tap]);
+      }
+    } else {
+#pragma unroll 8
+      for (int tap = mine.part; tap < kTaps; tap += parts) {
+        const float value = exists ? static_cast<float>(from[tap]) : 0.0f;
+        shared_taps[tap * kChannels] = value;
+        finite = finite && is_finite(value);
+      }
+    }
+  }
+  if (Traits::kTotals && computes) {
+#pragma unroll
+    for (int tap = 0; tap < kTaps; ++tap) {
+      sums_of_block[tap * threads] = 0.0f;
+    }
+  }
+  finite = __syncthreads_and(finite); // barriers and taps are there for all
+
+  if (Traits::kOwnAsker && threadIdx.x == blockDim.x - kWarpSize) {
+    RowFeed feed = head->feed;
+    while (feed.piece.rows > 0) {
+      ask_rows<Traits>(feed, head, p, grads_map, input_map);
+    }
+  }
+
+  // The thread's columns in a stage.
+  const int tile_at = mine.tile * kTile + mine.image * p.tiles * kTile;
+  constexpr int kSize = sizeof(scalar_t);
+  const char* const my_grads =
+      rings + (tile_at + mine.image * (kWidth - 1)) * Traits::kPixelBytes + lane * kSize;
+  const char* const my_input =
+      input_ring + tile_at * Traits::kInputBytes + lane / Traits::kOutputs * kSize;
+  float sums[kTaps + 1] = {};
+  float excess = 0.0f;
+  int turns = Traits::kTurns;
+  int held = 0; // stages behind the newest that still are in use
+  RingPlace place;
+
+  const auto wait = [&]() {
+    wait_for(shared_address(&head->full[place.grads]), place.parity);
+  };
+  // Done with the oldest row of grad_output, and the newest of the input.
+  const auto release = [&]() {
+    __syncwarp(computing);
+    if (held == Traits::kHeld) {
+      int stage = place.grads - Traits::kHeld;
+      stage += stage < 0 ? p.grads_stages : 0;
+      if (threadIdx.x % kWarpSize == 0) {
+        arrive(shared_address(&head->empty[stage]));
+      }
+    } else {
+      held += 1;
+    }
+  };
+  const auto read_grads = [&](float (&row)[kColumns], int stage) {
+    const char* const from = my_grads + stage * p.grads_stage;
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c) {
+      row[c] = read_element<scalar_t>(from + c * Traits::kPixelBytes);
+    }
+  };
+  float values[kTile]; // of the input
+  float result[kTile][1]; // of grad_input
+  // Where lanes side by side have the two outputs of an input channel, each of them adds up and stores half of
+  // the columns, of which the first have one more.
+  static_assert(Traits::kOutputs <= 2 && kChannels % Traits::kOutputs == 0);
+  constexpr int kStored = (kTile + 1) / 2;
+  const bool upper = threadIdx.x % 2 > 0;
+  const auto read_input = [&]() {
+    const int stage = Traits::kHeld > 0 ? place.input : place.grads;
+    const char* const from = my_input + stage * p.input_stage;
+#pragma unroll
+    for (int t = 0; t < kTile; ++t) {
+      values[t] = read_element<scalar_t>(from + t * Traits::kInputBytes);
+      result[t][0] = 0.0f;
+    }
+  };
+  // The products of a row of grad_output that kernel row kh brings to the input's row.
+  const auto add_row = [&](const float (&row)[kColumns], int kh) {
+    // The later half of the rows, in the order that they come in.
+    const int turn = Traits::kKeeps ? kh : kHeight - 1 - kh;
+    RowSums<kTile, 1> products(result, turn >= Traits::kOwnRow);
+#pragma unroll
+    for (int kw = 0; kw < kWidth; ++kw) {
+      const int tap = kh * kWidth + kw;
+      float factor = 0.0f;
+      if constexpr (Traits::kData) {
+        factor = Traits::kTapsInRegisters ? taps[Traits::kTapsInRegisters ? tap : 0]
+                                          : shared_taps[tap * kChannels];
+      }
+#pragma unroll
+      for (int t = 0; t < kTile; ++t) {
+        const float grad = row[t + kWidth - 1 - kw];
+        sums[tap] = fmaf(values[t], grad, sums[tap]);
+        if constexpr (Traits::kData) {
+          products.add(kw, t, 0, grad, factor);
+        }
+      }
+    }
+    if constexpr (Traits::kData) {
+      products.finish();
+    }
+    if (kh == Traits::kReachHeight) {
+      // Each element of grad_output is once beside the window's middle tap.
+      const float* const middle = row + Traits::kReachWidth;
+      static_assert(kTile == 7);
+      const float sum = ((middle[0] + middle[1]) + (middle[2] + middle[3])) +
+          ((middle[4] + middle[5]) + middle[6]);
+      add_to_bias<Traits::kExact>(sums[kTaps], excess, sum);
+    }
+  };
+
+#pragma unroll 1
+  for (int left = computes ? end - begin : 0; left > 0;) {
+    wait();
+    const Piece piece = piece_of_warp(head->pieces[place.grads], computing);
+    PieceColumns columns = PieceColumns::of<Traits>(p, piece, mine);
+    left -= piece.rows;
+    int h = piece.top;
+    // Bytes, of which 32 bits hold as many as march_fits_32_bits() lets there be.
+    uint32_t to =
+        static_cast<uint32_t>(
+            ((columns.image * p.src_height + h) * p.src_width + columns.left) * p.channels +
+            mine.channel) /
+        Traits::kOutputs * static_cast<uint32_t>(sizeof(scalar_t));
+    if constexpr (Traits::kOutputs > 1) {
+      columns.count = upper ? max(columns.count - kStored, 0) : min(columns.count, kStored);
+      to += upper ? kStored * p.column_bytes : 0;
+    }
+    // As words that the compiler knows nothing of: it would count the columns again in each row.
+    asm volatile("" : "+r"(columns.count), "+r"(to));
+    const auto store_row = [&]() {
+      if constexpr (Traits::kData) {
+        const int count = h < p.src_height ? columns.count : 0;
+        char* const base = reinterpret_cast<char*>(grad_input);
+        const auto store = [&](int t) {
+          *reinterpret_cast<scalar_t*>(base + (to + t * p.column_bytes)) =
+              static_cast<scalar_t>(result[t][0]);
+        };
+        if constexpr (Traits::kOutputs > 1) {
+#pragma unroll
+          for (int t = 0; t < kStored; ++t) {
+            const float low = result[t][0];
+            const float high = result[min(t + kStored, kTile - 1)][0];
+            result[t][0] = (upper ? high : low) + __shfl_xor_sync(computing, upper ? low : high, 1);
+          }
+#pragma unroll
+          for (int t = 0; t < kStored; ++t) {
+            if (t < count) {
+              store(t);
+            }
+          }
+        } else if (count == kTile) {
+#pragma unroll
+          for (int t = 0; t < kTile; ++t) {
+            store(t);
+          }
+        } else {
+#pragma unroll
+          for (int t = 0; t < kTile - 1; ++t) {
+            if (t < count) {
+              store(t);
+            }
+          }
+        }
+        to += p.row_bytes;
+      }
+      h += p.dilation_height;
+    };
+    if constexpr (Traits::kKeeps) {
+      float grads[kHeight][kColumns];
+      const auto next_row = [&](int i) {
+        wait();
+        ask();
+        read_grads(grads[i % kHeight], place.grads);
+        if (i >= Traits::kBefore) {
+          read_input();
+        }
+        release();
+        place.advance(p);
+      };
+#pragma unroll
+      for (int i = 0; i < Traits::kBefore; ++i) {
+        next_row(i);
+      }
+#pragma unroll 1
+      for (int first = 0; first < piece.rows; first += Traits::kUnrolled) {
+#pragma unroll
+        for (int u = 0; u < Traits::kUnrolled; ++u) {
+          if (first + u >= piece.rows) {
+            break;
+          }
+          const int i = Traits::kBefore + u;
+          next_row(i);
+#pragma unroll
+          for (int kh = 0; kh < kHeight; ++kh) {
+            add_row(grads[(i - kh + kHeight) % kHeight], kh);
+          }
+          store_row();
+        }
+        if constexpr (Traits::kTotals) {
+          turns -= 1;
+          if (turns == 0) {
+            turns = Traits::kTurns;
+#pragma unroll
+            for (int tap = 0; tap < kTaps; ++tap) {
+              sums_of_block[tap * threads] += sums[tap];
+              sums[tap] = 0.0f;
+            }
+          }
+        }
+      }
+    } else {
+#pragma unroll 1
+      for (int i = 0; i < Traits::kBefore; ++i) {
+        wait();
+        release();
+        ask();
+        place.advance(p);
+      }
+#pragma unroll 1
+      for (int i = 0; i < piece.rows; ++i) {
+        wait();
+        ask();
+        read_input();
+#pragma unroll
+        for (int kh = kHeight - 1; kh >= 0; --kh) {
+          const int row = h + p.padding_height - kh * p.dilation_height;
+          if (row >= 0 && row < p.dst_height) {
+            int stage = place.grads - kh;
+            stage += stage < 0 ? p.grads_stages : 0;
+            float grads[kColumns];
+            read_grads(grads, stage);
+            add_row(grads, kh);
+          }
+          if (kh == kHeight - 1) {
+            release();
+          }
+        }
+        store_row();
+        place.advance(p);
+      }
+    }
+    if (Traits::kData && !finite) {
+      if constexpr (Traits::kOutputs > 1) {
+        __syncwarp(computing); // another lane wrote there too
+      }
+      careful_rows<Traits>(grad_input, grad_output, weight, p, piece);
+    }
+  }
+
+  // A block's sums: those of its tiles and images, in order.
+  __syncthreads();
+  static_assert(!Traits::kTotals || Traits::kAlike == kTaps);
+  double* const biases =
+      reinterpret_cast<double*>(
+          rings + (Traits::kTotals ? 0 : Traits::kAlike * threads * sizeof(float))) +
+      threadIdx.x;
+  if (computes) {
+#pragma unroll
+    for (int k = 0; k < Traits::kAlike; ++k) {
+      float* const to = sums_of_block + k * threads;
+      *to = Traits::kTotals ? *to + sums[k] : sums[k];
+    }
+    if constexpr (Traits::kExact) {
+      *biases = static_cast<double>(sums[kTaps]) - excess;
+    }
+  }
+  __syncthreads();
+  const BlockSums block{
+      sums_of_block,
+      biases,
+      threads,
+      mine.part,
+      parts,
+      kChannels,
+      computes,
+      computes && mine.channel < p.channels};
+  write_block_sums<Traits>(
+      block,
+      partial + static_cast<int64_t>(blockIdx.y) * (kTaps + kBiasRows) * p.channels + mine.channel,
+      p.channels,
+      [&](int k) { return careful_sum<Traits>(grad_output, input, p, begin, end, k); });
+#endif
+}
+
+// How columns, images and rows fall to boxes and blocks.
+template <typename Traits>
+void plan_pieces(BoxesWeight& s) {
+  using scalar_t = typename Traits::scalar_t;
+  constexpr int kMostParts = Traits::kMostParts;
+  const int64_t tiles = divide_up(divide_up(s.src_width, s.dilation_width), Traits::kTile);
+  s.stretches = divide_up(tiles, kMostParts);
+  s.tiles = divide_up(tiles, s.stretches);
+  s.images = std::max(1, std::min(s.batch, kMostParts / s.tiles));
+  s.column_phases = std::min(s.dilation_width, s.src_width);
+  s.row_phases = std::min(s.dilation_height, s.src_height);
+  s.rows = divide_up(s.src_height, s.dilation_height);
+  s.all_rows = divide_up(s.batch, s.images) * s.stretches * s.column_phases * s.row_phases * s.rows;
+  const int64_t pixel = s.channels / Traits::kOutputs * sizeof(scalar_t); // of grad_input
+  s.column_bytes = s.dilation_width * pixel;
+  s.row_bytes = s.dilation_height * s.src_width * pixel;
+  s.box_columns = s.tiles * Traits::kTile;
+  s.grads_bytes = s.images * (s.box_columns + Traits::kWidth - 1) * Traits::kPixelBytes;
+  s.input_bytes = s.images * s.box_columns * Traits::kInputBytes;
+  s.grads_stage = stage_bytes(s.grads_bytes);
+  s.input_stage = stage_bytes(s.input_bytes);
+}
+
+// The stages of the rings of `blocks` blocks a multiprocessor, or of fewer where theirs would be too short;
+// `fixed` bytes of a block's shared memory are for others. False where not even one block's are long enough.
+template <typename Traits>
+bool plan_rings(BoxesWeight& s, int64_t blocks, int64_t fixed) {
+  constexpr int64_t kLeastStages = Traits::kTaps > 9 ? 3 : 2;
+  constexpr int64_t kMostStages = RingsHead::kMostStages - Traits::kHeld;
+  constexpr int64_t kReserved = 1024; // bytes that each block takes beside
+  const int64_t shared = device_attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor);
+  const int64_t row = s.grads_stage + s.input_stage;
+  for (; blocks > 0; --blocks) {
+    const int64_t room = shared / blocks - kReserved - fixed - Traits::kHeld * s.grads_stage;
+    const int64_t flight = std::max<int64_t>(Traits::kFlight / blocks, kLeastStages * row);
+    s.input_stages = std::min(kMostStages, std::min(room, flight) / row);
+    if (s.input_stages >= kLeastStages) {
+      s.grads_stages = s.input_stages + Traits::kHeld;
+      return true;
+    }
+  }
+  return false;
+}
+
+template <typename Traits>
+bool launch(const BackwardPass& pass, const Params& params) {
+  using scalar_t = typename Traits::scalar_t;
+  constexpr int64_t kLeastRows = 2; // of a share
+  constexpr int64_t kMostRows =
+      Traits::kExact && !Traits::kTotals ? 160 : std::numeric_limits<int32_t>::max();
+  BoxesWeight s{};
+  set_unit_stride_pass(s, params);
+  // Rows that meet no others are rows of one image.
+  const bool one_image = s.kernel_height == 1 && s.padding_height == 0;
+  if (one_image) {
+    s.src_height *= s.batch;
+    s.dst_height *= s.batch;
+    s.batch = 1;
+    s.dilation_height = 1;
+  }
+  plan_pieces<Traits>(s);
+  const int64_t threads = s.images * s.tiles * Traits::kChannels; // that compute
+  const int64_t all_threads =
+      (divide_up(threads, kWarpSize) + (Traits::kOwnAsker ? 1 : 0)) * kWarpSize;
+  const int64_t groups = divide_up(s.channels, Traits::kChannels);
+  const int64_t most_chunks = divide_up(s.all_rows, kLeastRows);
+  const int64_t sums = sizeof(float) * Traits::kAlike * threads;
+  const int64_t behind = (Traits::kTotals ? sums : 0) +
+      (Traits::kData && !Traits::kTapsInRegisters
+           ? sizeof(float) * Traits::kTaps * Traits::kChannels
+           : 0);
+  const int64_t blocks = std::min(
+      Traits::kResident / threads,
+      divide_up(groups * most_chunks, device_attribute(cudaDevAttrMultiProcessorCount)));
+  if (!plan_rings<Traits>(s, blocks, kHeadBytes + behind)) {
+    return false;
+  }
+  const int64_t rings = s.grads_stages * s.grads_stage + s.input_stages * s.input_stage;
+  const int64_t ends = (Traits::kTotals ? 0 : sums) + sizeof(double) * threads;
+  const size_t shared = kHeadBytes + std::max(rings + behind, ends);
+  CUtensorMap grads_map;
+  CUtensorMap input_map;
+  constexpr auto kernel = boxes_backward_kernel<Traits>;
+  if (!has_shared(shared) || !compiled_for_sm_90<kernel>() ||
+      !map_boxes(
+          grads_map,
+          pass.grad_output,
+          Traits::kChannels,
+          s.box_columns + Traits::kWidth - 1,
+          1,
+          s.images,
+          s.dilation_width,
+          one_image) ||
+      !map_boxes(
+          input_map,
+          pass.input,
+          Traits::kChannels / Traits::kOutputs,
+          s.box_columns,
+          1,
+          s.images,
+          s.dilation_width,
+          one_image)) {
+    return false;
+  }
+  const int64_t resident = resident_blocks(kernel, all_threads, shared);
+  const int64_t chunks = std::max<int64_t>(
+      {1, std::min(resident / groups, most_chunks), divide_up(s.all_rows, kMostRows)});
+  const TensorBase partial = empty_partial(pass.input, chunks, params);
+  kernel<<<dim3(groups, chunks), all_threads, shared, c10::cuda::getCurrentCUDAStream()>>>(
+      mutable_pointer_or_null<scalar_t>(pass.grad_input),
+      partial.mutable_data_ptr<float>(),
+      pass.grad_output.const_data_ptr<scalar_t>(),
+      pass.input.const_data_ptr<scalar_t>(),
+      pass.weight.const_data_ptr<scalar_t>(),
+      grads_map,
+      input_map,
+      s);
+  C10_CUDA_KERNEL_LAUNCH_CHECK();
+  add_partials(pass.grad_weight, pass.grad_bias, partial, chunks, params);
+  return true;
+}
+
+#endif
+
+} // namespace
+
+bool boxes_backward(const BackwardPass& pass, const Params& p) {
+#if CUDART_VERSION >= 12000
+  constexpr int64_t kMostDilation = 8; // of a box's columns
+  // Of fewer elements the march begins and ends sooner: the weight's gradient of four images of 960@7 k3
+  // in half 8.0 us and 9.2 here, all gradients of one image of 768@7 k7 25 and 27.
+  constexpr int64_t kFew = 40 * 1024;
+  constexpr int64_t kFewOfWeight = 256 * 1024;
+  constexpr int64_t kFewOfSmallWindow =
+      1024 * 1024; // 144@56 k3 of two images in half 10.7 us and 11.6 here
+  // Of two outputs of a channel: eight images of 144@28 in half 24 us for all gradients by other kernels, 13 here.
+  constexpr int64_t kFewOfSeveral = 512 * 1024;
+  constexpr int64_t kLeastChannels = 16; // of a warp's 32 lanes; not tried with fewer
+  const int64_t few = p.multiplier > 1 ? kFewOfSeveral
+      : pass.grad_input.defined()      ? kFew
+      : p.kernel_size() > 9            ? kFewOfWeight
+                                       : kFewOfSmallWindow;
+  constexpr int64_t kMostOutputs = 2; // of an input channel
+  if (!p.channels_last || p.multiplier > kMostOutputs || p.channels < kLeastChannels ||
+      !middle_meets_all(p) || p.dilation_width > kMostDilation || !march_fits_32_bits(p) ||
+      pass.grad_output.numel() == 0 || pass.input.numel() < few || !boxes_take(pass.input) ||
+      !boxes_take(pass.grad_output) || !device_has_boxes()) {
+    return false;
+  }
+  return with_scalar_type(pass.input.scalar_type(), [&](auto scalar) {
+    return with_window(p, [&](auto window) {
+      using scalar_t = decltype(scalar);
+      using Fixed = decltype(window);
+      if constexpr (Fixed::kStride != 1) {
+        return false;
+      } else if (p.multiplier > 1) {
+        if constexpr (Fixed::kHeight == 3) {
+          return pass.grad_input.defined()
+              ? launch<BoxesWeightTraits<scalar_t, Fixed, kWarpSize, true, 2>>(pass, p)
+              : launch<BoxesWeightTraits<scalar_t, Fixed, kWarpSize, false, 2>>(pass, p);
+        }
+        return false; // not tried
+      } else {
+        const auto with = [&](auto channels, auto data) {
+          return launch<
+              BoxesWeightTraits<scalar_t, Fixed, decltype(channels)::value, decltype(data)::value>>(
+              pass, p);
+        };
+        constexpr auto kAll = std::true_type();
+        constexpr auto kWeight = std::false_type();
+        const bool all = pass.grad_input.defined();
+        // Groups of 48 channels where they leave fewer lanes without one; of 5 x 5 where they leave no more,
+        // too (all gradients of 480@14 in half 50 us, 54 by groups of 32), but for the weight's gradient of
+        // small planes (1152@7 29, 27). All gradients of 3 x 3 in float do without: 144@56 197 us, 182.
+        constexpr int64_t kLeastHeight = 14;
+        using Warp = std::integral_constant<int, kWarpSize>;
+        using Wide = std::integral_constant<int, 48>;
+        const int64_t of_warps = divide_up(p.channels, Warp::value) * Warp::value;
+        const int64_t of_wide = divide_up(p.channels, Wide::value) * Wide::value;
+        if constexpr (Fixed::kHeight == 3) {
+          if (of_wide < of_warps) {
+            if (!all) {
+              return with(Wide(), kWeight);
+            }
+            if constexpr (sizeof(scalar_t) == 2) {
+              return with(Wide(), kAll);
+            }
+          }
+        } else if constexpr (Fixed::kHeight == 5) {
+          if (of_wide < of_warps ||
+              (of_wide == of_warps && (all || p.input_height >= kLeastHeight))) {
+            return all ? with(Wide(), kAll) : with(Wide(), kWeight);
+          }
+        }
+        return all ? with(Warp(), kAll) : with(Warp(), kWeight);
+      }
+    });
+  });
+#else
+  return false;
+#endif
+}
+
+} // namespace at::native::depthwise_conv2d_ext_cuda

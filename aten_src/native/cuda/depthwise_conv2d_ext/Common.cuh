@@ -1,0 +1,895 @@
+// What the CUDA kernels of depthwise_conv2d_ext share: the entries of the specialised kernels, the
+// geometry they are launched with, and the march's tiles and work items.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/native/DepthwiseConv2dExt.h>
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAFunctions.h>
+#include <ATen/native/cuda/depthwise_conv2d_ext/Vectors.cuh>
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <type_traits>
+
+namespace at::native::depthwise_conv2d_ext_cuda {
+
+using Params = DepthwiseConv2dExtParams;
+
+// A forward, or the pass of grad_input that is like one: dst is computed from src.
+struct ForwardPass {
+  const TensorBase& dst;
+  const TensorBase& src;
+  const TensorBase& weight;
+  const TensorBase& bias; // may be undefined
+};
+
+// A backward: the gradients that are wanted are defined.
+struct BackwardPass {
+  const TensorBase& grad_input;
+  const TensorBase& grad_weight;
+  const TensorBase& grad_bias;
+  const TensorBase& grad_output;
+  const TensorBase& input;
+  const TensorBase& weight;
+
+  bool asks_weight() const {
+    return grad_weight.defined() || grad_bias.defined();
+  }
+};
+
+// The entries of the specialised kernels. Each returns false, having done nothing, where it has no kernel
+// for the call; the caller then takes the next one, and in the end the generic kernel.
+using ForwardEntry = bool(const ForwardPass& pass, const Params& params);
+// dst is grad_input and src grad_output; there is no bias.
+using GradInputEntry = ForwardEntry;
+// All the gradients that are defined, grad_weight or grad_bias among them, in one pass.
+using BackwardEntry = bool(const BackwardPass& pass, const Params& params);
+// The gradients of weight and bias alone; grad_input and weight are not looked at.
+using GradWeightEntry = BackwardEntry;
+
+ForwardEntry march_forward;
+// At stride 1; march_grad_input calls it.
+GradInputEntry march_grad_input_unstrided;
+GradInputEntry march_grad_input;
+GradWeightEntry march_grad_weight;
+// Large windows of many images in float32.
+ForwardEntry lanes_forward;
+GradInputEntry lanes_grad_input;
+GradWeightEntry lanes_grad_weight;
+// Planes of 7 x 7 and 14 x 14 of many images in float32, in plane order.
+ForwardEntry lanes_planes_forward;
+GradInputEntry lanes_planes_grad_input;
+BackwardEntry lanes_planes_backward;
+// Planes of 7 x 7 and 14 x 14 of many images, in plane order.
+ForwardEntry flat_planes_forward;
+GradInputEntry flat_planes_grad_input;
+BackwardEntry flat_planes_backward;
+// At stride 2 from planes of 14 x 14 to 7 x 7 of many images, in plane order.
+ForwardEntry lanes_strided_forward;
+// Also of grad_input alone.
+BackwardEntry lanes_strided_backward;
+// The same in 16 bit, of groups of eight channels.
+ForwardEntry batch_strided_forward;
+// Also of grad_input alone.
+BackwardEntry batch_strided_backward;
+// At stride 2, in plane order, rows of whole vectors.
+ForwardEntry strips_strided_forward;
+// Also of grad_input alone.
+BackwardEntry strips_strided_backward;
+// Large windows in plane order.
+ForwardEntry large_forward;
+GradInputEntry large_grad_input;
+GradWeightEntry large_grad_weight;
+
+// In plane order, through shared memory.
+ForwardEntry patches_forward;
+GradInputEntry patches_grad_input;
+BackwardEntry patches_backward;
+
+// Of few elements in plane order, at stride 1.
+BackwardEntry few_backward;
+
+// In plane order at stride 1, of rows that fall into whole vectors.
+ForwardEntry strips_forward;
+GradInputEntry strips_grad_input;
+BackwardEntry strips_backward;
+
+// In plane order at stride 1, of rows of at most 32 vectors, through shared memory by bulk copies.
+ForwardEntry strips_flat_forward;
+GradInputEntry strips_flat_grad_input;
+
+// In plane order at stride 1, of planes whose halves are marched through from both ends.
+ForwardEntry halves_forward;
+GradInputEntry halves_grad_input;
+BackwardEntry halves_backward;
+
+// In plane order at stride 1, of rows that fall into no whole vectors, and of sequences.
+ForwardEntry columns_forward;
+// Also of grad_input alone.
+BackwardEntry columns_backward;
+
+// In plane order at stride 1, of odd widths that a warp has at once.
+ForwardEntry streams_forward;
+GradInputEntry streams_grad_input;
+// Also of grad_input alone.
+BackwardEntry streams_backward;
+
+// Of few elements in channels-last order, at stride 1.
+ForwardEntry few_pixels_forward;
+GradInputEntry few_pixels_grad_input;
+BackwardEntry few_pixels_backward;
+
+// Bytes of results up to which boxes leave windows of at most kFewTaps taps to the kernel of few elements.
+constexpr int64_t kFewBytes = 132 * 16 * 1024;
+constexpr int64_t kFewTaps = 9;
+// In channels-last order at stride 1, through shared memory by boxes.
+ForwardEntry boxes_forward;
+GradInputEntry boxes_grad_input;
+BackwardEntry boxes_backward;
+// The same at stride 2.
+ForwardEntry boxes_strided_forward;
+// Also of grad_input alone.
+BackwardEntry boxes_strided_backward;
+
+// In channels-last order at stride 1 in float32, of many taps: channels as lanes along the rows.
+ForwardEntry along_rows_forward;
+GradInputEntry along_rows_grad_input;
+
+// In channels-last order at stride 1 in 16 bit, on the tensor cores with segments of rows as rows.
+ForwardEntry pixel_batch_forward;
+GradInputEntry pixel_batch_grad_input;
+// With the batch as the inner dimension.
+GradWeightEntry pixel_batch_grad_weight;
+
+// In channels-last order at stride 1 in float, 5 x 5 and 7 x 7.
+GradWeightEntry along_rows_grad_weight;
+
+// In channels-last order at stride 1, of channels that are no whole vectors or have several outputs each.
+ForwardEntry pixel_rows_forward;
+GradInputEntry pixel_rows_grad_input;
+BackwardEntry pixel_rows_backward;
+
+// For 16-bit types in plane order, on the tensor cores.
+constexpr int64_t kLargeWindow = 9; // rows of taps from which arithmetic counts more than memory
+ForwardEntry bands_forward;
+GradInputEntry bands_grad_input;
+GradWeightEntry bands_grad_weight;
+
+// For 16-bit types on larger planes in plane order, as those of small planes below.
+ForwardEntry batch_boxes_forward;
+GradInputEntry batch_boxes_grad_input;
+ForwardEntry batch_march_forward;
+GradInputEntry batch_march_grad_input;
+BackwardEntry batch_march_backward;
+
+// For 16-bit types on small planes in plane order, on the tensor cores with the batch as rows.
+ForwardEntry batch_forward;
+GradInputEntry batch_grad_input;
+BackwardEntry batch_backward;
+// The same where each block has all images of its channels.
+BackwardEntry runs_backward;
+
+// Of any kind, which take every call.
+ForwardEntry generic_forward;
+GradInputEntry generic_grad_input;
+GradWeightEntry generic_grad_weight;
+
+// Adds partial[chunk][row][channel] over the chunks, always in the same order, and writes
+// grad_weight[channel][row] and, from the kBiasRows rows after the taps, grad_bias[channel]. The
+// bias has two rows, a sum and, in float, what rounding took from it (write_bias()): it is the
+// longest sum of all, and has no products whose rounding would hide its error.
+constexpr int kBiasRows = 2;
+TensorBase empty_partial(const TensorBase& like, int64_t chunks, const Params& params);
+void add_partials(
+    const TensorBase& grad_weight,
+    const TensorBase& grad_bias,
+    const TensorBase& partial,
+    int64_t chunks,
+    const Params& params);
+
+// Of a grid's second and third dimension.
+constexpr int64_t kMostGridRows = 65535;
+
+// Of the current device.
+inline int device_attribute(cudaDeviceAttr attribute) {
+  int value = 0;
+  C10_CUDA_CHECK(cudaDeviceGetAttribute(&value, attribute, c10::cuda::current_device()));
+  return value;
+}
+
+inline int64_t divide_up(int64_t value, int64_t by) {
+  return (value + by - 1) / by;
+}
+
+// Whether 32 bits hold every offset and coordinate, with room for a tile that reaches past the end.
+inline bool march_fits_32_bits(const Params& p) {
+  constexpr int64_t kLimit = std::numeric_limits<int32_t>::max() / 2;
+  constexpr int64_t kSideLimit = 1 << 24;
+  return p.batch * p.channels * p.input_height * p.input_width < kLimit &&
+      p.batch * p.output_channels() * p.output_height * p.output_width < kLimit &&
+      p.input_height < kSideLimit && p.input_width < kSideLimit && p.padding_height < kSideLimit &&
+      p.padding_width < kSideLimit && p.output_height < kSideLimit && p.output_width < kSideLimit &&
+      p.kernel_height * p.dilation_height < kSideLimit &&
+      p.kernel_width * p.dilation_width < kSideLimit;
+}
+
+// Whether the output is of the input's size at stride 1.
+inline bool keeps_size(const Params& p) {
+  return p.stride_height == 1 && p.stride_width == 1 && p.output_height == p.input_height &&
+      p.output_width == p.input_width;
+}
+
+// The same, in plane order.
+inline bool keeps_size_of_planes(const Params& p) {
+  return !p.channels_last && keeps_size(p);
+}
+
+// Whether the middle tap of an odd window meets all of grad_output, beside which a bias is summed then.
+inline bool middle_meets_all(const Params& p) {
+  return 2 * p.padding_height <= p.dilation_height * (p.kernel_height - 1) &&
+      2 * p.padding_width <= p.dilation_width * (p.kernel_width - 1);
+}
+
+// One pass seen as "write every dst element from a window of src", in 32 bits. `flip` reads the
+// taps backwards: grad_input at stride 1 is the forward on grad_output with flipped taps.
+struct March {
+  int32_t batch;
+  int32_t channels; // of dst
+  int32_t multiplier; // dst channels of one src channel
+  int32_t sources; // src channels that a dst channel adds up
+  int32_t src_height;
+  int32_t src_width;
+  int32_t dst_height;
+  int32_t dst_width;
+  int32_t padding_height;
+  int32_t padding_width;
+  int32_t dilation_height;
+  int32_t dilation_width;
+  bool flip;
+  bool aligned; // whole vectors may be loaded and stored
+  // The work items: column tiles innermost, then chunks of rows, then images or planes. With a
+  // dilation d there are d phases in each dimension, whose positions are d apart and which see
+  // one another's elements nowhere.
+  int32_t rows_per_chunk;
+  int32_t chunks_per_phase;
+  int32_t row_chunks;
+  int32_t tiles_per_phase;
+  int32_t column_tiles;
+  int32_t items;
+  int32_t lanes; // channel vectors that a block covers (channels-last)
+  // Blocks side by side along the channels (channels-last). They are neighbours in launch order too,
+  // so that what they leave of a pixel's memory page is used while the page is open.
+  int32_t groups;
+};
+
+// A pass at stride 1, as the kernels of small planes and large windows see it: dst[h][w] = sum of
+// src[h + kh * dilation_height - padding_height][w + kw * dilation_width - padding_width] * tap[kh][kw],
+// with `flip` the taps of grad_input. Most of these kernels take no dilation but 1.
+struct UnitStridePass {
+  int32_t batch;
+  int32_t channels; // of the output
+  int32_t multiplier;
+  int32_t src_height;
+  int32_t src_width;
+  int32_t dst_height;
+  int32_t dst_width;
+  int32_t kernel_height;
+  int32_t kernel_width;
+  int32_t padding_height;
+  int32_t padding_width;
+  int32_t dilation_height;
+  int32_t dilation_width;
+  bool flip;
+};
+
+// Where one work item begins: image or plane, first and last row of its phase, first column.
+struct Item {
+  int32_t image;
+  int32_t row_phase;
+  int32_t first_row; // in steps of the dilation
+  int32_t last_row; // exclusive
+  int32_t column_phase;
+  int32_t first_column; // in steps of the dilation
+};
+
+#ifdef __CUDACC__
+// The two bias rows of a partial, `next` apart.
+__device__ __forceinline__ void write_bias(float* to, int next, double sum) {
+  const float rounded = static_cast<float>(sum);
+  to[0] = rounded;
+  to[next] = is_finite(rounded) ? static_cast<float>(sum - rounded) : 0.0f;
+}
+
+// One result of a window at stride 1, tap by tap, of taps inside the image only: `sum`
+// is what it begins with. Of a geometry as Large.cu has it; of pixels the plane is a channel of an image.
+template <bool kChannelsLast = false, typename scalar_t, typename Geometry>
+__device__ __noinline__ float careful_output(
+    const scalar_t* plane,
+    const scalar_t* taps,
+    float sum,
+    const Geometry& p,
+    int row,
+    int column) {
+  for (int kh = 0; kh < p.kernel_height; ++kh) {
+    const int h = row - p.padding_height + kh * p.dilation_height;
+    if (h < 0 || h >= p.src_height) {
+      continue;
+    }
+    for (int kw = 0; kw < p.kernel_width; ++kw) {
+      const int w = column - p.padding_width + kw * p.dilation_width;
+      if (w >= 0 && w < p.src_width) {
+        const int tap = kh * p.kernel_width + kw;
+        const int at = kChannelsLast ? (h * p.src_width + w) * p.channels : h * p.src_width + w;
+        sum += static_cast<float>(plane[at]) *
+            static_cast<float>(taps[p.flip ? p.kernel_height * p.kernel_width - 1 - tap : tap]);
+      }
+    }
+  }
+  return sum;
+}
+
+// One tap (kernel_size: the bias) of one channel, inside the image only, over the images of a block:
+// `images` from `first` on, and again every `step`.
+template <bool kChannelsLast = false, typename scalar_t, typename Geometry>
+__device__ __noinline__ float careful_tap(
+    const scalar_t* grad_output,
+    const scalar_t* input,
+    const Geometry& p,
+    int channel,
+    int tap,
+    int first,
+    int images,
+    int step) {
+  float sum = 0.0f;
+  const int channels = p.channels / p.multiplier;
+  const int of = channel / p.multiplier;
+  const int dst_size = p.dst_height * p.dst_width;
+  const int src_size = p.src_height * p.src_width;
+  const int dst_next = kChannelsLast ? p.channels : 1; // from column to column
+  const int src_next = kChannelsLast ? channels : 1;
+  for (int group = first; group < p.batch; group += step) {
+    for (int image = group; image < min(p.batch, group + images); ++image) {
+      const scalar_t* const grads = grad_output + image * p.channels * dst_size +
+          (kChannelsLast ? channel : channel * dst_size);
+      const scalar_t* const plane =
+          input + image * channels * src_size + (kChannelsLast ? of : of * src_size);
+      for (int row = 0; row < p.dst_height; ++row) {
+        for (int column = 0; column < p.dst_width; ++column) {
+          const float grad = static_cast<float>(grads[(row * p.dst_width + column) * dst_next]);
+          const int h = row - p.padding_height + tap / p.kernel_width * p.dilation_height;
+          const int w = column - p.padding_width + tap % p.kernel_width * p.dilation_width;
+          if (tap == p.kernel_height * p.kernel_width) {
+            sum += grad;
+          } else if (h >= 0 && h < p.src_height && w >= 0 && w < p.src_width) {
+            sum += grad * static_cast<float>(plane[(h * p.src_width + w) * src_next]);
+          }
+        }
+      }
+    }
+  }
+  return sum;
+}
+
+__device__ __forceinline__ Item item_of(const March& m, int32_t index, int tile_width) {
+  Item item;
+  const int32_t tile = index % m.column_tiles;
+  index /= m.column_tiles;
+  const int32_t chunk = index % m.row_chunks;
+  item.image = index / m.row_chunks;
+  item.column_phase = tile / m.tiles_per_phase;
+  item.first_column = tile % m.tiles_per_phase * tile_width;
+  item.row_phase = chunk / m.chunks_per_phase;
+  item.first_row = chunk % m.chunks_per_phase * m.rows_per_chunk;
+  const int32_t rows = (m.dst_height - item.row_phase + m.dilation_height - 1) / m.dilation_height;
+  item.last_row = min(rows, item.first_row + m.rows_per_chunk);
+  return item;
+}
+
+// A thread's own ring of rows in shared memory, filled by asynchronous copies: what is in flight
+// costs no registers, so that kStages - 1 rows are on their way while one is used. Only the thread
+// that asked for a row reads it, so nothing needs a barrier. Element (column) of stage s lies at
+// [s][column][thread]. A stage is filled again one round after it was read.
+template <
+    typename scalar_t,
+    int kVector,
+    int kColumns,
+    int kStages,
+    int kThreads,
+    bool kLines = false>
+struct RowRing {
+  using Element = Packed<scalar_t, kVector>;
+  static_assert(Element::kBytes == 4 || Element::kBytes == 8 || Element::kBytes == 16);
+  static constexpr int kBytes = Element::kBytes * kColumns * kStages * kThreads;
+
+  Element* mine;
+  int filled = 0; // the stage to fill next
+  int used = 0; // the stage to use next
+
+  __device__ __forceinline__ explicit RowRing(void* shared)
+      : mine(static_cast<Element*>(shared) + threadIdx.x) {}
+
+  static __device__ __forceinline__ int after(int stage) {
+    return stage + 1 == kStages ? 0 : stage + 1;
+  }
+
+  // Before another march, with nothing under way.
+  __device__ __forceinline__ void restart() {
+    filled = 0;
+    used = 0;
+  }
+
+  // Whole vectors if `aligned`, else `valid` elements of each; columns not inside become zeros.
+  // Nothing is loaded where the row does not exist.
+  __device__ __forceinline__ void fill(
+      const scalar_t* from,
+      bool exists,
+      uint32_t inside,
+      int step,
+      bool aligned,
+      int valid) {
+    Element* const to = mine + filled * (kColumns * kThreads);
+    filled = after(filled);
+    if (exists && aligned) {
+#pragma unroll
+      for (int c = 0; c < kColumns; ++c) {
+        copy_async<Element::kBytes, kLines>(to + c * kThreads, from + c * step, inside >> c & 1);
+      }
+    } else if (exists && sizeof(scalar_t) == 4) {
+#pragma unroll
+      for (int c = 0; c < kColumns; ++c) {
+#pragma unroll
+        for (int v = 0; v < kVector; ++v) {
+          copy_async<sizeof(uint32_t)>(
+              reinterpret_cast<uint32_t*>(to + c * kThreads) + v,
+              from + c * step + v,
+              (inside >> c & 1) && v < valid);
+        }
+      }
+    } else if (exists) {
+#pragma unroll
+      for (int c = 0; c < kColumns; ++c) {
+        to[c * kThreads] =
+            load_elements<scalar_t, kVector>(from + c * step, inside >> c & 1 ? valid : 0);
+      }
+    }
+  }
+
+  // Call once a row, after everything that belongs to it was filled.
+  static __device__ __forceinline__ void commit() {
+    commit_copies();
+  }
+
+  // Until all but the last kStages - 2 committed rows are here.
+  static __device__ __forceinline__ void wait() {
+    wait_for_groups<kStages - 2>();
+  }
+
+  __device__ __forceinline__ void use(Element (&row)[kColumns]) {
+    const Element* const from = mine + used * (kColumns * kThreads);
+    used = after(used);
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c) {
+      row[c] = from[c * kThreads];
+    }
+  }
+};
+
+// Taps of a block's channels into shared memory as [tap][channel], several loads in flight;
+// whether all of them are finite.
+template <int kTaps, typename scalar_t>
+__device__ __forceinline__ bool stage_taps(
+    float* to,
+    const scalar_t* weight,
+    int block_channel,
+    int block_channels,
+    const March& m) {
+  constexpr int kAtOnce = 8;
+  const int have = min(block_channels, m.channels - block_channel) * kTaps;
+  bool finite = true;
+  for (int first = threadIdx.x; first < kTaps * block_channels; first += kAtOnce * blockDim.x) {
+    float values[kAtOnce];
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) {
+      const int i = first + j * blockDim.x;
+      values[j] = i < have ? static_cast<float>(weight[block_channel * kTaps + i]) : 0.0f;
+    }
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) {
+      const int i = first + j * blockDim.x;
+      const int tap = i % kTaps;
+      finite = finite && is_finite(values[j]);
+      if (i < kTaps * block_channels) {
+        to[(m.flip ? kTaps - 1 - tap : tap) * block_channels + i / kTaps] = values[j];
+      }
+    }
+  }
+  return finite;
+}
+
+// Where the products of one kernel row are added up: the sums themselves or, if `own`, a row of
+// their own that finish() adds to them. `own` is known when the loop around it is unrolled.
+template <int kTile, int kVector>
+struct RowSums {
+  float (&sums)[kTile][kVector];
+  const bool own;
+  float row[kTile][kVector];
+
+  __device__ __forceinline__ RowSums(float (&to)[kTile][kVector], bool by_itself)
+      : sums(to), own(by_itself) {}
+
+  __device__ __forceinline__ void add(int kw, int t, int v, float value, float factor) {
+    if (!own) {
+      sums[t][v] = fmaf(value, factor, sums[t][v]);
+    } else {
+      row[t][v] = kw == 0 ? value * factor : fmaf(value, factor, row[t][v]);
+    }
+  }
+
+  __device__ __forceinline__ void finish() {
+    if (own) {
+#pragma unroll
+      for (int t = 0; t < kTile; ++t) {
+#pragma unroll
+        for (int v = 0; v < kVector; ++v) {
+          sums[t][v] += row[t][v];
+        }
+      }
+    }
+  }
+};
+
+// Adds to a row of a whole plane what a row of src gives it by a row of taps, tap(kw), if `own` summed by
+// itself first.
+template <int kWindow, int kSide, typename Tap>
+__device__ __forceinline__ void add_plane_row(
+    float (&sums)[kSide],
+    const float (&src)[kSide],
+    bool own,
+    const Tap& tap) {
+  constexpr int kReach = (kWindow - 1) / 2;
+  float row[kSide] = {};
+#pragma unroll
+  for (int kw = 0; kw < kWindow; ++kw) {
+#pragma unroll
+    for (int t = 0; t < kSide; ++t) {
+      const int s = t + kw - kReach;
+      if (s >= 0 && s < kSide) {
+        float& sum = own ? row[t] : sums[t];
+        sum = fmaf(src[s], tap(kw), sum);
+      }
+    }
+  }
+  if (own) {
+#pragma unroll
+    for (int t = 0; t < kSide; ++t) {
+      sums[t] += row[t];
+    }
+  }
+}
+
+// The src columns of a thread in plane order, packed as they were loaded.
+template <typename Traits>
+struct PlaneRow {
+  using scalar_t = typename Traits::scalar_t;
+  static constexpr int kOwn = Traits::kTile * Traits::kStride;
+  static constexpr int kRight = Traits::kColumns - Traits::kLeft - kOwn;
+  static constexpr int halo_vector(int columns) {
+    return columns <= 1 ? 1 : columns == 2 ? 2 : 4;
+  }
+  static constexpr int kLeftVector = halo_vector(Traits::kLeft);
+  static constexpr int kRightVector = halo_vector(kRight);
+
+  Packed<scalar_t, kLeftVector> left;
+  Packed<scalar_t, 4> own[Traits::kStride];
+  Packed<scalar_t, kRightVector> right;
+
+  // `from` is the first own column.
+  __device__ __forceinline__ void load(const scalar_t* from, bool has_left, bool has_right) {
+    left = packed_zero<scalar_t, kLeftVector>();
+    right = packed_zero<scalar_t, kRightVector>();
+    if (has_left) {
+      left = load_vector<scalar_t, kLeftVector>(from - kLeftVector);
+    }
+#pragma unroll
+    for (int i = 0; i < Traits::kStride; ++i) {
+      own[i] = load_vector<scalar_t, 4>(from + i * 4);
+    }
+    if (kRight > 0 && has_right) {
+      right = load_vector<scalar_t, kRightVector>(from + kOwn);
+    }
+  }
+
+  __device__ __forceinline__ float column(int c) const {
+    if (c < Traits::kLeft) {
+      return unpack(left, kLeftVector - Traits::kLeft + c);
+    }
+    if (c < Traits::kLeft + kOwn) {
+      return unpack(own[(c - Traits::kLeft) / 4], (c - Traits::kLeft) % 4);
+    }
+    return unpack(right, c - Traits::kLeft - kOwn);
+  }
+};
+
+template <typename Traits>
+struct PlaneElements {
+  using scalar_t = typename Traits::scalar_t;
+  Packed<scalar_t, 1> elements[Traits::kColumns];
+
+  __device__ __forceinline__ void load(const scalar_t* from, uint32_t inside, int step) {
+#pragma unroll
+    for (int c = 0; c < Traits::kColumns; ++c) {
+      elements[c] = packed_zero<scalar_t, 1>();
+      if (inside >> c & 1) {
+        elements[c] = load_vector<scalar_t, 1>(from + c * step);
+      }
+    }
+  }
+
+  __device__ __forceinline__ float column(int c) const {
+    return unpack(elements[c], 0);
+  }
+};
+
+#endif
+
+template <typename Launch>
+bool with_scalar_type(ScalarType type, const Launch& launch) {
+  switch (type) {
+    case ScalarType::Float:
+      return launch(float());
+    case ScalarType::Half:
+      return launch(c10::Half());
+    case ScalarType::BFloat16:
+      return launch(c10::BFloat16());
+    default:
+      return false;
+  }
+}
+
+template <int kHeight_, int kWidth_, int kStride_>
+struct Window {
+  static constexpr int kHeight = kHeight_;
+  static constexpr int kWidth = kWidth_;
+  static constexpr int kStride = kStride_;
+};
+
+// The first kernel row whose taps are summed by themselves; kHeight: none.
+template <typename scalar_t, typename Window>
+constexpr int kFirstOwnRow = sizeof(scalar_t) == 4 ? (Window::kHeight + 2) / 2 : Window::kHeight;
+
+// Calls launch with the side of a plane and that of a window, as constants, where there are kernels for
+// small planes of them; false where there are none.
+template <typename Launch>
+bool with_small_plane(const Params& p, const Launch& launch) {
+  const auto with_side = [&](auto side) {
+    switch (p.kernel_width) {
+      case 3:
+        return launch(side, std::integral_constant<int, 3>());
+      case 5:
+        return launch(side, std::integral_constant<int, 5>());
+      case 7:
+        return launch(side, std::integral_constant<int, 7>());
+      default:
+        return false;
+    }
+  };
+  switch (p.input_width) {
+    case 7:
+      return with_side(std::integral_constant<int, 7>());
+    case 14:
+      return with_side(std::integral_constant<int, 14>());
+    default:
+      return false;
+  }
+}
+
+// The windows that have kernels of their own. Dilation is free at stride 1 only.
+template <typename Launch>
+bool with_window(const Params& p, const Launch& launch) {
+  const auto is = [&](int64_t height, int64_t width, int64_t stride) {
+    return p.kernel_height == height && p.kernel_width == width && p.stride_height == stride &&
+        p.stride_width == stride;
+  };
+  if (p.stride_height != 1 && (p.dilation_height != 1 || p.dilation_width != 1)) {
+    return false;
+  }
+  if (is(3, 3, 1)) {
+    return launch(Window<3, 3, 1>());
+  }
+  if (is(3, 3, 2)) {
+    return launch(Window<3, 3, 2>());
+  }
+  if (is(5, 5, 1)) {
+    return launch(Window<5, 5, 1>());
+  }
+  if (is(5, 5, 2)) {
+    return launch(Window<5, 5, 2>());
+  }
+  if (is(7, 7, 1)) {
+    return launch(Window<7, 7, 1>());
+  }
+  if (is(7, 7, 2)) {
+    return launch(Window<7, 7, 2>());
+  }
+  if (is(1, 3, 1)) {
+    return launch(Window<1, 3, 1>());
+  }
+  return false;
+}
+
+// How many vectors of channels a block of at most `threads` threads covers: whole sectors of memory,
+// and as many threads at work as possible; with whole_trees its tiles are a power of two.
+inline int lanes_for(int64_t vectors, size_t vector_bytes, int threads, bool whole_trees) {
+  constexpr int kSectorBytes = 32;
+  constexpr int kMost = 32;
+  constexpr int kLeast = 12;
+  const int whole = kSectorBytes / static_cast<int>(vector_bytes);
+  if (vectors <= whole) {
+    return static_cast<int>(vectors);
+  }
+  int best = whole;
+  double most_at_work = 0;
+  for (int lanes = kMost; lanes >= std::min(whole, kLeast); lanes -= whole) {
+    int tiles = threads / lanes;
+    while (whole_trees && (tiles & (tiles - 1)) != 0) {
+      --tiles;
+    }
+    const double at_work = static_cast<double>(tiles) * vectors / divide_up(vectors, lanes);
+    if (at_work > most_at_work) {
+      best = lanes;
+      most_at_work = at_work;
+    }
+  }
+  return best;
+}
+
+template <typename scalar_t>
+const scalar_t* pointer_or_null(const TensorBase& tensor) {
+  return tensor.defined() ? tensor.const_data_ptr<scalar_t>() : nullptr;
+}
+
+template <typename scalar_t>
+scalar_t* mutable_pointer_or_null(const TensorBase& tensor) {
+  return tensor.defined() ? tensor.mutable_data_ptr<scalar_t>() : nullptr;
+}
+
+// For 16-bit types and large windows, on the tensor cores with the batch as rows; dst and src are in
+// plane order.
+bool sweep_pass(const ForwardPass& pass, const Params& params, bool grad);
+GradWeightEntry sweep_grad_weight;
+
+// What the forward's geometry has in every family of kernels: src is the input, dst the output.
+template <typename Geometry>
+void set_forward_sizes(Geometry& g, const Params& p) {
+  g.src_height = p.input_height;
+  g.src_width = p.input_width;
+  g.dst_height = p.output_height;
+  g.dst_width = p.output_width;
+  g.padding_height = p.padding_height;
+  g.padding_width = p.padding_width;
+}
+
+// From the forward's geometry to grad_input's: at stride 1 it is the forward on grad_output, with
+// flipped taps.
+template <typename Geometry>
+void turn_around(Geometry& g, const Params& p) {
+  g.flip = true;
+  std::swap(g.src_height, g.dst_height);
+  std::swap(g.src_width, g.dst_width);
+  g.padding_height = p.dilation_height * (p.kernel_height - 1) - p.padding_height;
+  g.padding_width = p.dilation_width * (p.kernel_width - 1) - p.padding_width;
+}
+
+// The forward as a pass at stride 1.
+inline void set_unit_stride_pass(UnitStridePass& pass, const Params& p) {
+  pass.batch = p.batch;
+  pass.channels = p.output_channels();
+  pass.multiplier = p.multiplier;
+  set_forward_sizes(pass, p);
+  pass.kernel_height = p.kernel_height;
+  pass.kernel_width = p.kernel_width;
+  pass.dilation_height = p.dilation_height;
+  pass.dilation_width = p.dilation_width;
+}
+
+inline UnitStridePass unit_stride_forward(const Params& p) {
+  UnitStridePass pass{};
+  set_unit_stride_pass(pass, p);
+  return pass;
+}
+
+inline UnitStridePass unit_stride_grad_input(const Params& p) {
+  UnitStridePass pass = unit_stride_forward(p);
+  turn_around(pass, p);
+  return pass;
+}
+
+// The forward's geometry: src is the input, dst the output.
+inline March march_of(const Params& p) {
+  March m{};
+  m.batch = p.batch;
+  m.channels = p.output_channels();
+  m.multiplier = p.multiplier;
+  m.sources = 1;
+  set_forward_sizes(m, p);
+  m.dilation_height = p.dilation_height;
+  m.dilation_width = p.dilation_width;
+  return m;
+}
+
+// Of dense tensors in either memory order: one of the same sizes and type in plane order, without values.
+TensorBase empty_planes(const TensorBase& like);
+// The same in plane order; a copy where it was not.
+TensorBase in_planes(const TensorBase& tensor);
+// What `planes`, in plane order, has, into `result`, in either order.
+void copy_planes(const TensorBase& result, const TensorBase& planes);
+
+// The types whose products the tensor cores add up in float.
+inline bool is_16_bit(ScalarType type) {
+  return type == kHalf || type == kBFloat16;
+}
+
+inline bool is_aligned(const void* pointer, size_t bytes) {
+  return reinterpret_cast<uintptr_t>(pointer) % bytes == 0;
+}
+
+// Whether a block may have so much shared memory.
+inline bool has_shared(int64_t bytes) {
+  return bytes <= device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
+}
+
+// Lets a kernel take more shared memory than every device gives without being asked.
+template <typename Kernel>
+void allow_shared(Kernel* kernel, size_t bytes) {
+  constexpr size_t kUnasked = 47 * 1024; // and some for what the kernel declares
+  if (bytes > kUnasked) {
+    C10_CUDA_CHECK(cudaFuncSetAttribute(
+        reinterpret_cast<const void*>(kernel),
+        cudaFuncAttributeMaxDynamicSharedMemorySize,
+        static_cast<int>(bytes)));
+  }
+}
+
+// As many blocks as can be resident at once.
+template <typename Kernel>
+int64_t resident_blocks(Kernel* kernel, int threads, size_t shared) {
+  int of_multiprocessor = 0;
+  allow_shared(kernel, shared);
+  C10_CUDA_CHECK(
+      cudaOccupancyMaxActiveBlocksPerMultiprocessor(&of_multiprocessor, kernel, threads, shared));
+  return static_cast<int64_t>(of_multiprocessor) * device_attribute(cudaDevAttrMultiProcessorCount);
+}
+
+// Fewer threads than this leave most of the largest devices empty.
+constexpr int64_t kFewThreads = 132 * 64;
+
+// Fills in the work items. `tile_rows_floor` is the least number of rows worth a chunk: each chunk
+// reads the kernel's overhang again. Chunks are as long as the device stays full.
+inline void plan_items(
+    March& m,
+    int64_t images,
+    int tile_width,
+    int64_t lanes_per_item,
+    int64_t wanted_threads,
+    int row_floor) {
+  const int64_t phase_rows = divide_up(m.dst_height, m.dilation_height);
+  const int64_t phase_columns = divide_up(m.dst_width, m.dilation_width);
+  m.tiles_per_phase = divide_up(phase_columns, tile_width);
+  m.column_tiles = m.tiles_per_phase * std::min(m.dilation_width, m.dst_width);
+  const int64_t phases = std::min(m.dilation_height, m.dst_height);
+  const int64_t threads_per_chunk =
+      std::max<int64_t>(1, images * m.column_tiles * lanes_per_item * phases);
+  const int64_t wanted = divide_up(wanted_threads, threads_per_chunk);
+  int64_t chunks = std::max<int64_t>(1, std::min(wanted, phase_rows / row_floor));
+  if (chunks * threads_per_chunk < kFewThreads) {
+    // The device has room: what counts is how soon the longest march ends.
+    chunks = std::min(divide_up(kFewThreads, threads_per_chunk), phase_rows);
+  }
+  m.rows_per_chunk = divide_up(phase_rows, chunks);
+  m.chunks_per_phase = divide_up(phase_rows, m.rows_per_chunk);
+  m.row_chunks = m.chunks_per_phase * phases;
+  m.items = images * m.row_chunks * m.column_tiles;
+}
+
+} // namespace at::native::depthwise_conv2d_ext_cuda

@@ -1,0 +1,636 @@
+// Forward of depthwise_conv2d_ext for the windows in with_window(), and grad_input at stride 1,
+// which is the forward on grad_output with the taps flipped and the padding mirrored.
+//
+// Two kernels march: a thread owns a few columns (channels-last: of a few channels) and walks down
+// the rows of src. Every src row is loaded once and feeds all the dst rows that it belongs to,
+// whose sums are in registers: slot s holds the dst row that this step's rows reach with the taps
+// s * stride ... Each step shifts the slots by one and the last becomes a finished row. The next
+// rows are loaded, and stay packed, while this one is multiplied.
+//
+// Channels-last: neighbouring threads are neighbouring channels, so every access is a full sector
+// whatever the width, padding or dilation. On sm_90 what lies in whole vectors of channels at stride 1 is
+// for boxes (...Boxes.cu), and small problems do not march (...FewPixels.cu). Planes: neighbouring threads
+// are neighbouring columns; a thread takes four columns by vectors where rows are aligned and the padding is
+// the usual (k - 1) / 2, and else one column, so that a warp's accesses are dense either way.
+//
+// In float the taps of each later kernel row are summed by themselves and then added, which takes an
+// addition more a row and leaves about half the rounding error at k = 7. The first rows are added
+// tap by tap, since their sums are still small; rounding to 16 bits would hide the difference.
+//
+// Rows outside the image are skipped. Columns outside it are zeros that are multiplied by taps,
+// which is the same only for finite taps: a thread that has others takes its sums tap by tap.
+#define TORCH_ASSERT_ONLY_METHOD_OPERATORS
+#include <ATen/core/Tensor.h>
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAStream.h>
+#include <ATen/native/cuda/depthwise_conv2d_ext/Common.cuh>
+
+namespace at::native::depthwise_conv2d_ext_cuda {
+
+namespace {
+
+constexpr int kThreads = 128;
+// Enough threads to cover memory latency on the largest devices; a smaller problem is cut into
+// shorter marches until it has as many.
+constexpr int64_t kWantedThreads = 132 * 1024;
+
+// The tile of a thread. A wider one reads less overhang; registers bound it: the sums are
+// slots x tile x vector, and small windows hold their taps in registers as well.
+template <typename scalar_t_, typename Window>
+struct ChannelsLastTraits {
+  using scalar_t = scalar_t_;
+  static constexpr int kHeight = Window::kHeight;
+  static constexpr int kWidth = Window::kWidth;
+  static constexpr int kStride = Window::kStride;
+  static constexpr int kTaps = kHeight * kWidth;
+  static constexpr bool kTapsInRegisters = kTaps <= 9;
+  static constexpr int kOwnRow = kFirstOwnRow<scalar_t, Window>;
+  static constexpr int kVector = kTapsInRegisters && sizeof(scalar_t) == 2 ? 4 : 2;
+  // A thread of a single row does little: it takes more columns.
+  static constexpr int kTile = kHeight == 1 ? 8 : kTapsInRegisters || kStride > 1 ? 4 : 7;
+  static constexpr int kBlocks = kTaps > 25 ? 2
+      : kTaps > 9 || kVector > 2            ? 3
+      : kStride > 1                         ? 4
+                                            : 5;
+  static constexpr int kSlots = (kHeight + kStride - 1) / kStride;
+  static constexpr int kColumns = (kTile - 1) * kStride + kWidth;
+  static constexpr int kStages = kHeight == 1 ? 2 : kTaps > 9 || sizeof(scalar_t) == 4 ? 3 : 4;
+  // Long marches where rows are dear.
+  static constexpr int64_t kWantedThreads = 132 * (kTaps > 25 ? 768 : 1024);
+  using Ring = RowRing<scalar_t, kVector, kColumns, kStages, kThreads>;
+  static_assert(kColumns <= 32, "a mask of 32 bits tells the columns inside the image");
+};
+
+// How the rows of a pass lie: in whole vectors; not so, but long; not so.
+enum class RowKind { kAligned, kLong, kShort };
+
+// kSeveral: a dst plane is the sum over m.sources src planes, each with taps of its own.
+template <typename scalar_t_, typename Window, RowKind kKind, bool kSeveral_>
+struct PlanesTraits {
+  using scalar_t = scalar_t_;
+  static constexpr bool kAligned = kKind == RowKind::kAligned;
+  static constexpr bool kSeveral = kSeveral_;
+  static constexpr int kHeight = Window::kHeight;
+  static constexpr int kWidth = Window::kWidth;
+  static constexpr int kStride = Window::kStride;
+  static constexpr int kTaps = kHeight * kWidth;
+  static constexpr int kOwnRow = kFirstOwnRow<scalar_t, Window>;
+  // A thread does too little with one column; but on short rows four would be idle too often.
+  static constexpr int kTile = kKind != RowKind::kShort || kHeight == 1 ? 4 : 1;
+  static constexpr int kSlots = (kHeight + kStride - 1) / kStride;
+  static constexpr int kColumns = (kTile - 1) * kStride + kWidth;
+  static constexpr int kLeft = (kWidth - 1) / 2; // the padding of the aligned kernel
+  // Rows under way while one is used, in registers whose number must be known: the march takes
+  // kUnrolled steps at a time. More rows are worth the registers where they are few: measured.
+  static constexpr bool kHalfSize = sizeof(scalar_t) == 2;
+  static constexpr int kUnrolled = kTaps > 25 ? 1
+      : kStride > 1                           ? 2
+      : kTaps > 9                             ? (kAligned ? 3 : 1)
+                                              : (kHalfSize ? 3 : 1);
+  static constexpr int kAhead = kUnrolled * kStride;
+};
+
+// One sum, tap by tap, of taps inside the image only.
+template <typename Traits, bool kChannelsLast>
+__device__ __noinline__ float careful_sum(
+    const typename Traits::scalar_t* src,
+    const typename Traits::scalar_t* taps,
+    float sum,
+    const March& m,
+    int image,
+    int channel,
+    int row,
+    int column,
+    int source) {
+  const int channels = m.channels / m.multiplier * m.sources;
+  const int from = channel / m.multiplier * m.sources + source;
+#pragma unroll 1
+  for (int tap = 0; tap < Traits::kTaps; ++tap) {
+    const int h =
+        row * Traits::kStride - m.padding_height + tap / Traits::kWidth * m.dilation_height;
+    const int w =
+        column * Traits::kStride - m.padding_width + tap % Traits::kWidth * m.dilation_width;
+    if (h < 0 || h >= m.src_height || w < 0 || w >= m.src_width) {
+      continue;
+    }
+    const int at = kChannelsLast ? ((image * m.src_height + h) * m.src_width + w) * channels + from
+                                 : ((image * channels + from) * m.src_height + h) * m.src_width + w;
+    sum += static_cast<float>(src[at]) *
+        static_cast<float>(taps[m.flip ? Traits::kTaps - 1 - tap : tap]);
+  }
+  return sum;
+}
+
+template <typename Traits>
+__device__ __noinline__ void careful_tile(
+    typename Traits::scalar_t* dst,
+    const typename Traits::scalar_t* src,
+    const typename Traits::scalar_t* weight,
+    const typename Traits::scalar_t* bias,
+    const March& m,
+    const Item& item,
+    int first_channel,
+    int vector,
+    bool channels_last,
+    int source) {
+#pragma unroll 1
+  for (int channel = first_channel; channel < min(first_channel + vector, m.channels); ++channel) {
+#pragma unroll 1
+    for (int o = item.first_row; o < item.last_row; ++o) {
+#pragma unroll 1
+      for (int t = 0; t < Traits::kTile; ++t) {
+        const int row = item.row_phase + o * m.dilation_height;
+        const int column = item.column_phase + (item.first_column + t) * m.dilation_width;
+        if (column >= m.dst_width) {
+          continue;
+        }
+        const auto* const taps = weight + (channel * m.sources + source) * Traits::kTaps;
+        auto& to = channels_last
+            ? dst[((item.image * m.dst_height + row) * m.dst_width + column) * m.channels + channel]
+            : dst[((item.image * m.channels + channel) * m.dst_height + row) * m.dst_width +
+                  column];
+        const float begin = source > 0 ? static_cast<float>(to)
+            : bias                     ? static_cast<float>(bias[channel])
+                                       : 0.0f;
+        to = static_cast<typename Traits::scalar_t>(
+            channels_last ? careful_sum<Traits, true>(
+                                src, taps, begin, m, item.image, channel, row, column, source)
+                          : careful_sum<Traits, false>(
+                                src, taps, begin, m, item.image, channel, row, column, source));
+      }
+    }
+  }
+}
+
+// slots[s] is what slots[s - 1] was; a new row begins in slots[0].
+template <int kSlots, int kTile, int kVector>
+__device__ __forceinline__ void shift_slots(
+    float (&slots)[kSlots][kTile][kVector],
+    const float (&begin)[kVector]) {
+#pragma unroll
+  for (int s = kSlots - 1; s >= 0; --s) {
+#pragma unroll
+    for (int t = 0; t < kTile; ++t) {
+#pragma unroll
+      for (int v = 0; v < kVector; ++v) {
+        slots[s][t][v] = s > 0 ? slots[s > 0 ? s - 1 : 0][t][v] : begin[v];
+      }
+    }
+  }
+}
+
+template <typename Traits>
+C10_LAUNCH_BOUNDS_2(kThreads, Traits::kBlocks)
+__global__ void forward_channels_last_kernel(
+    typename Traits::scalar_t* __restrict__ dst,
+    const typename Traits::scalar_t* __restrict__ src,
+    const typename Traits::scalar_t* __restrict__ weight,
+    const typename Traits::scalar_t* __restrict__ bias,
+    const March m) {
+  using scalar_t = typename Traits::scalar_t;
+  constexpr int kVector = Traits::kVector;
+  constexpr int kTile = Traits::kTile;
+  constexpr int kStride = Traits::kStride;
+  extern __shared__ float4 shared_rows[];
+  float* const shared_taps = // [tap][channel of the block]
+      reinterpret_cast<float*>(shared_rows) + Traits::Ring::kBytes / sizeof(float);
+
+  const int block_channels = m.lanes * kVector;
+  const int block_channel = blockIdx.x % m.groups * block_channels;
+  const int lane = threadIdx.x % m.lanes;
+  const int index = blockIdx.x / m.groups * (blockDim.x / m.lanes) + threadIdx.x / m.lanes;
+  const int channel = block_channel + lane * kVector;
+  const int valid = min(kVector, m.channels - channel);
+  const bool works = index < m.items && valid > 0;
+  const Item item = item_of(m, works ? index : 0, kTile);
+
+  const int left =
+      item.column_phase - m.padding_width + item.first_column * kStride * m.dilation_width;
+  uint32_t inside = 0;
+#pragma unroll
+  for (int c = 0; c < Traits::kColumns; ++c) {
+    const int w = left + c * m.dilation_width;
+    inside |= static_cast<uint32_t>(w >= 0 && w < m.src_width) << c;
+  }
+  const int top = item.row_phase - m.padding_height;
+  const int column_step = m.dilation_width * m.channels;
+  const scalar_t* const corner =
+      src + (item.image * m.src_height * m.src_width + left) * m.channels + channel;
+  using Ring = typename Traits::Ring;
+  Ring ring(shared_rows);
+  const int last_row = (item.last_row - 1) * kStride + Traits::kHeight - 1;
+  const auto fill_row = [&](int r) {
+    const int h = top + r * m.dilation_height;
+    const bool exists = r <= last_row && h >= 0 && h < m.src_height;
+    ring.fill(corner + h * m.src_width * m.channels, exists, inside, column_step, m.aligned, valid);
+    Ring::commit();
+  };
+  // The first rows are on their way while the taps are fetched.
+  if (works) {
+#pragma unroll
+    for (int i = 0; i < Traits::kStages - 1; ++i) {
+      fill_row(item.first_row * kStride + i);
+    }
+  }
+  const bool finite =
+      stage_taps<Traits::kTaps>(shared_taps, weight, block_channel, block_channels, m);
+  const bool careful = __syncthreads_or(!finite);
+  if (!works) {
+    return;
+  }
+  if (careful) {
+    careful_tile<Traits>(dst, src, weight, bias, m, item, channel, kVector, true, 0);
+    return;
+  }
+
+  float begin[kVector];
+#pragma unroll
+  for (int v = 0; v < kVector; ++v) {
+    begin[v] = bias && v < valid ? static_cast<float>(bias[channel + v]) : 0.0f;
+  }
+  float taps[Traits::kTapsInRegisters ? Traits::kTaps : 1][kVector];
+  if constexpr (Traits::kTapsInRegisters) {
+#pragma unroll
+    for (int tap = 0; tap < Traits::kTaps; ++tap) {
+#pragma unroll
+      for (int v = 0; v < kVector; ++v) {
+        taps[tap][v] = shared_taps[tap * block_channels + lane * kVector + v];
+      }
+    }
+  }
+
+  float slots[Traits::kSlots][kTile][kVector] = {};
+  const int steps = item.last_row + Traits::kSlots - 1;
+  for (int step = item.first_row; step < steps; ++step) {
+    shift_slots(slots, begin);
+#pragma unroll
+    for (int i = 0; i < kStride; ++i) {
+      const int r = step * kStride + i;
+      Packed<scalar_t, kVector> row[Traits::kColumns];
+      Ring::wait();
+      ring.use(row);
+      fill_row(r + Traits::kStages - 1);
+      float values[Traits::kColumns][kVector];
+#pragma unroll
+      for (int c = 0; c < Traits::kColumns; ++c) {
+#pragma unroll
+        for (int v = 0; v < kVector; ++v) {
+          values[c][v] = unpack(row[c], v);
+        }
+      }
+      const int h = top + r * m.dilation_height;
+      if (h < 0 || h >= m.src_height) {
+        continue;
+      }
+#pragma unroll
+      for (int s = Traits::kSlots - 1; s >= 0; --s) {
+        const int kh = s * kStride + i;
+        // Rows of the neighbouring chunks are not worth their products once there are many taps.
+        const bool wanted =
+            Traits::kTapsInRegisters || (step - s >= item.first_row && step - s < item.last_row);
+        if (kh < Traits::kHeight && wanted) {
+          RowSums<kTile, kVector> sums(slots[s], kh >= Traits::kOwnRow);
+#pragma unroll
+          for (int kw = 0; kw < Traits::kWidth; ++kw) {
+            const int tap = kh * Traits::kWidth + kw;
+            float factor[kVector];
+            if constexpr (Traits::kTapsInRegisters) {
+#pragma unroll
+              for (int v = 0; v < kVector; ++v) {
+                factor[v] = taps[tap < Traits::kTaps ? tap : 0][v];
+              }
+            } else {
+              static_assert(kVector == 2 || Traits::kTapsInRegisters);
+              const float2 pair = *reinterpret_cast<const float2*>(
+                  &shared_taps[tap * block_channels + lane * kVector]);
+              factor[0] = pair.x;
+              factor[1] = pair.y;
+            }
+#pragma unroll
+            for (int t = 0; t < kTile; ++t) {
+#pragma unroll
+              for (int v = 0; v < kVector; ++v) {
+                sums.add(kw, t, v, values[t * kStride + kw][v], factor[v]);
+              }
+            }
+          }
+          sums.finish();
+        }
+      }
+    }
+    const int finished = step - (Traits::kSlots - 1);
+    if (finished < item.first_row) {
+      continue;
+    }
+    const int row = item.row_phase + finished * m.dilation_height;
+    scalar_t* const to =
+        dst + (item.image * m.dst_height + row) * m.dst_width * m.channels + channel;
+#pragma unroll
+    for (int t = 0; t < kTile; ++t) {
+      const int w = item.column_phase + (item.first_column + t) * m.dilation_width;
+      if (w < m.dst_width) {
+        if (m.aligned) {
+          store_vector<scalar_t, kVector>(to + w * m.channels, slots[Traits::kSlots - 1][t]);
+        } else {
+          store_elements<scalar_t, kVector>(
+              to + w * m.channels, slots[Traits::kSlots - 1][t], valid);
+        }
+      }
+    }
+  }
+}
+
+// The march of one item over one src plane; adds to what is in dst if `adds`.
+template <typename Traits>
+__device__ __forceinline__ void march_plane(
+    typename Traits::scalar_t* __restrict__ dst,
+    const typename Traits::scalar_t* __restrict__ plane,
+    const float (&taps)[Traits::kTaps],
+    float first_value,
+    bool adds,
+    const March& m,
+    const Item& item) {
+  using scalar_t = typename Traits::scalar_t;
+  constexpr int kTile = Traits::kTile;
+  constexpr int kStride = Traits::kStride;
+  constexpr int kAhead = Traits::kAhead;
+  const float begin[1] = {first_value};
+  const int left =
+      item.column_phase - m.padding_width + item.first_column * kStride * m.dilation_width;
+  const int top = item.row_phase - m.padding_height;
+  const scalar_t* const from = plane + left;
+  uint32_t inside = 0;
+  if constexpr (!Traits::kAligned) {
+#pragma unroll
+    for (int c = 0; c < Traits::kColumns; ++c) {
+      const int w = left + c * m.dilation_width;
+      inside |= static_cast<uint32_t>(w >= 0 && w < m.src_width) << c;
+    }
+  }
+  using Row = std::conditional_t<Traits::kAligned, PlaneRow<Traits>, PlaneElements<Traits>>;
+  const int end_row = (item.last_row - 1) * kStride + Traits::kHeight;
+  const auto load_row = [&](Row& row, int r) {
+    const int h = top + r * m.dilation_height;
+    if (r >= end_row || h < 0 || h >= m.src_height) {
+      return;
+    }
+    if constexpr (Traits::kAligned) {
+      const int own = left + Traits::kLeft;
+      row.load(from + Traits::kLeft + h * m.src_width, own > 0, own + Row::kOwn < m.src_width);
+    } else {
+      row.load(from + h * m.src_width, inside, m.dilation_width);
+    }
+  };
+
+  float slots[Traits::kSlots][kTile][1] = {};
+  Row ahead[kAhead];
+#pragma unroll
+  for (int i = 0; i < kAhead; ++i) {
+    load_row(ahead[i], item.first_row * kStride + i);
+  }
+  const int steps = item.last_row + Traits::kSlots - 1;
+  for (int first_step = item.first_row; first_step < steps; first_step += Traits::kUnrolled) {
+#pragma unroll
+    for (int u = 0; u < Traits::kUnrolled; ++u) {
+      const int step = first_step + u;
+      if (step >= steps) {
+        break;
+      }
+      shift_slots(slots, begin);
+#pragma unroll
+      for (int i = 0; i < kStride; ++i) {
+        const int r = step * kStride + i;
+        Row& row = ahead[u * kStride + i];
+        float columns[Traits::kColumns];
+#pragma unroll
+        for (int c = 0; c < Traits::kColumns; ++c) {
+          columns[c] = row.column(c);
+        }
+        load_row(row, r + kAhead);
+        const int h = top + r * m.dilation_height;
+        if (h < 0 || h >= m.src_height) {
+          continue;
+        }
+#pragma unroll
+        for (int s = Traits::kSlots - 1; s >= 0; --s) {
+          const int kh = s * kStride + i;
+          const bool wanted =
+              Traits::kTaps <= 9 || (step - s >= item.first_row && step - s < item.last_row);
+          if (kh < Traits::kHeight && wanted) {
+            RowSums<kTile, 1> sums(slots[s], kh >= Traits::kOwnRow);
+#pragma unroll
+            for (int kw = 0; kw < Traits::kWidth; ++kw) {
+              const int tap = kh * Traits::kWidth + kw;
+#pragma unroll
+              for (int t = 0; t < kTile; ++t) {
+                sums.add(kw, t, 0, columns[t * kStride + kw], taps[tap < Traits::kTaps ? tap : 0]);
+              }
+            }
+            sums.finish();
+          }
+        }
+      }
+      const int finished = step - (Traits::kSlots - 1);
+      if (finished < item.first_row) {
+        continue;
+      }
+      const int row = item.row_phase + finished * m.dilation_height;
+      const int column = item.column_phase + item.first_column * m.dilation_width;
+      scalar_t* const to = dst + row * m.dst_width + column;
+      float values[kTile];
+#pragma unroll
+      for (int t = 0; t < kTile; ++t) {
+        values[t] = slots[Traits::kSlots - 1][t][0];
+        if constexpr (Traits::kSeveral) {
+          const bool exists = Traits::kAligned || column + t * m.dilation_width < m.dst_width;
+          values[t] += adds && exists ? static_cast<float>(to[t * m.dilation_width]) : 0.0f;
+        }
+      }
+      if constexpr (Traits::kAligned || kTile == 1) {
+        store_vector<scalar_t, kTile>(to, values);
+      } else {
+#pragma unroll
+        for (int t = 0; t < kTile; ++t) {
+          if (column + t * m.dilation_width < m.dst_width) {
+            to[t * m.dilation_width] = static_cast<scalar_t>(values[t]);
+          }
+        }
+      }
+    }
+  }
+}
+
+template <typename Traits>
+C10_LAUNCH_BOUNDS_1(kThreads)
+__global__ void forward_planes_kernel(
+    typename Traits::scalar_t* __restrict__ dst,
+    const typename Traits::scalar_t* __restrict__ src,
+    const typename Traits::scalar_t* __restrict__ weight,
+    const typename Traits::scalar_t* __restrict__ bias,
+    const March m) {
+  const int index = blockIdx.x * kThreads + threadIdx.x;
+  if (index >= m.items) {
+    return;
+  }
+  Item item = item_of(m, index, Traits::kTile);
+  if (item.column_phase + item.first_column * m.dilation_width >= m.dst_width) {
+    return; // this phase of the dilation has one column less than the first
+  }
+  const int plane = item.image;
+  const int channel = plane % m.channels;
+  const float begin = bias ? static_cast<float>(bias[channel]) : 0.0f;
+  const int sources = Traits::kSeveral ? m.sources : 1;
+#pragma unroll 1
+  for (int source = 0; source < sources; ++source) {
+    bool finite = true;
+    float taps[Traits::kTaps];
+#pragma unroll
+    for (int tap = 0; tap < Traits::kTaps; ++tap) {
+      taps[tap] = static_cast<float>(weight
+                                         [(channel * sources + source) * Traits::kTaps +
+                                          (m.flip ? Traits::kTaps - 1 - tap : tap)]);
+      finite = finite && is_finite(taps[tap]);
+    }
+    if (finite) {
+      march_plane<Traits>(
+          dst + plane * m.dst_height * m.dst_width,
+          src + (plane / m.multiplier * sources + source) * m.src_height * m.src_width,
+          taps,
+          begin,
+          source > 0,
+          m,
+          item);
+    } else {
+      item.image = plane / m.channels;
+      careful_tile<Traits>(dst, src, weight, bias, m, item, channel, 1, false, source);
+      item.image = plane;
+    }
+  }
+}
+
+template <typename Traits>
+void launch_channels_last(const ForwardPass& pass, March m) {
+  using scalar_t = typename Traits::scalar_t;
+  constexpr int kVector = Traits::kVector;
+  auto* const dst = pass.dst.mutable_data_ptr<scalar_t>();
+  const auto* const src = pass.src.const_data_ptr<scalar_t>();
+  const int64_t vectors = divide_up(m.channels, kVector);
+  m.lanes = lanes_for(vectors, kVector * sizeof(scalar_t), kThreads, false);
+  m.groups = divide_up(vectors, m.lanes);
+  m.aligned = m.channels % kVector == 0 && is_aligned(dst, kVector * sizeof(scalar_t)) &&
+      is_aligned(src, kVector * sizeof(scalar_t));
+  plan_items(m, m.batch, Traits::kTile, vectors, Traits::kWantedThreads, Traits::kHeight);
+  const int tiles = std::max(1, kThreads / m.lanes);
+  const unsigned int grid = divide_up(m.items, tiles) * m.groups;
+  const size_t shared = Traits::Ring::kBytes + sizeof(float) * Traits::kTaps * m.lanes * kVector;
+  allow_shared(forward_channels_last_kernel<Traits>, shared);
+  forward_channels_last_kernel<Traits>
+      <<<grid, m.lanes * tiles, shared, c10::cuda::getCurrentCUDAStream()>>>(
+          dst,
+          src,
+          pass.weight.const_data_ptr<scalar_t>(),
+          pointer_or_null<scalar_t>(pass.bias),
+          m);
+  C10_CUDA_KERNEL_LAUNCH_CHECK();
+}
+
+template <typename Traits>
+void launch_planes(const ForwardPass& pass, March m) {
+  using scalar_t = typename Traits::scalar_t;
+  plan_items(
+      m,
+      static_cast<int64_t>(m.batch) * m.channels,
+      Traits::kTile,
+      1,
+      kWantedThreads,
+      Traits::kHeight);
+  forward_planes_kernel<Traits>
+      <<<divide_up(m.items, kThreads), kThreads, 0, c10::cuda::getCurrentCUDAStream()>>>(
+          pass.dst.mutable_data_ptr<scalar_t>(),
+          pass.src.const_data_ptr<scalar_t>(),
+          pass.weight.const_data_ptr<scalar_t>(),
+          pointer_or_null<scalar_t>(pass.bias),
+          m);
+  C10_CUDA_KERNEL_LAUNCH_CHECK();
+}
+
+// Whether every row of src and dst falls into whole vectors of four, and the tiles of src and dst
+// lie over each other.
+template <typename Traits>
+bool planes_are_aligned(const ForwardPass& pass, const March& m) {
+  constexpr size_t kBytes = 4 * sizeof(typename Traits::scalar_t);
+  return Traits::kHeight > 1 && m.padding_width == Traits::kLeft && m.dilation_width == 1 &&
+      m.dst_width % 4 == 0 && m.src_width == m.dst_width * Traits::kStride &&
+      is_aligned(pass.dst.const_data_ptr(), kBytes) &&
+      is_aligned(pass.src.const_data_ptr(), kBytes);
+}
+
+template <typename scalar_t, typename Window, bool kSeveral>
+void launch_planes_order(const ForwardPass& pass, const March& m) {
+  constexpr int32_t kLongRow = 32;
+  if constexpr (Window::kHeight > 1) {
+    using Aligned = PlanesTraits<scalar_t, Window, RowKind::kAligned, kSeveral>;
+    if (planes_are_aligned<Aligned>(pass, m)) {
+      launch_planes<Aligned>(pass, m);
+      return;
+    }
+  }
+  if constexpr (Window::kHeight == 3 && Window::kStride == 1) {
+    if (m.dst_width >= kLongRow) {
+      launch_planes<PlanesTraits<scalar_t, Window, RowKind::kLong, kSeveral>>(pass, m);
+      return;
+    }
+  }
+  launch_planes<PlanesTraits<scalar_t, Window, RowKind::kShort, kSeveral>>(pass, m);
+}
+
+template <typename scalar_t, typename Window>
+bool launch_march(const ForwardPass& pass, const March& m, bool channels_last) {
+  if (channels_last) {
+    launch_channels_last<ChannelsLastTraits<scalar_t, Window>>(pass, m);
+    return true;
+  }
+  if constexpr (sizeof(scalar_t) == sizeof(float)) {
+    if (m.sources > 1) {
+      launch_planes_order<scalar_t, Window, true>(pass, m);
+      return true;
+    }
+  }
+  launch_planes_order<scalar_t, Window, false>(pass, m);
+  return true;
+}
+
+} // namespace
+
+bool march_forward(const ForwardPass& pass, const Params& p) {
+  if (!march_fits_32_bits(p) || (p.channels_last && p.multiplier != 1)) {
+    return false;
+  }
+  if (pass.dst.numel() == 0) {
+    return true;
+  }
+  return with_scalar_type(pass.src.scalar_type(), [&](auto scalar) {
+    return with_window(p, [&](auto window) {
+      return launch_march<decltype(scalar), decltype(window)>(pass, march_of(p), p.channels_last);
+    });
+  });
+}
+
+bool march_grad_input_unstrided(const ForwardPass& pass, const Params& p) {
+  March m = march_of(p);
+  m.channels = p.channels;
+  m.sources = p.multiplier;
+  m.multiplier = 1;
+  turn_around(m, p);
+  return with_scalar_type(pass.src.scalar_type(), [&](auto scalar) {
+    return with_window(p, [&](auto window) {
+      if constexpr (decltype(window)::kStride == 1) {
+        return launch_march<decltype(scalar), decltype(window)>(pass, m, p.channels_last);
+      } else {
+        return false;
+      }
+    });
+  });
+}
+
+} // namespace at::native::depthwise_conv2d_ext_cuda

@@ -1,0 +1,842 @@
+// grad_weight and grad_bias of depthwise_conv2d_ext for the windows in with_window().
+//
+// A thread marches down the rows of the input as the forward does, with the last grad_output rows
+// of its columns in registers, so that every row of either tensor is loaded once; each input row
+// is multiplied with all the grad_output rows that it belongs to, into one sum a tap. A thread
+// walks many images before its sums are added to those of its block, in a fixed order, and written
+// as one partial; add_partials() adds the blocks' in a fixed order. The bias comes free.
+//
+// A float bias is as good as correctly rounded: a thread's sum is compensated, those of a block are
+// added in double, and a partial keeps what rounding takes from it. Rounding to 16 bits would hide
+// all that, so that there the bias is summed like a tap.
+//
+// Columns outside the image are zeros that are multiplied by grad_output, which is right only
+// while that is finite. What it spoils it leaves as NaN: a block that ends with a NaN anywhere does
+// its work again tap by tap, of positions inside the image only.
+#define TORCH_ASSERT_ONLY_METHOD_OPERATORS
+#include <ATen/core/Tensor.h>
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAStream.h>
+#include <ATen/native/cuda/depthwise_conv2d_ext/Common.cuh>
+#include <ATen/native/cuda/depthwise_conv2d_ext/Early.cuh>
+
+#ifndef AT_PER_OPERATOR_HEADERS
+#include <ATen/Functions.h>
+#else
+#include <ATen/ops/empty.h>
+#endif
+
+namespace at::native::depthwise_conv2d_ext_cuda {
+
+namespace {
+
+constexpr int kThreads = 128;
+constexpr int64_t kWantedThreads = 132 * 1024;
+constexpr int kTotalChannels = 32;
+constexpr int kTotalWays = 8;
+
+template <typename scalar_t>
+constexpr bool kExactBias = sizeof(scalar_t) == sizeof(float);
+
+template <typename scalar_t_, typename Window>
+struct ChannelsLastTraits {
+  using scalar_t = scalar_t_;
+  static constexpr int kHeight = Window::kHeight;
+  static constexpr int kWidth = Window::kWidth;
+  static constexpr int kStride = Window::kStride;
+  static constexpr int kTaps = kHeight * kWidth;
+  static constexpr int kVector = 2;
+  static constexpr int kTile = 4;
+  static constexpr int kSlots = (kHeight + kStride - 1) / kStride;
+  static constexpr int kColumns = (kTile - 1) * kStride + kWidth;
+  static constexpr int kBlocks = kTaps > 25 ? 2 : kTaps > 9 ? 3 : kStride > 1 ? 4 : 5;
+  // More stages in float would leave the L1 too small to share the overhang.
+  static constexpr int kStages = kTaps > 25 || sizeof(scalar_t) == 4 ? 3 : 4;
+  static constexpr int kUnrolled = 1;
+  using Rows = RowRing<scalar_t, kVector, kColumns, kStages, kThreads>;
+  // As many rounds ahead; of two input rows one brings no row of grad_output.
+  using Grads = RowRing<scalar_t, kVector, kTile, kStages, kThreads>;
+};
+
+template <typename scalar_t_, typename Window, bool kAligned_>
+struct PlanesTraits {
+  using scalar_t = scalar_t_;
+  static constexpr bool kAligned = kAligned_;
+  static constexpr int kHeight = Window::kHeight;
+  static constexpr int kWidth = Window::kWidth;
+  static constexpr int kStride = Window::kStride;
+  static constexpr int kTaps = kHeight * kWidth;
+  static constexpr int kVector = 1;
+  static constexpr int kTile = kAligned ? 4 : 1;
+  static constexpr int kSlots = (kHeight + kStride - 1) / kStride;
+  static constexpr int kColumns = (kTile - 1) * kStride + kWidth;
+  static constexpr int kLeft = (kWidth - 1) / 2;
+  // Float keeps the bias's compensation too; without a bound that costs the small kernel a block.
+  static constexpr int kSmall = !kAligned && sizeof(scalar_t) == sizeof(float) ? 9 : 6;
+  static constexpr int kBlocks = kTaps > 25 ? 3 : kTaps > 9 ? 4 : kSmall;
+  // Rows of either tensor under way while one is used, in registers whose number must be known: the
+  // march takes kUnrolled steps at a time.
+  static constexpr bool kFew = kTaps <= 9 && kStride == 1 && (!kAligned || sizeof(scalar_t) == 2);
+  static constexpr int kUnrolled = kFew ? 2 : 1;
+  static constexpr int kAhead = kUnrolled * kStride;
+};
+
+// The products of one tap (kTaps: the bias) over one item, inside the image only.
+template <typename Traits>
+__device__ __noinline__ float careful_item(
+    const typename Traits::scalar_t* grad_output,
+    const typename Traits::scalar_t* input,
+    const March& m,
+    const Item& item,
+    int output_base,
+    int input_base,
+    int step,
+    int tap) {
+  float sum = 0.0f;
+#pragma unroll 1
+  for (int o = item.first_row; o < item.last_row; ++o) {
+    const int row = item.row_phase + o * m.dilation_height;
+#pragma unroll 1
+    for (int t = 0; t < Traits::kTile; ++t) {
+      const int column = item.column_phase + (item.first_column + t) * m.dilation_width;
+      if (column >= m.dst_width) {
+        continue;
+      }
+      const float grad =
+          static_cast<float>(grad_output[output_base + (row * m.dst_width + column) * step]);
+      const int h =
+          row * Traits::kStride - m.padding_height + tap / Traits::kWidth * m.dilation_height;
+      const int w =
+          column * Traits::kStride - m.padding_width + tap % Traits::kWidth * m.dilation_width;
+      if (tap == Traits::kTaps) {
+        sum += grad;
+      } else if (h >= 0 && h < m.src_height && w >= 0 && w < m.src_width) {
+        sum += grad * static_cast<float>(input[input_base + (h * m.src_width + w) * step]);
+      }
+    }
+  }
+  return sum;
+}
+
+// The march over one item, adding to sums[tap][v]; sums[kTaps] - excess is the bias. take_row(row, r) gives input row r, the rows in
+// order from item.first_row * kStride; take_grad(grad, o) gives grad_output row o, or zeros. Their third
+// argument counts rows of theirs modulo Traits::kUnrolled steps.
+template <typename Traits, typename Row, typename Grad, typename TakeRow, typename TakeGrad>
+__device__ __forceinline__ void march_item(
+    float (&sums)[Traits::kTaps + 1][Traits::kVector],
+    float (&excess)[Traits::kVector],
+    const March& m,
+    const Item& item,
+    const TakeGrad& take_grad,
+    const TakeRow& take_row) {
+  constexpr int kVector = Traits::kVector;
+  constexpr int kTile = Traits::kTile;
+  constexpr int kStride = Traits::kStride;
+  const int top = item.row_phase - m.padding_height;
+  // Rows behind the last that a gradient of the item meets were not loaded: what lies in their place in
+  // shared memory may be NaN, and times the zeros that stand for gradients behind the item still is.
+  const int rows_end = (item.last_row - 1) * kStride + Traits::kHeight;
+  const int bottom = ::min(m.src_height, top + (rows_end - 1) * m.dilation_height + 1);
+  float grads[Traits::kSlots][kTile][kVector] = {};
+  const int steps = item.last_row + Traits::kSlots - 1;
+  for (int first_step = item.first_row; first_step < steps; first_step += Traits::kUnrolled) {
+#pragma unroll
+    for (int u = 0; u < Traits::kUnrolled; ++u) {
+      const int step = first_step + u;
+      if (step >= steps) {
+        break;
+      }
+      Grad grad;
+      take_grad(grad, step, u);
+#pragma unroll
+      for (int s = Traits::kSlots - 1; s >= 0; --s) {
+#pragma unroll
+        for (int t = 0; t < kTile; ++t) {
+#pragma unroll
+          for (int v = 0; v < kVector; ++v) {
+            if (s > 0) {
+              grads[s][t][v] = grads[s > 0 ? s - 1 : 0][t][v];
+            } else {
+              grads[0][t][v] = grad.value(t, v);
+            }
+          }
+        }
+      }
+#pragma unroll
+      for (int v = 0; v < kVector; ++v) {
+        static_assert(kTile == 1 || kTile == 4);
+        float row = grads[0][0][v];
+        if constexpr (kTile == 4) {
+          row = (row + grads[0][1][v]) + (grads[0][2][v] + grads[0][3][v]);
+        }
+        if constexpr (kExactBias<typename Traits::scalar_t>) {
+          add_compensated(sums[Traits::kTaps][v], excess[v], row);
+        } else {
+          sums[Traits::kTaps][v] += row;
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < kStride; ++i) {
+        const int r = step * kStride + i;
+        Row row;
+        take_row(row, r, u * kStride + i);
+        float values[Traits::kColumns][kVector];
+#pragma unroll
+        for (int c = 0; c < Traits::kColumns; ++c) {
+#pragma unroll
+          for (int v = 0; v < kVector; ++v) {
+            values[c][v] = row.value(c, v);
+          }
+        }
+        const int h = top + r * m.dilation_height;
+        if (h < 0 || h >= bottom) {
+          continue;
+        }
+#pragma unroll
+        for (int s = 0; s < Traits::kSlots; ++s) {
+          const int kh = s * kStride + i;
+          const bool wanted =
+              Traits::kTaps <= 9 || (step - s >= item.first_row && step - s < item.last_row);
+          if (kh < Traits::kHeight && wanted) {
+#pragma unroll
+            for (int kw = 0; kw < Traits::kWidth; ++kw) {
+              const int tap = kh * Traits::kWidth + kw;
+#pragma unroll
+              for (int t = 0; t < kTile; ++t) {
+#pragma unroll
+                for (int v = 0; v < kVector; ++v) {
+                  float& sum = sums[tap < Traits::kTaps ? tap : 0][v];
+                  sum = fmaf(values[t * kStride + kw][v], grads[s][t][v], sum);
+                }
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+// march_item() with the next rows of either tensor loaded into registers while one is used.
+template <typename Traits, typename Row, typename Grad, typename LoadRow, typename LoadGrad>
+__device__ __forceinline__ void march_planes(
+    float (&sums)[Traits::kTaps + 1][Traits::kVector],
+    float (&excess)[Traits::kVector],
+    const March& m,
+    const Item& item,
+    const LoadRow& load_row,
+    const LoadGrad& load_grad) {
+  Row rows[Traits::kAhead];
+  Grad grads[Traits::kUnrolled];
+#pragma unroll
+  for (int i = 0; i < Traits::kUnrolled; ++i) {
+    load_grad(grads[i], item.first_row + i);
+  }
+#pragma unroll
+  for (int i = 0; i < Traits::kAhead; ++i) {
+    load_row(rows[i], item.first_row * Traits::kStride + i);
+  }
+  march_item<Traits, Row, Grad>(
+      sums,
+      excess,
+      m,
+      item,
+      [&](Grad& grad, int o, int at) {
+        grad = grads[at];
+        load_grad(grads[at], o + Traits::kUnrolled);
+      },
+      [&](Row& row, int r, int at) {
+        row = rows[at];
+        load_row(rows[at], r + Traits::kAhead);
+      });
+}
+
+template <typename scalar_t, int kColumns, int kVector>
+struct Columns {
+  Packed<scalar_t, kVector> at[kColumns];
+  __device__ __forceinline__ float value(int column, int v) const {
+    return unpack(at[column], v);
+  }
+  __device__ __forceinline__ void clear() {
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c) {
+      at[c] = packed_zero<scalar_t, kVector>();
+    }
+  }
+  __device__ __forceinline__ void load(
+      const scalar_t* from,
+      uint32_t inside,
+      int step,
+      bool aligned,
+      int valid) {
+    if (kVector == 1 || aligned) {
+      clear();
+#pragma unroll
+      for (int c = 0; c < kColumns; ++c) {
+        if (inside >> c & 1) {
+          at[c] = load_vector<scalar_t, kVector>(from + c * step);
+        }
+      }
+    } else {
+#pragma unroll
+      for (int c = 0; c < kColumns; ++c) {
+        at[c] = load_elements<scalar_t, kVector>(from + c * step, inside >> c & 1 ? valid : 0);
+      }
+    }
+  }
+};
+
+template <typename Traits>
+__device__ __forceinline__ uint32_t columns_inside(int first, int count, int step, int width) {
+  uint32_t inside = 0;
+#pragma unroll
+  for (int c = 0; c < count; ++c) {
+    const int w = first + c * step;
+    inside |= static_cast<uint32_t>(w >= 0 && w < width) << c;
+  }
+  return inside;
+}
+
+// grid: groups of channels x chunks.
+template <typename Traits>
+C10_LAUNCH_BOUNDS_2(kThreads, Traits::kBlocks)
+__global__ void grad_weight_channels_last_kernel(
+    float* __restrict__ partial,
+    const typename Traits::scalar_t* __restrict__ grad_output,
+    const typename Traits::scalar_t* __restrict__ input,
+    const March m) {
+  using scalar_t = typename Traits::scalar_t;
+  constexpr int kVector = Traits::kVector;
+  constexpr int kTaps = Traits::kTaps;
+  constexpr int kSums = kTaps + 1;
+  constexpr bool kExact = kExactBias<scalar_t>;
+  constexpr int kAlike = kExact ? kTaps : kSums; // sums that are added as taps are
+  constexpr int kPartialRows = kTaps + kBiasRows;
+  extern __shared__ float4 shared_rows[];
+  float* const shared = reinterpret_cast<float*>(shared_rows); // once the rows are done
+  typename Traits::Rows rows(shared_rows);
+  typename Traits::Grads grads(reinterpret_cast<char*>(shared_rows) + Traits::Rows::kBytes);
+
+  const int lane = threadIdx.x % m.lanes;
+  const int tile = threadIdx.x / m.lanes;
+  const int tiles = blockDim.x / m.lanes;
+  const int channel = (blockIdx.x * m.lanes + lane) * kVector;
+  const int valid = ::min(kVector, m.channels - channel);
+  float sums[kSums][kVector] = {};
+  float excess[kVector] = {};
+
+  for (int index = blockIdx.y * tiles + tile; index < m.items && valid > 0;
+       index += gridDim.y * tiles) {
+    const Item item = item_of(m, index, Traits::kTile);
+    const int left = item.column_phase - m.padding_width +
+        item.first_column * Traits::kStride * m.dilation_width;
+    const int first = item.column_phase + item.first_column * m.dilation_width;
+    const uint32_t inside =
+        columns_inside<Traits>(left, Traits::kColumns, m.dilation_width, m.src_width);
+    const uint32_t grad_inside =
+        columns_inside<Traits>(first, Traits::kTile, m.dilation_width, m.dst_width);
+    const int top = item.row_phase - m.padding_height;
+    const int step = m.dilation_width * m.channels;
+    const scalar_t* const corner =
+        input + (item.image * m.src_height * m.src_width + left) * m.channels + channel;
+    const scalar_t* const grad_corner =
+        grad_output + (item.image * m.dst_height * m.dst_width + first) * m.channels + channel;
+    using Row = Columns<scalar_t, Traits::kColumns, kVector>;
+    using Grad = Columns<scalar_t, Traits::kTile, kVector>;
+    // A step's grad_output row travels with its first input row.
+    const int last_row = (item.last_row - 1) * Traits::kStride + Traits::kHeight - 1;
+    const auto fill = [&](int r) {
+      const int h = top + r * m.dilation_height;
+      rows.fill(
+          corner + h * m.src_width * m.channels,
+          r <= last_row && h >= 0 && h < m.src_height,
+          inside,
+          step,
+          m.aligned,
+          valid);
+      const int o = r / Traits::kStride;
+      if (r % Traits::kStride == 0) {
+        grads.fill(
+            grad_corner + (item.row_phase + o * m.dilation_height) * m.dst_width * m.channels,
+            o < item.last_row,
+            grad_inside,
+            step,
+            m.aligned,
+            valid);
+      }
+      Traits::Rows::commit();
+    };
+    rows.restart();
+    grads.restart();
+#pragma unroll
+    for (int i = 0; i < Traits::kStages - 1; ++i) {
+      fill(item.first_row * Traits::kStride + i);
+    }
+    march_item<Traits, Row, Grad>(
+        sums,
+        excess,
+        m,
+        item,
+        [&](Grad& grad, int o, int) {
+          Traits::Rows::wait();
+          grads.use(grad.at);
+          if (o >= item.last_row) {
+            grad.clear();
+          }
+        },
+        [&](Row& row, int r, int) {
+          Traits::Rows::wait();
+          rows.use(row.at);
+          fill(r + Traits::kStages - 1);
+        });
+  }
+
+  wait_for_copies();
+  bool spoilt = false;
+#pragma unroll
+  for (int k = 0; k < kSums; ++k) {
+#pragma unroll
+    for (int v = 0; v < kVector; ++v) {
+      spoilt = spoilt || ::isnan(sums[k][v]);
+    }
+  }
+  double bias[kVector];
+#pragma unroll
+  for (int v = 0; v < kVector; ++v) {
+    bias[v] = static_cast<double>(sums[kTaps][v]) - excess[v];
+    spoilt = spoilt || ::isnan(bias[v]);
+  }
+  float* const to = partial + blockIdx.y * kPartialRows * m.channels + channel;
+  if (__syncthreads_or(spoilt)) {
+#pragma unroll 1
+    for (int k = 0; k < kSums * kVector; ++k) {
+      const int v = k % kVector;
+      float sum = 0.0f;
+      for (int index = blockIdx.y * tiles + tile; index < m.items && v < valid;
+           index += gridDim.y * tiles) {
+        const Item item = item_of(m, index, Traits::kTile);
+        sum += careful_item<Traits>(
+            grad_output,
+            input,
+            m,
+            item,
+            item.image * m.dst_height * m.dst_width * m.channels + channel + v,
+            item.image * m.src_height * m.src_width * m.channels + channel + v,
+            m.channels,
+            k / kVector);
+      }
+      shared[threadIdx.x] = sum;
+      __syncthreads();
+      if (tile == 0 && v < valid) {
+        for (int other = 1; other < tiles; ++other) {
+          sum += shared[other * m.lanes + lane];
+        }
+        to[k / kVector * m.channels + v] = sum;
+        if (k / kVector == kTaps) {
+          to[(kTaps + 1) * m.channels + v] = 0.0f;
+        }
+      }
+      __syncthreads();
+    }
+    return;
+  }
+
+  for (int half = tiles / 2; half > 0; half /= 2) {
+    const int width = half * m.lanes;
+    if (tile >= half && tile < 2 * half) {
+#pragma unroll
+      for (int k = 0; k < kAlike; ++k) {
+#pragma unroll
+        for (int v = 0; v < kVector; ++v) {
+          shared[(k * kVector + v) * width + threadIdx.x - width] = sums[k][v];
+        }
+      }
+    }
+    __syncthreads();
+    if (tile < half) {
+#pragma unroll
+      for (int k = 0; k < kAlike; ++k) {
+#pragma unroll
+        for (int v = 0; v < kVector; ++v) {
+          sums[k][v] += shared[(k * kVector + v) * width + threadIdx.x];
+        }
+      }
+    }
+    __syncthreads();
+  }
+  double* const shared_bias = reinterpret_cast<double*>(shared_rows);
+  if constexpr (kExact) {
+#pragma unroll
+    for (int v = 0; v < kVector; ++v) {
+      shared_bias[v * blockDim.x + threadIdx.x] = bias[v];
+    }
+    __syncthreads();
+  }
+  if (tile != 0) {
+    return;
+  }
+#pragma unroll
+  for (int v = 0; v < kVector; ++v) {
+    if (v >= valid) {
+      continue;
+    }
+#pragma unroll
+    for (int k = 0; k < kAlike; ++k) {
+      to[k * m.channels + v] = sums[k][v];
+    }
+    if constexpr (kExact) {
+      for (int other = 1; other < tiles; ++other) {
+        bias[v] += shared_bias[v * blockDim.x + other * m.lanes + lane];
+      }
+      write_bias(to + kTaps * m.channels + v, m.channels, bias[v]);
+    }
+  }
+}
+
+// grid: chunks x output channels.
+template <typename Traits>
+C10_LAUNCH_BOUNDS_2(kThreads, Traits::kBlocks)
+__global__ void grad_weight_planes_kernel(
+    float* __restrict__ partial,
+    const typename Traits::scalar_t* __restrict__ grad_output,
+    const typename Traits::scalar_t* __restrict__ input,
+    const March m) {
+  using scalar_t = typename Traits::scalar_t;
+  constexpr int kTaps = Traits::kTaps;
+  constexpr int kWarps = kThreads / kWarpSize;
+  constexpr bool kExact = kExactBias<scalar_t>;
+  constexpr int kAlike = kExact ? kTaps : kTaps + 1; // sums that are added as taps are
+  __shared__ float shared[kWarps][kTaps + 1];
+  __shared__ double shared_bias[kExact ? kThreads : 1];
+  const int lane = threadIdx.x % kWarpSize;
+  const int warp = threadIdx.x / kWarpSize;
+  const int chunk = blockIdx.x;
+  const int channel = blockIdx.y;
+  const int channels = m.channels / m.multiplier;
+  const int stride = gridDim.x * kThreads;
+  float sums[kTaps + 1][1] = {};
+  float excess[1] = {};
+
+  for (int index = chunk * kThreads + threadIdx.x; index < m.items; index += stride) {
+    const Item item = item_of(m, index, Traits::kTile);
+    if (item.column_phase + item.first_column * m.dilation_width >= m.dst_width) {
+      continue; // this phase of the dilation has one column less than the first
+    }
+    const int left = item.column_phase - m.padding_width +
+        item.first_column * Traits::kStride * m.dilation_width;
+    const int first = item.column_phase + item.first_column * m.dilation_width;
+    const int top = item.row_phase - m.padding_height;
+    const scalar_t* const corner = input +
+        (item.image * channels + channel / m.multiplier) * m.src_height * m.src_width + left;
+    const scalar_t* const grad_corner =
+        grad_output + (item.image * m.channels + channel) * m.dst_height * m.dst_width + first;
+    if constexpr (Traits::kAligned) {
+      struct Row : PlaneRow<Traits> {
+        __device__ __forceinline__ float value(int c, int) const {
+          return this->column(c);
+        }
+      };
+      struct Grad {
+        Packed<scalar_t, 4> four;
+        __device__ __forceinline__ float value(int t, int) const {
+          return unpack(four, t);
+        }
+      };
+      const int own = left + Traits::kLeft;
+      march_planes<Traits, Row, Grad>(
+          sums,
+          excess,
+          m,
+          item,
+          [&](Row& row, int r) {
+            const int h = top + r * m.dilation_height;
+            if (h >= 0 && h < m.src_height) {
+              row.load(
+                  corner + Traits::kLeft + h * m.src_width, own > 0, own + Row::kOwn < m.src_width);
+            }
+          },
+          [&](Grad& grad, int o) {
+            grad.four = packed_zero<scalar_t, 4>();
+            if (o < item.last_row) {
+              grad.four = load_vector<scalar_t, 4>(
+                  grad_corner + (item.row_phase + o * m.dilation_height) * m.dst_width);
+            }
+          });
+    } else {
+      using Row = Columns<scalar_t, Traits::kColumns, 1>;
+      using Grad = Columns<scalar_t, 1, 1>;
+      const uint32_t inside =
+          columns_inside<Traits>(left, Traits::kColumns, m.dilation_width, m.src_width);
+      march_planes<Traits, Row, Grad>(
+          sums,
+          excess,
+          m,
+          item,
+          [&](Row& row, int r) {
+            const int h = top + r * m.dilation_height;
+            if (h >= 0 && h < m.src_height) {
+              row.load(corner + h * m.src_width, inside, m.dilation_width, true, 1);
+            }
+          },
+          [&](Grad& grad, int o) {
+            grad.clear();
+            if (o < item.last_row) {
+              grad.at[0] = load_vector<scalar_t, 1>(
+                  grad_corner + (item.row_phase + o * m.dilation_height) * m.dst_width);
+            }
+          });
+    }
+  }
+
+  float values[kAlike];
+  double bias = static_cast<double>(sums[kTaps][0]) - excess[0];
+  bool spoilt = ::isnan(bias);
+#pragma unroll
+  for (int k = 0; k < kAlike; ++k) {
+    values[k] = sums[k][0];
+    spoilt = spoilt || ::isnan(values[k]);
+  }
+  if (__syncthreads_or(spoilt)) {
+#pragma unroll 1
+    for (int k = 0; k <= kTaps; ++k) {
+      float sum = 0.0f;
+      for (int index = chunk * kThreads + threadIdx.x; index < m.items; index += stride) {
+        const Item item = item_of(m, index, Traits::kTile);
+        sum += careful_item<Traits>(
+            grad_output,
+            input,
+            m,
+            item,
+            (item.image * m.channels + channel) * m.dst_height * m.dst_width,
+            (item.image * channels + channel / m.multiplier) * m.src_height * m.src_width,
+            1,
+            k);
+      }
+      if (kExact && k == kTaps) {
+        shared_bias[threadIdx.x] = sum;
+      }
+      sum = sum_of_warp(sum);
+      if (lane == 0) {
+        shared[warp][k] = sum;
+      }
+    }
+  } else {
+    if constexpr (kExact) {
+      shared_bias[threadIdx.x] = bias;
+    }
+    using Fold = WarpFold<kAlike, kWarpSize / 2>;
+    Fold::fold(values, lane);
+#pragma unroll
+    for (int i = 0; i < Fold::kKept; ++i) {
+      const int k = Fold::index_of(i, lane);
+      if (k >= 0) {
+        shared[warp][k] = values[i];
+      }
+    }
+  }
+  __syncthreads();
+  float* const to = partial + chunk * (kTaps + kBiasRows) * m.channels + channel;
+  for (int k = threadIdx.x; k < kAlike; k += kThreads) {
+    float sum = shared[0][k];
+    for (int other = 1; other < kWarps; ++other) {
+      sum += shared[other][k];
+    }
+    to[k * m.channels] = sum;
+  }
+  if (kExact && warp == kWarps - 1) {
+    bias = shared_bias[lane];
+#pragma unroll
+    for (int other = 1; other < kWarps; ++other) {
+      bias += shared_bias[kExact ? other * kWarpSize + lane : 0];
+    }
+    bias = sum_of_warp(bias);
+    if (lane == 0) {
+      write_bias(to + kTaps * m.channels, m.channels, bias);
+    }
+  }
+}
+
+// A block adds one tap, or the bias, of kTotalChannels channels, kTotalWays chunks at a time. A
+// float result is added in double: the last few of these additions would make most of its whole
+// error. Rounding to 16 bits would hide that.
+template <typename scalar_t>
+C10_LAUNCH_BOUNDS_1(kTotalChannels* kTotalWays)
+__global__ void add_partials_kernel(
+    scalar_t* __restrict__ grad_weight,
+    scalar_t* __restrict__ grad_bias,
+    const float* __restrict__ partial,
+    int chunks,
+    int channels,
+    int kernel_size) {
+  using sum_t = std::conditional_t<kExactBias<scalar_t>, double, float>;
+  __shared__ sum_t shared[kTotalWays][kTotalChannels];
+  wait_for_kernel_before();
+  const int lane = threadIdx.x % kTotalChannels;
+  const int way = threadIdx.x / kTotalChannels;
+  const int channel = blockIdx.x * kTotalChannels + lane;
+  const int tap = blockIdx.y;
+  const int64_t step = static_cast<int64_t>(kernel_size + kBiasRows) * channels;
+  sum_t sum = 0;
+  if (channel < channels) {
+    const float* const from = partial + static_cast<int64_t>(tap) * channels + channel;
+    if (kExactBias<scalar_t> && tap == kernel_size) {
+      // Both rows at once: these loads, and not the additions, are what takes the time.
+#pragma unroll 4
+      for (int chunk = way; chunk < chunks; chunk += kTotalWays) {
+        sum += static_cast<sum_t>(from[chunk * step]) + from[chunk * step + channels];
+      }
+    } else {
+#pragma unroll 4
+      for (int chunk = way; chunk < chunks; chunk += kTotalWays) {
+        sum += from[chunk * step];
+      }
+    }
+  }
+  shared[way][lane] = sum;
+  __syncthreads();
+  if (way != 0 || channel >= channels) {
+    return;
+  }
+#pragma unroll
+  for (int other = 1; other < kTotalWays; ++other) {
+    sum += shared[other][lane];
+  }
+  if (tap == kernel_size) {
+    if (grad_bias) {
+      grad_bias[channel] = static_cast<scalar_t>(sum);
+    }
+  } else if (grad_weight) {
+    grad_weight[static_cast<int64_t>(channel) * kernel_size + tap] = static_cast<scalar_t>(sum);
+  }
+}
+
+// How many blocks share the items of one group of channels.
+int64_t chunks_for(int64_t items, int64_t items_per_block, int64_t groups) {
+  const int64_t wanted = divide_up(kWantedThreads, groups * kThreads);
+  return std::max<int64_t>(1, std::min(wanted, divide_up(items, items_per_block)));
+}
+
+template <typename Traits>
+int64_t launch_channels_last(
+    TensorBase& partial,
+    const BackwardPass& pass,
+    const Params& p,
+    March m) {
+  using scalar_t = typename Traits::scalar_t;
+  constexpr int kVector = Traits::kVector;
+  const auto* const grads = pass.grad_output.const_data_ptr<scalar_t>();
+  const auto* const inputs = pass.input.const_data_ptr<scalar_t>();
+  const int64_t vectors = divide_up(m.channels, kVector);
+  m.lanes = lanes_for(vectors, kVector * sizeof(scalar_t), kThreads, true);
+  m.aligned = m.channels % kVector == 0 && is_aligned(grads, kVector * sizeof(scalar_t)) &&
+      is_aligned(inputs, kVector * sizeof(scalar_t));
+  plan_items(m, m.batch, Traits::kTile, vectors, kWantedThreads, Traits::kHeight);
+  int tiles = 1;
+  while (tiles * 2 * m.lanes <= kThreads) {
+    tiles *= 2;
+  }
+  const int64_t groups = divide_up(vectors, m.lanes);
+  const int64_t chunks = chunks_for(m.items, tiles, groups);
+  partial = empty_partial(pass.input, chunks, p);
+  const size_t sums =
+      sizeof(float) * std::max(1, tiles / 2) * m.lanes * (Traits::kTaps + 1) * kVector;
+  const size_t biases = sizeof(double) * tiles * m.lanes * kVector;
+  const size_t shared =
+      std::max<size_t>({sums, biases, Traits::Rows::kBytes + Traits::Grads::kBytes});
+  allow_shared(grad_weight_channels_last_kernel<Traits>, shared);
+  grad_weight_channels_last_kernel<Traits>
+      <<<dim3(groups, chunks), m.lanes * tiles, shared, c10::cuda::getCurrentCUDAStream()>>>(
+          partial.mutable_data_ptr<float>(), grads, inputs, m);
+  C10_CUDA_KERNEL_LAUNCH_CHECK();
+  return chunks;
+}
+
+template <typename Traits>
+int64_t launch_planes(TensorBase& partial, const BackwardPass& pass, const Params& p, March m) {
+  using scalar_t = typename Traits::scalar_t;
+  plan_items(m, m.batch, Traits::kTile, m.channels, kWantedThreads, Traits::kHeight);
+  const int64_t chunks = chunks_for(m.items, kThreads, m.channels);
+  partial = empty_partial(pass.input, chunks, p);
+  grad_weight_planes_kernel<Traits>
+      <<<dim3(chunks, m.channels), kThreads, 0, c10::cuda::getCurrentCUDAStream()>>>(
+          partial.mutable_data_ptr<float>(),
+          pass.grad_output.const_data_ptr<scalar_t>(),
+          pass.input.const_data_ptr<scalar_t>(),
+          m);
+  C10_CUDA_KERNEL_LAUNCH_CHECK();
+  return chunks;
+}
+
+template <typename scalar_t, typename Window>
+int64_t launch_march(TensorBase& partial, const BackwardPass& pass, const Params& p) {
+  const March m = march_of(p);
+  if (p.channels_last) {
+    return launch_channels_last<ChannelsLastTraits<scalar_t, Window>>(partial, pass, p, m);
+  }
+  if constexpr (Window::kHeight > 1) {
+    using Aligned = PlanesTraits<scalar_t, Window, true>;
+    constexpr size_t kBytes = 4 * sizeof(scalar_t);
+    if (m.padding_width == Aligned::kLeft && m.dilation_width == 1 && m.dst_width % 4 == 0 &&
+        m.src_width == m.dst_width * Window::kStride &&
+        is_aligned(pass.grad_output.const_data_ptr(), kBytes) &&
+        is_aligned(pass.input.const_data_ptr(), kBytes)) {
+      return launch_planes<Aligned>(partial, pass, p, m);
+    }
+  }
+  return launch_planes<PlanesTraits<scalar_t, Window, false>>(partial, pass, p, m);
+}
+
+} // namespace
+
+TensorBase empty_partial(const TensorBase& like, int64_t chunks, const Params& p) {
+  return at::empty(
+      {chunks, p.kernel_size() + kBiasRows, p.output_channels()},
+      like.options().dtype(kFloat).memory_format(MemoryFormat::Contiguous));
+}
+
+void add_partials(
+    const TensorBase& grad_weight,
+    const TensorBase& grad_bias,
+    const TensorBase& partial,
+    int64_t chunks,
+    const Params& p) {
+  const TensorBase& either = grad_weight.defined() ? grad_weight : grad_bias;
+  const dim3 grid(divide_up(p.output_channels(), kTotalChannels), p.kernel_size() + 1);
+  with_scalar_type(either.scalar_type(), [&](auto scalar) {
+    using scalar_t = decltype(scalar);
+    launch_early(
+        add_partials_kernel<scalar_t>,
+        grid,
+        dim3(kTotalChannels * kTotalWays),
+        mutable_pointer_or_null<scalar_t>(grad_weight),
+        mutable_pointer_or_null<scalar_t>(grad_bias),
+        partial.const_data_ptr<float>(),
+        static_cast<int>(chunks),
+        static_cast<int>(p.output_channels()),
+        static_cast<int>(p.kernel_size()));
+    return true;
+  });
+}
+
+bool march_grad_weight(const BackwardPass& pass, const Params& p) {
+  // One row of the grid is one channel of a plane-order launch.
+  if (!march_fits_32_bits(p) || p.output_channels() > kMostGridRows ||
+      (p.channels_last && p.multiplier != 1) || pass.grad_output.numel() == 0 ||
+      pass.input.numel() == 0) {
+    return false;
+  }
+  TensorBase partial;
+  int64_t chunks = 0;
+  const bool launched = with_scalar_type(pass.input.scalar_type(), [&](auto scalar) {
+    return with_window(p, [&](auto window) {
+      chunks = launch_march<decltype(scalar), decltype(window)>(partial, pass, p);
+      return true;
+    });
+  });
+  if (launched) {
+    add_partials(pass.grad_weight, pass.grad_bias, partial, chunks, p);
+  }
+  return launched;
+}
+
+} // namespace at::native::depthwise_conv2d_ext_cuda

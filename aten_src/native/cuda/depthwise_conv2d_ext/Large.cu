@@ -1,0 +1,472 @@
+// depthwise_conv2d_ext with large windows of any size, at stride 1 without dilation.
+//
+// The operation is bound by multiply-adds here, not by memory, so everything is arranged for few
+// other instructions: rows of the image and all the taps of a channel lie in shared memory as
+// floats, and a thread keeps a tile of 2 rows x 8 columns of sums. Along a row it slides a window
+// of 16 source values, 8 at a time: two vector loads of the source and four of the taps feed 128
+// multiply-adds. Only rows inside the image are visited: 27 x 27 on 14 x 14 has 14 of 27.
+// grad_input is the same with flipped taps. grad_weight turns the roles: a thread keeps 2 x 8 taps
+// and slides over the image with grad_output in the taps' place.
+//
+// Channels-last tensors are copied to plane order and back; that is small beside the arithmetic.
+//
+// Windows are filled up to whole vectors with zeros, and rows to pairs. That spoils a result where
+// the other factor is not finite, and leaves NaN: a result that is NaN is taken again, tap by tap.
+#define TORCH_ASSERT_ONLY_METHOD_OPERATORS
+#include <ATen/core/Tensor.h>
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAStream.h>
+#include <ATen/native/cuda/depthwise_conv2d_ext/Common.cuh>
+
+namespace at::native::depthwise_conv2d_ext_cuda {
+
+namespace {
+
+constexpr int kMostThreads = 256;
+constexpr int kVector = 8; // columns, or taps along a row, of a thread
+constexpr int kRows = 2; // rows, or rows of taps, of a thread
+constexpr int64_t kMostShared = 48 * 1024; // what every device gives without being asked
+constexpr int64_t kWantedThreads = 132 * 1024;
+
+struct Large : UnitStridePass {
+  int32_t taps_width; // kernel_width in whole vectors
+  int32_t taps_pitch; // floats from one row of taps to the next
+  int32_t tile_rows; // dst rows of a block
+  int32_t tile_columns; // dst columns of a block, whole vectors
+  int32_t row_tiles;
+  int32_t column_tiles;
+  int32_t images; // that a block takes at a time
+  int32_t source_rows; // rows of src in shared memory
+  int32_t source_pitch;
+  int32_t grad_pitch;
+  int32_t ways; // groups of threads of a block that share its rows
+};
+
+__device__ __forceinline__ void read_eight(float* to, const float* from) {
+  read_four(to, from);
+  read_four(to + 4, from + 4);
+}
+
+// grid: (row tiles x column tiles x groups of images) x channels.
+template <typename scalar_t>
+C10_LAUNCH_BOUNDS_1(kMostThreads)
+__global__ void large_forward_kernel(
+    scalar_t* __restrict__ dst,
+    const scalar_t* __restrict__ src,
+    const scalar_t* __restrict__ weight,
+    const scalar_t* __restrict__ bias,
+    const Large p) {
+  extern __shared__ float4 shared_vectors[];
+  // One row of zeros before the taps and one after them.
+  float* const taps = reinterpret_cast<float*>(shared_vectors);
+  float* const source = taps + (p.kernel_height + 2) * p.taps_pitch;
+
+  const int channel = blockIdx.y;
+  int tile = blockIdx.x;
+  const int first_column = tile % p.column_tiles * p.tile_columns;
+  tile /= p.column_tiles;
+  const int first_row = tile % p.row_tiles * p.tile_rows;
+  const int first_image = tile / p.row_tiles * p.images;
+  const int images = min(p.images, p.batch - first_image);
+  const int kernel_size = p.kernel_height * p.kernel_width;
+
+  for (int i = threadIdx.x; i < (p.kernel_height + 2) * p.taps_pitch; i += blockDim.x) {
+    const int kh = i / p.taps_pitch - 1;
+    const int kw = i % p.taps_pitch;
+    float value = 0.0f;
+    if (kh >= 0 && kh < p.kernel_height && kw < p.kernel_width) {
+      const int tap = kh * p.kernel_width + kw;
+      value = static_cast<float>(
+          weight[channel * kernel_size + (p.flip ? kernel_size - 1 - tap : tap)]);
+    }
+    taps[i] = value;
+  }
+  // The rows of src that this tile needs and that exist.
+  const int top = max(0, first_row - p.padding_height);
+  const int bottom =
+      min(p.src_height,
+          min(p.dst_height, first_row + p.tile_rows) - p.padding_height + p.kernel_height - 1);
+  const int rows = max(0, bottom - top);
+  const int left = first_column - p.padding_width;
+  for (int i = threadIdx.x; i < images * rows * p.source_pitch; i += blockDim.x) {
+    const int w = left + i % p.source_pitch;
+    const int h = i / p.source_pitch % rows;
+    const int image = i / p.source_pitch / rows;
+    const int plane = ((first_image + image) * p.channels + channel) / p.multiplier;
+    source[(image * p.source_rows + h) * p.source_pitch + i % p.source_pitch] =
+        w >= 0 && w < p.src_width
+        ? static_cast<float>(src[(plane * p.src_height + top + h) * p.src_width + w])
+        : 0.0f;
+  }
+  __syncthreads();
+
+  const int groups = p.tile_columns / kVector;
+  const int group = threadIdx.x % groups;
+  const int image = threadIdx.x / groups % p.images;
+  const int row = first_row + threadIdx.x / groups / p.images * kRows;
+  const int column = first_column + group * kVector;
+  if (image >= images || row >= p.dst_height || row >= first_row + p.tile_rows ||
+      column >= p.dst_width) {
+    return;
+  }
+  float sums[kRows][kVector] = {};
+  for (int h = 0; h < rows; ++h) {
+    const int kh = top + h - row + p.padding_height; // of the first row; the second's is one less
+    if (kh < 0 || kh > p.kernel_height) {
+      continue;
+    }
+    const float* from = source + (image * p.source_rows + h) * p.source_pitch + group * kVector;
+    const float* factors = taps + (kh + 1) * p.taps_pitch;
+    float window[2 * kVector];
+    read_eight(window + kVector, from);
+    for (int kw = 0; kw < p.taps_width; kw += kVector) {
+      float factor[kRows][kVector];
+#pragma unroll
+      for (int i = 0; i < kVector; ++i) {
+        window[i] = window[kVector + i];
+      }
+      read_eight(window + kVector, from + kw + kVector);
+      read_eight(factor[0], factors + kw);
+      read_eight(factor[1], factors - p.taps_pitch + kw);
+#pragma unroll
+      for (int i = 0; i < kVector; ++i) {
+#pragma unroll
+        for (int t = 0; t < kVector; ++t) {
+          sums[0][t] = fmaf(window[i + t], factor[0][i], sums[0][t]);
+          sums[1][t] = fmaf(window[i + t], factor[1][i], sums[1][t]);
+        }
+      }
+    }
+  }
+  const float begin = bias ? static_cast<float>(bias[channel]) : 0.0f;
+  const int plane = (first_image + image) * p.channels + channel;
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) {
+    if (row + i >= p.dst_height || row + i >= first_row + p.tile_rows) {
+      continue;
+    }
+#pragma unroll
+    for (int t = 0; t < kVector; ++t) {
+      if (column + t < p.dst_width) {
+        float value = sums[i][t] + begin;
+        if (isnan(value)) {
+          value = careful_output(
+              src + (plane / p.multiplier) * p.src_height * p.src_width,
+              weight + channel * kernel_size,
+              begin,
+              p,
+              row + i,
+              column + t);
+        }
+        dst[(plane * p.dst_height + row + i) * p.dst_width + column + t] =
+            static_cast<scalar_t>(value);
+      }
+    }
+  }
+}
+
+// grid: chunks x channels. A block takes the images blockIdx.x, + gridDim.x, ..., p.images at a
+// time; its threads are ways x pairs of rows of taps x vectors of taps.
+template <typename scalar_t>
+C10_LAUNCH_BOUNDS_1(kMostThreads)
+__global__ void large_grad_weight_kernel(
+    float* __restrict__ partial,
+    const scalar_t* __restrict__ grad_output,
+    const scalar_t* __restrict__ input,
+    const Large p) {
+  extern __shared__ float4 shared_vectors[];
+  float* const source = reinterpret_cast<float*>(shared_vectors);
+  float* const grads = source + p.images * p.src_height * p.source_pitch;
+
+  const int channel = blockIdx.y;
+  const int channels = p.channels / p.multiplier;
+  const int kernel_size = p.kernel_height * p.kernel_width;
+  const int vectors = p.taps_width / kVector;
+  const int half = (p.kernel_height + 1) / 2;
+  const int kw = threadIdx.x % vectors * kVector;
+  const int kh = threadIdx.x / vectors % half; // and kh + half
+  const int way = threadIdx.x / vectors / half;
+  float sums[kRows][kVector] = {};
+  float bias = 0.0f;
+
+  for (int first = blockIdx.x; first < p.batch; first += gridDim.x * p.images) {
+    __syncthreads();
+    const int images =
+        min(p.images,
+            (p.batch - first + static_cast<int>(gridDim.x) - 1) / static_cast<int>(gridDim.x));
+    for (int i = threadIdx.x; i < images * p.src_height * p.source_pitch; i += blockDim.x) {
+      const int w = i % p.source_pitch - p.padding_width;
+      const int h = i / p.source_pitch % p.src_height;
+      const int image = first + i / p.source_pitch / p.src_height * gridDim.x;
+      const int plane = image * channels + channel / p.multiplier;
+      source[i] = w >= 0 && w < p.src_width
+          ? static_cast<float>(input[(plane * p.src_height + h) * p.src_width + w])
+          : 0.0f;
+    }
+    for (int i = threadIdx.x; i < images * p.dst_height * p.grad_pitch; i += blockDim.x) {
+      const int w = i % p.grad_pitch;
+      const int h = i / p.grad_pitch % p.dst_height;
+      const int image = first + i / p.grad_pitch / p.dst_height * gridDim.x;
+      const int plane = image * p.channels + channel;
+      const float value = w < p.dst_width
+          ? static_cast<float>(grad_output[(plane * p.dst_height + h) * p.dst_width + w])
+          : 0.0f;
+      grads[i] = value;
+      bias += value;
+    }
+    __syncthreads();
+    for (int at = way; at < images * p.dst_height; at += p.ways) {
+      const int image = at / p.dst_height;
+      const int row = at % p.dst_height;
+      const int above = row - p.padding_height + kh;
+      const int below = above + half;
+      const bool has_above = above >= 0 && above < p.src_height;
+      const bool has_below = below >= 0 && below < p.src_height && kh + half < p.kernel_height;
+      if (!has_above && !has_below) {
+        continue;
+      }
+      const float* const grad = grads + at * p.grad_pitch;
+      // A row that does not exist stands in for the other and is added to a sum that is dropped.
+      const float* const planes = source + image * p.src_height * p.source_pitch + kw;
+      const float* const from0 = planes + (has_above ? above : below) * p.source_pitch;
+      const float* const from1 = planes + (has_below ? below : above) * p.source_pitch;
+      const float use0 = has_above ? 1.0f : 0.0f;
+      const float use1 = has_below ? 1.0f : 0.0f;
+      float window0[2 * kVector];
+      float window1[2 * kVector];
+      read_eight(window0 + kVector, from0);
+      read_eight(window1 + kVector, from1);
+      for (int w = 0; w < p.grad_pitch; w += kVector) {
+        float factor[kVector];
+        read_eight(factor, grad + w);
+#pragma unroll
+        for (int i = 0; i < kVector; ++i) {
+          window0[i] = window0[kVector + i];
+          window1[i] = window1[kVector + i];
+        }
+        read_eight(window0 + kVector, from0 + w + kVector);
+        read_eight(window1 + kVector, from1 + w + kVector);
+#pragma unroll
+        for (int i = 0; i < kVector; ++i) {
+          const float factor0 = factor[i] * use0;
+          const float factor1 = factor[i] * use1;
+#pragma unroll
+          for (int t = 0; t < kVector; ++t) {
+            sums[0][t] = fmaf(window0[i + t], factor0, sums[0][t]);
+            sums[1][t] = fmaf(window1[i + t], factor1, sums[1][t]);
+          }
+        }
+      }
+    }
+  }
+
+  // The ways in order, then the bias, through the same shared memory.
+  __syncthreads();
+  const int padded = 2 * half * p.taps_width;
+  if (way < p.ways) {
+#pragma unroll
+    for (int t = 0; t < kVector; ++t) {
+      source[way * padded + kh * p.taps_width + kw + t] = sums[0][t];
+      source[way * padded + (kh + half) * p.taps_width + kw + t] = sums[1][t];
+    }
+  }
+  __syncthreads();
+  const int begin = blockIdx.x * (kernel_size + kBiasRows) * p.channels + channel;
+  for (int tap = threadIdx.x; tap < kernel_size; tap += blockDim.x) {
+    const int at = tap / p.kernel_width * p.taps_width + tap % p.kernel_width;
+    float sum = 0.0f;
+    for (int other = 0; other < p.ways; ++other) {
+      sum += source[other * padded + at];
+    }
+    if (isnan(sum)) {
+      sum = careful_tap(grad_output, input, p, channel, tap, blockIdx.x, 1, gridDim.x);
+    }
+    partial[begin + tap * p.channels] = sum;
+  }
+  __syncthreads();
+  source[threadIdx.x] = bias;
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    double sum = bias;
+    for (int other = 1; other < static_cast<int>(blockDim.x); ++other) {
+      sum += source[other];
+    }
+    write_bias(partial + begin + kernel_size * p.channels, p.channels, sum);
+  }
+}
+
+int32_t round_up(int64_t value, int64_t to) {
+  return divide_up(value, to) * to;
+}
+
+// Taps from which these kernels are as fast as those that gather and need no staging: 64 images of 64@56 in
+// float, forward by 4 x 4 226 us and 162, 5 x 6 232 and 234, 6 x 8 233 and 359, of few rows 3 x 11 280 and
+// 229, 2 x 31 384 and 400; the weight's gradient by 5 x 4 342 and 280, 4 x 6 334 and 355. Few elements leave
+// most threads without a tile: four images of 128@28 by 6 x 8 20 and 17, the weight's gradient 31 and 28, but
+// eight 26 and 30, 35 and 49.
+constexpr int64_t kLeastTaps = 30;
+constexpr int64_t kLeastTapsOfFewRows = 48;
+constexpr int64_t kFewRows = 3;
+constexpr int64_t kLeastTapsOfWeight = 22;
+constexpr int64_t kLeastTapsOfFew = 64;
+constexpr int64_t kFewElements = 132 * 4 * 1024;
+
+bool applies(const Params& p, int64_t elements, int64_t least_taps) {
+  const int64_t least = elements < kFewElements ? kLeastTapsOfFew : least_taps;
+  return march_fits_32_bits(p) && p.kernel_size() >= least && !p.channels_last &&
+      p.stride_height == 1 && p.stride_width == 1 && p.dilation_height == 1 &&
+      p.dilation_width == 1 && p.output_channels() <= kMostGridRows && p.kernel_height < 1024 &&
+      p.kernel_width < 1024;
+}
+
+// Of the forward and grad_input.
+bool applies_to_data(const Params& p, const TensorBase& dst) {
+  const int64_t least = p.kernel_height <= kFewRows ? kLeastTapsOfFewRows : kLeastTaps;
+  return dst.numel() > 0 && applies(p, dst.numel(), least);
+}
+
+Large large_of(const Params& p) {
+  Large l{};
+  set_unit_stride_pass(l, p);
+  l.taps_width = round_up(p.kernel_width, kVector);
+  // Rows of taps that a warp reads together differ by pairs and fall into different banks.
+  l.taps_pitch = l.taps_width + 4;
+  return l;
+}
+
+// Bytes of shared memory of a forward block, once its tile is chosen.
+int64_t plan_source(Large& l) {
+  l.source_rows = std::min(l.src_height, l.tile_rows + l.kernel_height - 1);
+  l.source_pitch = l.tile_columns + l.taps_width;
+  return static_cast<int64_t>(sizeof(float)) *
+      ((l.kernel_height + 2) * l.taps_pitch +
+       static_cast<int64_t>(l.images) * l.source_rows * l.source_pitch);
+}
+
+// Chooses the tile; false where none fits into shared memory.
+bool plan_forward(Large& l, int& threads, int64_t& shared) {
+  constexpr int kMostColumns = 64;
+  l.tile_columns = std::min(kMostColumns, round_up(l.dst_width, kVector));
+  const int groups = l.tile_columns / kVector;
+  l.tile_rows = std::min<int32_t>(
+      round_up(l.dst_height, kRows), std::max(kRows, kMostThreads / groups * kRows));
+  l.images = 1;
+  while ((shared = plan_source(l)) > kMostShared) {
+    if (l.tile_rows <= kRows) {
+      return false;
+    }
+    l.tile_rows = round_up(l.tile_rows / 2, kRows);
+  }
+  const int threads_per_image = groups * (l.tile_rows / kRows);
+  while (l.images * 2 <= l.batch && threads_per_image * l.images * 2 <= kMostThreads) {
+    l.images *= 2;
+    if (plan_source(l) > kMostShared) {
+      l.images /= 2;
+      break;
+    }
+  }
+  shared = plan_source(l);
+  threads = threads_per_image * l.images;
+  l.row_tiles = divide_up(l.dst_height, l.tile_rows);
+  l.column_tiles = divide_up(l.dst_width, l.tile_columns);
+  return true;
+}
+
+bool launch_forward(const ForwardPass& pass, Large l) {
+  int threads = 0;
+  int64_t shared = 0;
+  if (!plan_forward(l, threads, shared)) {
+    return false;
+  }
+  const int64_t blocks =
+      divide_up(l.batch, l.images) * l.row_tiles * static_cast<int64_t>(l.column_tiles);
+  return with_scalar_type(pass.src.scalar_type(), [&](auto scalar) {
+    using scalar_t = decltype(scalar);
+    large_forward_kernel<scalar_t>
+        <<<dim3(blocks, l.channels), threads, shared, c10::cuda::getCurrentCUDAStream()>>>(
+            pass.dst.mutable_data_ptr<scalar_t>(),
+            pass.src.const_data_ptr<scalar_t>(),
+            pass.weight.const_data_ptr<scalar_t>(),
+            pointer_or_null<scalar_t>(pass.bias),
+            l);
+    C10_CUDA_KERNEL_LAUNCH_CHECK();
+    return true;
+  });
+}
+
+bool plan_grad_weight(Large& l, int& threads, int64_t& shared) {
+  constexpr int kBanks = 32;
+  constexpr int kWidthOfVector = 4;
+  l.grad_pitch = round_up(l.dst_width, kVector);
+  // Threads of neighbouring rows of taps read neighbouring rows: four banks apart.
+  l.source_pitch = round_up(l.grad_pitch + l.taps_width - kWidthOfVector, kBanks) + kWidthOfVector;
+  const int units = l.taps_width / kVector * ((l.kernel_height + 1) / 2);
+  if (units > kMostThreads) {
+    return false;
+  }
+  const int64_t image_bytes = static_cast<int64_t>(sizeof(float)) *
+      (static_cast<int64_t>(l.src_height) * l.source_pitch +
+       static_cast<int64_t>(l.dst_height) * l.grad_pitch);
+  if (image_bytes > kMostShared) {
+    return false;
+  }
+  l.images = std::min<int64_t>(l.batch, kMostShared / image_bytes);
+  l.ways = std::min<int64_t>(kMostThreads / units, static_cast<int64_t>(l.images) * l.dst_height);
+  const int64_t sums_bytes = static_cast<int64_t>(sizeof(float)) * l.ways * units * kRows * kVector;
+  threads = units * l.ways;
+  shared = std::max<int64_t>(
+      {l.images * image_bytes, sums_bytes, threads * static_cast<int64_t>(sizeof(float))});
+  return shared <= kMostShared;
+}
+
+} // namespace
+
+bool large_forward(const ForwardPass& pass, const Params& p) {
+  if (!applies_to_data(p, pass.dst)) {
+    return false;
+  }
+  return launch_forward(pass, large_of(p));
+}
+
+bool large_grad_input(const ForwardPass& pass, const Params& p) {
+  if (!applies_to_data(p, pass.dst) || p.multiplier != 1) {
+    return false;
+  }
+  Large l = large_of(p);
+  turn_around(l, p);
+  return launch_forward(pass, l);
+}
+
+bool large_grad_weight(const BackwardPass& pass, const Params& p) {
+  Large l = large_of(p);
+  int threads = 0;
+  int64_t shared = 0;
+  if (!applies(p, pass.input.numel(), kLeastTapsOfWeight) || pass.grad_output.numel() == 0 ||
+      pass.input.numel() == 0 || !plan_grad_weight(l, threads, shared)) {
+    return false;
+  }
+  const int64_t wanted = divide_up(kWantedThreads, static_cast<int64_t>(threads) * l.channels);
+  const int64_t chunks =
+      std::max<int64_t>(1, std::min<int64_t>(wanted, divide_up(l.batch, l.images)));
+  if (chunks * (p.kernel_size() + kBiasRows) * l.channels > std::numeric_limits<int32_t>::max()) {
+    return false;
+  }
+  const TensorBase partial = empty_partial(pass.input, chunks, p);
+  const bool launched = with_scalar_type(pass.input.scalar_type(), [&](auto scalar) {
+    using scalar_t = decltype(scalar);
+    large_grad_weight_kernel<scalar_t>
+        <<<dim3(chunks, l.channels), threads, shared, c10::cuda::getCurrentCUDAStream()>>>(
+            partial.mutable_data_ptr<float>(),
+            pass.grad_output.const_data_ptr<scalar_t>(),
+            pass.input.const_data_ptr<scalar_t>(),
+            l);
+    C10_CUDA_KERNEL_LAUNCH_CHECK();
+    return true;
+  });
+  if (launched) {
+    add_partials(pass.grad_weight, pass.grad_bias, partial, chunks, p);
+  }
+  return launched;
+}
+
+} // namespace at::native::depthwise_conv2d_ext_cuda

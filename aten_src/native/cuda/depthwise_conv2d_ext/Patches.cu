@@ -1,0 +1,318 @@
+// Forward of depthwise_conv2d_ext in plane order by patches (Patches.cuh), and
+// grad_input at stride 1, which is the forward on grad_output with flipped taps.
+//
+// The planes come into shared memory while the taps are fetched. The taps are staged where the
+// results will be, and read into registers before those are written.
+//
+// Taps that are not finite would turn the zeros around the image into NaN: a block that has one
+// takes its sums tap by tap.
+#define TORCH_ASSERT_ONLY_METHOD_OPERATORS
+#include <ATen/core/Tensor.h>
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAStream.h>
+#include <ATen/native/cuda/depthwise_conv2d_ext/Patches.cuh>
+
+namespace at::native::depthwise_conv2d_ext_cuda {
+
+namespace {
+
+template <typename Traits>
+struct ForwardBlock {
+  static constexpr int kMostThreads = Traits::kTaps > 25 ? 128 : 256;
+  static constexpr int kBlocks = Traits::kTaps > 25 ? 3 : Traits::kTaps > 9 ? 2 : 4;
+  // A patch of stride 2 reads four times what it writes; one of a single row is for small problems.
+  static constexpr int kWanted = Traits::kStride > 1 || Traits::kRows == 1 ? 64 : 128; // patches
+  static constexpr int kRows = kPatchTile;
+};
+
+template <typename Traits>
+C10_LAUNCH_BOUNDS_2(ForwardBlock<Traits>::kMostThreads, ForwardBlock<Traits>::kBlocks)
+__global__ void patches_forward_kernel(
+    typename Traits::scalar_t* __restrict__ dst,
+    const typename Traits::scalar_t* __restrict__ src,
+    const typename Traits::scalar_t* __restrict__ weight,
+    const typename Traits::scalar_t* __restrict__ bias,
+    const Patches p) {
+  using scalar_t = typename Traits::scalar_t;
+  constexpr int kStride = Traits::kStride;
+  extern __shared__ float4 shared[];
+  scalar_t* const src_shared = reinterpret_cast<scalar_t*>(shared) + kMargin;
+  scalar_t* const dst_shared = src_shared + p.src_elements;
+  float* const staged = reinterpret_cast<float*>(dst_shared);
+
+  const int band = blockIdx.x % p.bands;
+  const int plane = blockIdx.x / p.bands * p.planes_per_block;
+  const int planes = min(p.planes_per_block, p.planes - plane);
+  const int first_row = band * p.rows_per_band;
+  const int rows = min(p.rows_per_band, p.dst_height - first_row);
+  const bool all_rows = p.bands == 1;
+  const int src_top = first_row * kStride - p.padding_height;
+  const int src_begin = all_rows ? 0 : min(max(src_top, 0), p.src_height);
+  const int src_end = all_rows
+      ? p.src_height
+      : max(src_begin, min(src_top + (rows - 1) * kStride + Traits::kHeight, p.src_height));
+  const int src_plane = (src_end - src_begin) * p.src_width;
+
+  const Run<const scalar_t> from(
+      src + (plane * p.src_height + src_begin) * p.src_width, planes * src_plane);
+  const Run<scalar_t> to(
+      dst + (plane * p.dst_height + first_row) * p.dst_width, planes * rows * p.dst_width);
+  from.load(src_shared);
+  const bool finite = stage_patch_taps<Traits>(staged, weight, bias, plane, planes, p);
+  wait_for_copies();
+  const bool careful = __syncthreads_or(!finite);
+
+  const Patch patch = patch_of(p, planes);
+  Source<scalar_t> source;
+  source.top = src_top + patch.row * kStride;
+  source.left = patch.column * kStride - p.padding_width;
+  source.end = src_end;
+  source.width = p.src_width;
+  source.inside = columns_inside<Traits>(source.left, p.src_width);
+  source.from = src_shared + from.lead() + patch.plane * src_plane +
+      (source.top - src_begin) * p.src_width + source.left;
+  Target<scalar_t> target;
+  target.to = dst_shared + to.lead() + patch.column +
+      (patch.plane * p.rows_per_band + patch.row) * p.dst_width;
+  target.width = p.dst_width;
+  target.rows = patch.exists ? max(0, min(p.rows_per_patch, rows - patch.row)) : 0;
+  target.columns = min(Traits::kTile, p.dst_width - patch.column);
+
+  if (careful) {
+    // The results go to device memory at once: the taps stay where results would be.
+    const float* const taps = staged + patch.plane * Traits::kTapWords;
+    scalar_t* const out = dst + patch.column +
+        ((plane + patch.plane) * p.dst_height + first_row + patch.row) * p.dst_width;
+#pragma unroll 1
+    for (int i = 0; i < target.rows * target.columns; ++i) {
+      const int row = i / target.columns;
+      const int column = i % target.columns;
+      out[row * p.dst_width + column] = static_cast<scalar_t>(
+          convolve_carefully<Traits>(source, taps, taps[Traits::kTaps], row, column));
+    }
+    return;
+  }
+  float taps[Traits::kTaps];
+  float begin = 0.0f;
+  if (target.rows > 0) {
+#pragma unroll
+    for (int tap = 0; tap < Traits::kTaps; ++tap) {
+      taps[tap] = staged[patch.plane * Traits::kTapWords + tap];
+    }
+    begin = staged[patch.plane * Traits::kTapWords + Traits::kTaps];
+  }
+  __syncthreads();
+  if (target.rows > 0) {
+    convolve_patch<Traits>(target, source, taps, begin);
+  }
+  __syncthreads();
+  to.store(dst_shared);
+}
+
+// kColumns elements a thread, straight from device memory: where there are so few elements that only the
+// longest chain counts, a short kernel whose loads are all under way at once. A thread finds its place
+// without a division, and blocks are large: to start a thousand of them takes a microsecond.
+constexpr int kFewThreads = 256;
+
+// block: groups of columns x rows x channels; grid: groups of rows, groups of channels, images.
+template <typename scalar_t, typename Window, int kColumns>
+C10_LAUNCH_BOUNDS_1(kFewThreads)
+__global__ void few_forward_kernel(
+    scalar_t* __restrict__ dst,
+    const scalar_t* __restrict__ src,
+    const scalar_t* __restrict__ weight,
+    const scalar_t* __restrict__ bias,
+    const Patches p) {
+  constexpr int kHeight = Window::kHeight;
+  constexpr int kWidth = Window::kWidth;
+  constexpr int kTaps = kHeight * kWidth;
+  constexpr int kLoaded = (kColumns - 1) * Window::kStride + kWidth;
+  const int row = blockIdx.x * blockDim.y + threadIdx.y;
+  const int channel = blockIdx.y * blockDim.z + threadIdx.z;
+  if (row >= p.dst_height || channel >= p.channels) {
+    return;
+  }
+  const int plane = blockIdx.z * p.channels + channel;
+  const int column = threadIdx.x * kColumns;
+  const int top = row * Window::kStride - p.padding_height;
+  const int left = column * Window::kStride - p.padding_width;
+  const scalar_t* const from = src + (plane * p.src_height + top) * p.src_width + left;
+  // Of several columns all are inside the image but, perhaps, the first and the last.
+  const auto has_column = [&](int i) {
+    return (kColumns > 1 && i > 0 && i + 1 < kLoaded) || (left + i >= 0 && left + i < p.src_width);
+  };
+  float values[kHeight][kLoaded];
+  float factors[kTaps];
+#pragma unroll
+  for (int h = 0; h < kHeight; ++h) {
+    const bool has_row = top + h >= 0 && top + h < p.src_height;
+    const scalar_t* const line = from + h * p.src_width;
+    Packed<scalar_t, kColumns> own = packed_zero<scalar_t, kColumns>();
+    if (kColumns > 1 && has_row) {
+      own = load_vector<scalar_t, kColumns>(line + 1);
+    }
+#pragma unroll
+    for (int i = 0; i < kLoaded; ++i) {
+      if (kColumns > 1 && i > 0 && i + 1 < kLoaded) {
+        values[h][i] = unpack(own, i - 1);
+      } else {
+        values[h][i] = has_row && has_column(i) ? static_cast<float>(line[i]) : 0.0f;
+      }
+    }
+#pragma unroll
+    for (int w = 0; w < kWidth; ++w) {
+      const int tap = h * kWidth + w;
+      const scalar_t factor = weight[channel * kTaps + (p.flip ? kTaps - 1 - tap : tap)];
+      // A tap outside the image takes no part, not even if it is NaN.
+      factors[tap] = has_row ? static_cast<float>(factor) : 0.0f;
+    }
+  }
+  const float begin = bias ? static_cast<float>(bias[channel]) : 0.0f;
+  float sums[kColumns];
+#pragma unroll
+  for (int t = 0; t < kColumns; ++t) {
+    float sum = begin;
+#pragma unroll
+    for (int h = 0; h < kHeight; ++h) {
+      const bool own = h >= kFirstOwnRow<scalar_t, Window>;
+      float row_sum = own ? 0.0f : sum;
+#pragma unroll
+      for (int w = 0; w < kWidth; ++w) {
+        const int i = t * Window::kStride + w;
+        row_sum = fmaf(values[h][i], has_column(i) ? factors[h * kWidth + w] : 0.0f, row_sum);
+      }
+      sum = own ? sum + row_sum : row_sum;
+    }
+    sums[t] = sum;
+  }
+  store_vector<scalar_t, kColumns>(dst + (plane * p.dst_height + row) * p.dst_width + column, sums);
+}
+
+template <typename Traits>
+bool launch(const ForwardPass& pass, Patches p) {
+  using scalar_t = typename Traits::scalar_t;
+  using Block = ForwardBlock<Traits>;
+  if (!plan_patches<Traits, Block>(p, p.planes)) {
+    return false;
+  }
+  const size_t shared = sizeof(scalar_t) * (kMargin + p.src_elements + p.dst_elements);
+  if (shared > kMostPatchShared) {
+    return false;
+  }
+  allow_shared(patches_forward_kernel<Traits>, shared);
+  const unsigned int grid = divide_up(p.planes, p.planes_per_block) * p.bands;
+  const unsigned int threads = divide_up(p.tasks(), kWarpSize) * kWarpSize;
+  patches_forward_kernel<Traits><<<grid, threads, shared, c10::cuda::getCurrentCUDAStream()>>>(
+      pass.dst.mutable_data_ptr<scalar_t>(),
+      pass.src.const_data_ptr<scalar_t>(),
+      pass.weight.const_data_ptr<scalar_t>(),
+      pointer_or_null<scalar_t>(pass.bias),
+      p);
+  C10_CUDA_KERNEL_LAUNCH_CHECK();
+  return true;
+}
+
+template <int kColumns, typename scalar_t, typename Window>
+bool launch_few(const ForwardPass& pass, const Patches& p) {
+  constexpr int64_t kMostBlockDepth = 64;
+  const int64_t images = p.planes / p.channels;
+  const int64_t columns = p.dst_width / kColumns;
+  if (columns > kFewThreads || images > kMostGridRows || p.channels > kMostGridRows) {
+    return false;
+  }
+  const int64_t row_groups = divide_up(p.dst_height, kFewThreads / columns);
+  const int64_t rows = divide_up(p.dst_height, row_groups);
+  const int64_t channels = std::min<int64_t>(
+      {std::max<int64_t>(1, kFewThreads / (columns * rows)), kMostBlockDepth, p.channels});
+  const dim3 grid(row_groups, divide_up(p.channels, channels), images);
+  const dim3 block(columns, rows, channels);
+  few_forward_kernel<scalar_t, Window, kColumns>
+      <<<grid, block, 0, c10::cuda::getCurrentCUDAStream()>>>(
+          pass.dst.mutable_data_ptr<scalar_t>(),
+          pass.src.const_data_ptr<scalar_t>(),
+          pass.weight.const_data_ptr<scalar_t>(),
+          pointer_or_null<scalar_t>(pass.bias),
+          p);
+  C10_CUDA_KERNEL_LAUNCH_CHECK();
+  return true;
+}
+
+template <int kRows, typename scalar_t, typename Window>
+bool launch_rows(const ForwardPass& pass, const Patches& p) {
+  const bool whole = p.dst_width % kPatchTile == 0 && p.padding_width == (Window::kWidth - 1) / 2 &&
+      p.src_width == p.dst_width * Window::kStride;
+  return whole ? launch<PatchTraits<scalar_t, Window, true, kRows>>(pass, p)
+               : launch<PatchTraits<scalar_t, Window, false, kRows>>(pass, p);
+}
+
+template <typename scalar_t, typename Window>
+bool launch_window(const ForwardPass& pass, const Patches& p) {
+  constexpr int64_t kFewElements = 132 * 1024;
+  constexpr int64_t kSomeElements = 132 * 4096;
+  const int64_t elements = static_cast<int64_t>(p.planes) * p.dst_height * p.dst_width;
+  if constexpr (Window::kHeight == 3) {
+    constexpr int kVector = 4;
+    constexpr size_t kVectorBytes = kVector * sizeof(scalar_t);
+    if constexpr (Window::kStride == 1) {
+      if (elements <= kSomeElements && p.dst_width % kVector == 0 && p.dst_width == p.src_width &&
+          p.padding_width == 1 && is_aligned(pass.dst.const_data_ptr(), kVectorBytes) &&
+          is_aligned(pass.src.const_data_ptr(), kVectorBytes) &&
+          launch_few<kVector, scalar_t, Window>(pass, p)) {
+        return true;
+      }
+    }
+    if (elements <= kFewElements && launch_few<1, scalar_t, Window>(pass, p)) {
+      return true;
+    }
+  }
+  // Larger planes of float at stride 2 leave too few blocks in a multiprocessor's shared memory.
+  constexpr bool kSmallOnly =
+      sizeof(scalar_t) == sizeof(float) && Window::kHeight > 3 && Window::kStride > 1;
+  constexpr int32_t kSmall = 28;
+  if (!patches_fit(p.dst_height, p.dst_width) || (kSmallOnly && p.dst_height >= kSmall)) {
+    return false;
+  }
+  if constexpr (Window::kHeight == 3) {
+    if (elements <= kSomeElements) {
+      return launch_rows<1, scalar_t, Window>(pass, p);
+    }
+  }
+  // Unrolled for all rows of a patch where a row is much to do: k = 5 and 7 take three quarters of
+  // the time that they take with as many rows unrolled as there are taps; k = 3 takes the same.
+  return launch_rows<(Window::kHeight > 3 ? kPatchTile : 0), scalar_t, Window>(pass, p);
+}
+
+bool patches_pass(const ForwardPass& pass, const Params& window, const Patches& p) {
+  return with_scalar_type(pass.src.scalar_type(), [&](auto scalar) {
+    return with_window(window, [&](auto fixed) {
+      using Fixed = decltype(fixed);
+      if constexpr (
+          Fixed::kHeight == Fixed::kWidth && (Fixed::kHeight < 7 || Fixed::kStride == 1)) {
+        return launch_window<decltype(scalar), Fixed>(pass, p);
+      } else {
+        return false;
+      }
+    });
+  });
+}
+
+} // namespace
+
+bool patches_forward(const ForwardPass& pass, const Params& p) {
+  if (!patches_take(p) || pass.dst.numel() == 0 || pass.src.numel() == 0) {
+    return false;
+  }
+  return patches_pass(pass, p, patches_of(p));
+}
+
+bool patches_grad_input(const ForwardPass& pass, const Params& p) {
+  if (!patches_take(p) || p.stride_height != 1 || p.stride_width != 1 || pass.dst.numel() == 0 ||
+      pass.src.numel() == 0) {
+    return false;
+  }
+  Patches patches = patches_of(p);
+  turn_around(patches, p);
+  return patches_pass(pass, p, patches);
+}
+
+} // namespace at::native::depthwise_conv2d_ext_cuda
