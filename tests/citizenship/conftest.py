@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from torchfork.checks import samples
+from torchfork.conformance.checks import samples
 
 
 @pytest.fixture(scope="session", autouse=True)

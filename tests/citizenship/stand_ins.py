@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchfork.checks import recording, samples
-from torchfork.checks.bench import Bench
-from torchfork.checks.operators import Operator
-from torchfork.checks.outcome import Gap, NotApplicable, Unavailable
-from torchfork.checks.samples import Sample
+from torchfork.conformance.checks import recording, samples
+from torchfork.conformance.checks.bench import Bench
+from torchfork.conformance.checks.operators import Operator
+from torchfork.conformance.checks.outcome import CheckFailed, NotApplicable, Unavailable
+from torchfork.conformance.checks.samples import Sample
 
 _LIBRARY = torch.library.Library("aten", "FRAGMENT")
 _MADE: set[str] = set()
@@ -151,7 +151,7 @@ def outcome(item: Any, op: Operator, bench: Bench, device: str = "cpu") -> str:
     torch.manual_seed(0)
     try:
         item.run(op, device, bench)
-    except (Gap, NotApplicable, Unavailable) as ended:
+    except (CheckFailed, NotApplicable, Unavailable) as ended:
         return f"{type(ended).__name__}: {ended}"
     except Exception as error:  # the worker calls any other a gap, too
         return f"Gap: {type(error).__name__}: {error}"

@@ -23,10 +23,10 @@ from stand_ins import (
     upstreams,
 )
 
-from torchfork.checks import compiling, native, programs, typing_stubs
-from torchfork.checks.items import ITEMS
-from torchfork.checks.operators import Operator
-from torchfork.checks.outcome import Unavailable
+from torchfork.conformance.checks import compiling, native, programs, typing_stubs
+from torchfork.conformance.checks.items import ITEMS
+from torchfork.conformance.checks.operators import Operator
+from torchfork.conformance.checks.outcome import Unavailable
 
 Break = Callable[[pytest.MonkeyPatch], Operator]
 NEEDS_A_GPU = ("CUDA gives what CPU gives", "CUDA graphs")

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from command import PROJECT, SMALL, Command
 
-from torchfork import cache
+from torchfork.util import cache
 
 pytestmark = pytest.mark.wheel
 FAULTY = "- func: wt_a(Tensor self) -> Tensor\n"
@@ -172,7 +172,7 @@ def test_of_two_runs_at_once_the_second_waits_and_names_the_first(finished: Comm
     finished.run()
     held_for = 2 + 2 * (time.monotonic() - started)
     hold = (
-        "import sys, time\nfrom pathlib import Path\nfrom torchfork import files\n"
+        "import sys, time\nfrom pathlib import Path\nfrom torchfork.util import files\n"
         "with files.lock(Path(sys.argv[1]), 'building', print, 1):\n"
         "    print('held', flush=True)\n    time.sleep(float(sys.argv[2]))\n"
     )

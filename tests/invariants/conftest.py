@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from command import Command
 
-from torchfork import cache, releases
-from torchfork.bases import interpreter, wheel
-from torchfork.bases.base import Base
-from torchfork.stages import fetch
+from torchfork.upstream import fetch, interpreter, wheel
+from torchfork.upstream import pins as releases
+from torchfork.upstream.base import Base
+from torchfork.util import cache
 
 
 @pytest.fixture(scope="session")

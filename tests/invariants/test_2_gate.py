@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from torchfork.bases.base import Base
+from torchfork.codegen import client, gate
 from torchfork.errors import BaseRefusedError
-from torchfork.stages import codegen, gate
+from torchfork.upstream.base import Base
 
 pytestmark = pytest.mark.wheel
 
@@ -30,7 +30,7 @@ def regenerated(base: Base, scratch: Path) -> Path:
     home = scratch / "home"
     home.mkdir()
     (home / "torchgen").symlink_to(base.root / "torchgen")
-    codegen.regenerate_base(home, scratch / "out", scratch)
+    client.regenerate_base(home, scratch / "out", scratch)
     return scratch / "out"
 
 

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from command import SMALL, Command
 
-from torchfork.bases.base import Base
-from torchfork.files import sha256_file
-from torchfork.markers import strip_blocks
-from torchfork.merged import MERGED_FILES
+from torchfork.additions.merged import MERGED_FILES
+from torchfork.upstream.base import Base
+from torchfork.util.blocks import strip_blocks
+from torchfork.util.files import sha256_file
 
 pytestmark = pytest.mark.wheel
 

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from command import PROJECT
 
-from torchfork import patches, releases
-from torchfork.bases.base import Base
-from torchfork.patches import Report, State, refreshing, workbench
+from torchfork.edits import patches
+from torchfork.edits.patches import Report, State, refreshing, workbench
+from torchfork.upstream import pins
+from torchfork.upstream.base import Base
 
 pytestmark = pytest.mark.wheel
 
@@ -37,7 +38,7 @@ def test_3_patched_files_are_python_as_they_were(report: Report, base: Base) -> 
 
 
 def test_3_patches_have_no_fault_for_any_release() -> None:
-    assert patches.lint(patches.load(PROJECT), releases.load().versions) == []
+    assert patches.lint(patches.load(PROJECT), pins.load().versions) == []
 
 
 def test_3_patches_come_back_from_their_commits_as_they_were(base: Base, tmp_path: Path) -> None:

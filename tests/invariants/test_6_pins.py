@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from command import Command
 
-from torchfork import cache, releases
-from torchfork.bases import interpreter
-from torchfork.bases.base import Base
-from torchfork.files import sha256_file
+from torchfork.upstream import interpreter, pins
+from torchfork.upstream.base import Base
+from torchfork.util import cache
+from torchfork.util.files import sha256_file
 
-PINS = releases.load()
+PINS = pins.load()
 
 
 def test_6_every_release_is_pinned_by_its_commit_and_every_wheel_by_its_sha256() -> None:

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from test_synthetic_upstreams import ADDED, World, states
 
-from torchfork import releases
-from torchfork.additions import load
-from torchfork.bases.base import Base
-from torchfork.matrix import runner, subjects
-from torchfork.matrix.model import FAILED, PASSED, SubjectResult
-from torchfork.patches import scratch
-from torchfork.patches.header import Header
-from torchfork.patches.render import render
+from torchfork.additions.load import load
+from torchfork.edits.patches import scratch
+from torchfork.edits.patches.header import Header
+from torchfork.edits.patches.render import render
+from torchfork.rebase import run, targets
+from torchfork.rebase.model import FAILED, PASSED, SubjectResult
+from torchfork.upstream import pins
+from torchfork.upstream.base import Base
 
 pytestmark = pytest.mark.wheel
 
@@ -73,8 +73,8 @@ def world(base: Base, tmp_path_factory: pytest.TempPathFactory) -> World:
     (root / "added" / "patches" / "named" / "patch.toml").write_text(FOLDER)
     (root / "cache" / "unpacked").mkdir(parents=True)
     (root / "cache" / "unpacked" / "origin").symlink_to(base.root)
-    opening = subjects.Opening(base.interpreter, releases.load(), root / "cache", "", False)
-    settings = runner.Settings(load(root / "added"), opening, "ab", root / "work", 1, 1, True)
+    opening = targets.Opening(base.interpreter, pins.load(), root / "cache", "", False)
+    settings = run.Settings(load(root / "added"), opening, "ab", root / "work", 1, 1, True)
     return World(base, root, settings)
 
 

@@ -17,11 +17,13 @@ from pathlib import Path
 
 import pytest
 
-from torchfork import files, releases
-from torchfork.additions import load
-from torchfork.bases.base import Base
-from torchfork.matrix import afterwards, runner, sourcetree, subjects
-from torchfork.matrix.model import FAILED, IMPOSSIBLE, NOT_REACHED, PASSED, SubjectResult
+from torchfork.additions.load import load
+from torchfork.rebase import cross_release, run, targets
+from torchfork.rebase.model import FAILED, IMPOSSIBLE, NOT_REACHED, PASSED, SubjectResult
+from torchfork.upstream import pins as releases
+from torchfork.upstream import wheel_layout
+from torchfork.upstream.base import Base
+from torchfork.util import files
 
 pytestmark = pytest.mark.wheel
 
@@ -51,7 +53,7 @@ class World:
 
     base: Base
     root: Path
-    settings: runner.Settings
+    settings: run.Settings
 
     def upstream(self, name: str, edits: dict[str, Callable[[str], str | None]]) -> Base:
         """The base with some files edited, or taken away where an edit gives None."""
@@ -76,12 +78,10 @@ class World:
         """The results on each, compared with one another as a run of the matrix does."""
         named = [(f"9.{number}.0", base) for number, base in enumerate(bases)]
         found = [
-            runner.carry(
-                subjects.Subject(subjects.WHEEL, name), base, self.settings, lambda *_: None
-            )
+            run.carry(targets.Subject(targets.WHEEL, name), base, self.settings, lambda *_: None)
             for name, base in named
         ]
-        return list(afterwards.compare(found, self.settings.opening.pins, self.settings.work))
+        return list(cross_release.compare(found, self.settings.opening.pins, self.settings.work))
 
 
 def link(source: str, target: str) -> None:
@@ -98,8 +98,8 @@ def world(base: Base, tmp_path_factory: pytest.TempPathFactory) -> World:
     (root / "added" / "native_functions_additions.yaml").write_text(ADDED)
     (root / "added" / "derivatives_additions.yaml").write_text(FORMULAS)
     pins = releases.load()
-    opening = subjects.Opening(base.interpreter, pins, root / "cache", "", False)
-    settings = runner.Settings(load(root / "added"), opening, "abc", root / "work", 1, 1, True)
+    opening = targets.Opening(base.interpreter, pins, root / "cache", "", False)
+    settings = run.Settings(load(root / "added"), opening, "abc", root / "work", 1, 1, True)
     return World(base, root, settings)
 
 
@@ -264,7 +264,7 @@ def source(world: World) -> Path:
     """A source tree in a git repository, made of what the wheel has of it."""
     root = world.root / "pytorch"
     wheel = world.upstream("for the tree", {}).root
-    for own, packaged in sourcetree.MOVED.items():
+    for own, packaged in wheel_layout.MOVED.items():
         place = wheel / packaged if (wheel / packaged).exists() else world.base.root / packaged
         if place.is_dir():
             shutil.copytree(place, root / own, ignore=shutil.ignore_patterns("__pycache__"))
@@ -289,8 +289,8 @@ def source(world: World) -> Path:
 def run_on(world: World, word: str, repository: str = "") -> SubjectResult:
     opening = replace(world.settings.opening, repository=repository)
     settings = replace(world.settings, opening=opening, tiers="abcd")
-    chosen = subjects.parse([word], opening.pins, everything=False)
-    return runner.run(chosen, settings, lambda *_: None).subjects[0]
+    chosen = targets.parse([word], opening.pins, everything=False)
+    return run.run(chosen, settings, lambda *_: None).subjects[0]
 
 
 def test_a_local_tree_comes_through_and_says_where_it_ends(world: World, source: Path) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from torchfork.additions import Additions, load
-from torchfork.bases.base import Base, Interpreter
-from torchfork.merged import MERGED_FILES
+from torchfork.additions.load import Additions, load
+from torchfork.additions.merged import MERGED_FILES
+from torchfork.upstream.base import Base, Interpreter
 
 NATIVE = """\
 # two operators

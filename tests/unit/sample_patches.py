@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from torchfork.patches import Series, Tree, load, scratch
-from torchfork.patches.header import Header
-from torchfork.patches.render import render
+from torchfork.edits.patches import Series, Tree, load, scratch
+from torchfork.edits.patches.header import Header
+from torchfork.edits.patches.render import render
 
 ABOUT = Header("Do a thing", "people need it", "upstream does it", "none")
 FUNCTIONS = """\

@@ -7,8 +7,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from torchfork.bases.sourcetree import PACKAGED, SourceTree, open_tree, record_provenance
-from torchfork.releases import Release, Releases
+from torchfork.upstream.pins import Release, Releases
+from torchfork.upstream.tree import PACKAGED, SourceTree, open_tree, record_provenance
 
 SAMPLE = Path(__file__).resolve().parents[1] / "sample_upstream"
 VERSION = "9.1.0"

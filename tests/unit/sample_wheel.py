@@ -19,8 +19,8 @@ import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from torchfork.bases.base import Interpreter
-from torchfork.releases import Release, Releases, WheelPin
+from torchfork.upstream.base import Interpreter
+from torchfork.upstream.pins import Release, Releases, WheelPin
 
 COMMIT = "c0ffee" * 6 + "abcd"
 OTHER_COMMIT = "badc0de0" * 5
@@ -181,7 +181,7 @@ def install(site: Path, files: Mapping[str, bytes] | None = None) -> None:
 
 def environment(root: Path) -> Interpreter:
     """A virtual environment without pip."""
-    from torchfork.bases.interpreter import probe
+    from torchfork.upstream.interpreter import probe
 
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(root)], check=True)
     return probe(root / "bin" / "python", headers=False)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import sample_additions as sample
 
-from torchfork.additions import load
+from torchfork.additions.load import load
 from torchfork.errors import AdditionsError, CollisionError
 
 

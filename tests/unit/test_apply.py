@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import sample_tree as sample
 
-from torchfork.bases import applied, sourcetree, treejournal
-from torchfork.bases.sourcetree import SourceTree
 from torchfork.errors import BaseRefusedError, CollisionError, StateError
-from torchfork.stages import apply
+from torchfork.state import applied, source_tree, tree_journal
+from torchfork.upstream import tree as sourcetree
+from torchfork.upstream.tree import SourceTree
 
 KERNEL = "aten/src/ATen/native/Swing.cpp"
 DEEP = "aten/src/ATen/native/new/deep/Sway.cpp"
@@ -36,12 +36,12 @@ def tree(tmp_path: Path) -> SourceTree:
 
 def put(
     tree: SourceTree, wanted: dict[str, bytes | None], additions: str = "/ours"
-) -> apply.Changes:
-    return apply.apply(tree, wanted, Path(additions), tree.root.parent / "locks", added=ADDED)
+) -> source_tree.Changes:
+    return source_tree.apply(tree, wanted, Path(additions), tree.root.parent / "locks", added=ADDED)
 
 
-def take_out(tree: SourceTree) -> apply.Changes:
-    return apply.unapply(tree, tree.root.parent / "locks")
+def take_out(tree: SourceTree) -> source_tree.Changes:
+    return source_tree.unapply(tree, tree.root.parent / "locks")
 
 
 def contents(tree: SourceTree) -> dict[str, bytes]:
@@ -138,7 +138,7 @@ def test_a_killed_unapply_is_finished_or_undone_by_the_next_run(
     _killed_after(monkeypatch, after, lambda: take_out(tree))
     if finish == "apply":
         put(tree, SECOND)
-    if treejournal.load(tree.root):
+    if tree_journal.load(tree.root):
         take_out(tree)
     assert sample.state(tree.root) == upstream
 
@@ -159,7 +159,7 @@ def _killed_after(monkeypatch: pytest.MonkeyPatch, count: int, run: object) -> N
 
     with monkeypatch.context() as patch:
         for name in ("put", "save", "forget"):
-            patch.setattr(treejournal, name, counted(getattr(treejournal, name)))
+            patch.setattr(tree_journal, name, counted(getattr(tree_journal, name)))
         try:
             run()  # type: ignore[operator]
         except KeyboardInterrupt:
@@ -190,7 +190,7 @@ def test_an_added_file_that_somebody_deleted_is_made_again(tree: SourceTree) -> 
 def test_a_file_of_ours_never_takes_the_place_of_one_of_upstreams(tree: SourceTree) -> None:
     before = sample.state(tree.root)
     with pytest.raises(CollisionError, match=r"Capital\.cpp"):
-        apply.apply(
+        source_tree.apply(
             tree, {sample.CAPITAL: b"//\n"}, Path("/ours"), tree.root.parent / "locks",
             added=frozenset({sample.CAPITAL}),
         )  # fmt: skip
@@ -205,7 +205,7 @@ def test_unapply_without_an_apply_says_so(tree: SourceTree) -> None:
 
 def test_a_journal_that_cannot_be_read_is_named(tree: SourceTree) -> None:
     put(tree, FIRST)
-    treejournal.path(tree.root).write_text("{}")
+    tree_journal.path(tree.root).write_text("{}")
     with pytest.raises(StateError, match="journal"):
         take_out(tree)
 

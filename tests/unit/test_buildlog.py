@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from torchfork.buildlog import Pace, telling
+from torchfork.native.buildlog import Pace, telling
 
 
 def test_the_pace_tells_steps_rate_and_the_time_that_is_left() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from torchfork.errors import ToolMissingError
-from torchfork.stages import bundle
+from torchfork.wheel import repair
 
 pytestmark = pytest.mark.skipif(not shutil.which("gcc"), reason="needs gcc")
 
@@ -54,7 +54,7 @@ def test_libraries_that_nobody_else_has_are_put_in_with_what_they_need(
     unpacked: Path, tmp_path: Path
 ) -> None:
     overlay = tmp_path / "overlay"
-    added = bundle.complete(unpacked, overlay, [tmp_path / "deps"], "gcc")
+    added = repair.complete(unpacked, overlay, [tmp_path / "deps"], "gcc")
     assert added == ["libdeep.so.2", "libmath.so.3"]
     for name in added:
         placed = overlay / "torch/lib" / name
@@ -66,30 +66,30 @@ def test_the_build_machines_paths_go_and_what_is_relative_stays(
     unpacked: Path, tmp_path: Path
 ) -> None:
     overlay = tmp_path / "overlay"
-    bundle.complete(unpacked, overlay, [tmp_path / "deps"], "gcc")
+    repair.complete(unpacked, overlay, [tmp_path / "deps"], "gcc")
     changed = overlay / "torch/lib/libtorch_cpu.so"
     told = subprocess.run(
         ["readelf", "-d", changed], check=True, capture_output=True, text=True
     ).stdout
     assert "[$ORIGIN:$ORIGIN/../x]" in told
     assert str(tmp_path).encode() not in changed.read_bytes()
-    assert bundle.needed(changed) == bundle.needed(unpacked / "torch/lib/libtorch_cpu.so")
+    assert repair.needed(changed) == repair.needed(unpacked / "torch/lib/libtorch_cpu.so")
 
 
 def test_a_library_that_is_gone_is_told_by_name(unpacked: Path, tmp_path: Path) -> None:
     (tmp_path / "deps" / "libdeep.so.2").unlink()
     with pytest.raises(ToolMissingError, match=r"libdeep\.so\.2"):
-        bundle.complete(unpacked, tmp_path / "overlay", [tmp_path / "deps"], "gcc")
+        repair.complete(unpacked, tmp_path / "overlay", [tmp_path / "deps"], "gcc")
 
 
 @pytest.mark.parametrize(
     "name", ["libc.so.6", "libstdc++.so.6", "ld-linux-x86-64.so.2", "libgcc_s.so.1", "libm.so.6"]
 )
 def test_what_every_linux_has_is_left_to_it(name: str) -> None:
-    assert bundle.SYSTEM.fullmatch(name)
-    assert not bundle.SYSTEM.fullmatch("libgomp.so.1")
+    assert repair.SYSTEM.fullmatch(name)
+    assert not repair.SYSTEM.fullmatch("libgomp.so.1")
 
 
 @pytest.mark.parametrize("name", ["libcudart.so.12", "libcublasLt.so.12", "libnccl.so.2"])
 def test_what_the_nvidia_packages_bring_is_left_to_them(name: str) -> None:
-    assert bundle.CUDA.fullmatch(name) and not bundle.CUDA.fullmatch("libcpuinfo.so.0")
+    assert repair.CUDA.fullmatch(name) and not repair.CUDA.fullmatch("libcpuinfo.so.0")

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import sample_additions as sample
 
-from torchfork import capabilities
-from torchfork.bases.base import Base
-from torchfork.capabilities import AVX, DEFAULT_ONLY, Capabilities
 from torchfork.errors import BaseRefusedError
+from torchfork.upstream import capabilities
+from torchfork.upstream.base import Base
+from torchfork.upstream.capabilities import AVX, DEFAULT_ONLY, Capabilities
 
 OLD_ARM = """#if defined(HAVE_SVE256_CPU_DEFINITION) && defined(HAVE_ARM_BF16_CPU_DEFINITION)
   static TORCH_API FnPtr DEFAULT;

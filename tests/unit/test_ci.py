@@ -12,14 +12,15 @@ import pytest
 import sample_wheel as sample
 import yaml
 
-from torchfork import cli, releases
-from torchfork.bases import interpreter
-from torchfork.bases.base import Interpreter
+from torchfork import cli
 from torchfork.commands import pin
 from torchfork.errors import BaseRefusedError, DownloadError
-from torchfork.process import Outcome
-from torchfork.releases import Release, WheelPin
-from torchfork.stages import discover, sbom
+from torchfork.upstream import index, interpreter
+from torchfork.upstream import pins as releases
+from torchfork.upstream.base import Interpreter
+from torchfork.upstream.pins import Release, WheelPin
+from torchfork.util.process import Outcome
+from torchfork.wheel import sbom
 
 PROJECT = Path(__file__).resolve().parents[2]
 WORKFLOWS = sorted((PROJECT / ".github" / "workflows").glob("*.yml"))
@@ -86,11 +87,11 @@ def test_new_releases_are_the_final_ones_that_are_not_pinned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, python: Interpreter
 ) -> None:
     listed = "torch (9.2.0)\nAvailable versions: 9.2.0, 9.2.0rc1, 9.1.1, 9.1.0+cpu, 9.1.0, 8.9.0\n"
-    monkeypatch.setattr(discover.process, "run", lambda *_, **__: answer(listed))
-    found = discover.available(python)
+    monkeypatch.setattr(index.process, "run", lambda *_, **__: answer(listed))
+    found = index.available(python)
     assert found == ["8.9.0", "9.1.0", "9.1.1", "9.2.0"]
     pins = sample.releases(tmp_path / "releases.toml", sample.write_wheel(tmp_path))
-    assert discover.unpinned(found, pins) == ["9.1.1", "9.2.0"]
+    assert index.unpinned(found, pins) == ["9.1.1", "9.2.0"]
 
 
 def test_wheels_are_resolved_with_the_hashes_of_the_index(
@@ -108,10 +109,10 @@ def test_wheels_are_resolved_with_the_hashes_of_the_index(
         info = {"url": url, "archive_info": {"hashes": {"sha256": "a" * 64}}}
         return answer(json.dumps({"install": [{"download_info": info}]}))
 
-    monkeypatch.setattr(discover.process, "run", run)
+    monkeypatch.setattr(index.process, "run", run)
     file = WheelPin("torch-9.1.0-cp311-cp311-manylinux_2_28_x86_64.whl", "b" * 64)
     pins = releases.Releases(tmp_path, "9.1.0", (Release("9.1.0", sample.COMMIT, (file,)),))
-    found = discover.wheels("9.2.0", pins, python, lambda _: None)
+    found = index.wheels("9.2.0", pins, python, lambda _: None)
     assert [(p.file, p.sha256) for p in found] == [
         ("torch-9.2.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl", "a" * 64)
     ]
@@ -123,12 +124,12 @@ def test_an_index_out_of_reach_is_no_release_without_wheels(
     down = answer("", 1, "WARNING: Retrying\nERROR: Connection refused")
     quick = answer()
     monkeypatch.setattr(
-        discover.process, "run", lambda argv, **_: quick if "-c" in map(str, argv) else down
+        index.process, "run", lambda argv, **_: quick if "-c" in map(str, argv) else down
     )
     file = WheelPin("torch-9.1.0-cp311-cp311-manylinux_2_28_x86_64.whl", "b" * 64)
     pins = releases.Releases(tmp_path, "9.1.0", (Release("9.1.0", sample.COMMIT, (file,)),))
     with pytest.raises(DownloadError, match="cannot reach"):
-        discover.wheels("9.2.0", pins, python, lambda _: None)
+        index.wheels("9.2.0", pins, python, lambda _: None)
 
 
 def test_a_release_is_written_in_the_order_of_the_versions(tmp_path: Path) -> None:
@@ -148,10 +149,10 @@ def test_a_wheel_that_is_not_of_upstreams_tag_is_refused(tmp_path: Path) -> None
     subprocess.run([*git, "commit", "--quiet", "--allow-empty", "--message", "x"], check=True)
     subprocess.run([*git, "tag", "--annotate", "--message", "x", "v9.1.0"], check=True)
     head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
-    assert discover.tag_commit("9.1.0", str(upstream)) == head.stdout.strip()
-    assert discover.tag_commit("9.1.0", str(tmp_path / "nothing")) is None
+    assert index.tag_commit("9.1.0", str(upstream)) == head.stdout.strip()
+    assert index.tag_commit("9.1.0", str(tmp_path / "nothing")) is None
     with pytest.raises(DownloadError, match=r"no tag v9\.2\.0"):
-        discover.tag_commit("9.2.0", str(upstream))
+        index.tag_commit("9.2.0", str(upstream))
     with pytest.raises(BaseRefusedError, match="not built from upstream's tag"):
         pin.require_same("9.1.0", sample.COMMIT, head.stdout.strip(), tmp_path)
 

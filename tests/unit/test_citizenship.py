@@ -13,10 +13,11 @@ import pytest
 from rich.console import Console
 
 from torchfork import cli
-from torchfork.additions import load as load_additions
-from torchfork.citizenship import explained, plan, runner, show, workers
-from torchfork.citizenship.explained import Explanation
-from torchfork.citizenship.model import (
+from torchfork.additions.load import load as load_additions
+from torchfork.commands import citizenship
+from torchfork.conformance import plan, reasons, run, show, workers
+from torchfork.conformance.reasons import Explanation
+from torchfork.conformance.table import (
     EXPLAINED,
     FULL,
     GAP,
@@ -27,8 +28,7 @@ from torchfork.citizenship.model import (
     Table,
     count,
 )
-from torchfork.citizenship.workers import Workers
-from torchfork.commands import citizenship
+from torchfork.conformance.workers import Workers
 from torchfork.errors import AdditionsError, CitizenshipError, UsageError, VerificationError
 
 ITEMS = ("gradcheck", "vmap: a batch rule", "CUDA graphs")
@@ -114,11 +114,11 @@ def test_only_unexplained_gaps_and_stale_explanations_end_the_command_red(
 
 def explain(operator: str, item: str, **more: Any) -> Explanation:
     text = {"operator": operator, "item": item, "why": "a reason", **more}
-    return explained._entry(text, Path("citizenship.toml"), 1)
+    return reasons._entry(text, Path("citizenship.toml"), 1)
 
 
 def applied(cell: Cell, *entries: Explanation, version: str = "2.13.0+cpu") -> Cell:
-    return explained.apply([cell], entries, version, ["cpu"])[0]
+    return reasons.apply([cell], entries, version, ["cpu"])[0]
 
 
 def test_a_reason_turns_its_gap_alone_and_keeps_what_was_seen() -> None:
@@ -159,7 +159,7 @@ def test_a_reason_may_be_of_some_releases_or_devices(
 
 def test_reasons_for_what_is_not_there_are_complained_of() -> None:
     entries = [explain("twice", "gradchek"), explain("fourfold", "gradcheck")]
-    told = explained.unknown(entries, OPERATORS, ITEMS)
+    told = reasons.unknown(entries, OPERATORS, ITEMS)
     assert told == [
         "citizenship.toml: there is no item 'gradchek'",
         "citizenship.toml: there is no operator 'fourfold'",
@@ -178,17 +178,17 @@ def test_reasons_for_what_is_not_there_are_complained_of() -> None:
     ],
 )
 def test_a_malformed_file_of_reasons_is_refused(text: str, tmp_path: Path) -> None:
-    (tmp_path / explained.FILE).write_text(text)
-    with pytest.raises(AdditionsError, match=explained.FILE):
-        explained.load(tmp_path)
+    (tmp_path / reasons.FILE).write_text(text)
+    with pytest.raises(AdditionsError, match=reasons.FILE):
+        reasons.load(tmp_path)
 
 
 def test_reasons_are_read_one_or_several_at_once(tmp_path: Path) -> None:
-    assert explained.load(tmp_path) == ()
-    (tmp_path / explained.FILE).write_text(
+    assert reasons.load(tmp_path) == ()
+    (tmp_path / reasons.FILE).write_text(
         '[[gap]]\noperator = ["a", "b.c"]\nitem = "x"\nwhy = "y"\ntorch = "<2.8"\n'
     )
-    (entry,) = explained.load(tmp_path)
+    (entry,) = reasons.load(tmp_path)
     assert entry.operators == ("a", "b.c") and entry.items == ("x",)
 
 
@@ -341,10 +341,10 @@ def test_a_torch_that_cannot_be_imported_is_told_with_its_last_words(standing_in
     assert all(state == GAP and "no torch here" in why for state, why in told)
 
 
-def whole(at: Workers, *, chosen: runner.Chosen | None = None) -> Table:
+def whole(at: Workers, *, chosen: run.Chosen | None = None) -> Table:
     planned = plan.Plan(tuple({"entry": entry(n)} for n in OPERATORS), None, ())
-    only = chosen or runner.Chosen((), ("full", "gap", "built"))
-    return runner.run(planned, at, [explain("thrice", "gap")], only, 2, lambda *told: None)
+    only = chosen or run.Chosen((), ("full", "gap", "built"))
+    return run.run(planned, at, [explain("thrice", "gap")], only, 2, lambda *told: None)
 
 
 def test_a_run_checks_every_operator_with_what_was_done_for_all(standing_in: Workers) -> None:
@@ -361,9 +361,9 @@ def test_a_task_that_dies_leaves_the_rest_to_be_told(standing_in: Workers) -> No
     assert len(whole(standing_in).cells) == 6
 
 
-@pytest.mark.parametrize("chosen", [runner.Chosen(("x",), ()), runner.Chosen((), ("x",))])
+@pytest.mark.parametrize("chosen", [run.Chosen(("x",), ()), run.Chosen((), ("x",))])
 def test_an_operator_or_item_that_is_not_there_is_refused(
-    chosen: runner.Chosen, standing_in: Workers
+    chosen: run.Chosen, standing_in: Workers
 ) -> None:
     with pytest.raises(UsageError, match="there is no"):
         whole(standing_in, chosen=chosen)

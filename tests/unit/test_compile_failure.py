@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 import sample_additions as sample
 
-from torchfork.additions import Additions
+from torchfork.additions.load import Additions
 from torchfork.errors import CompileError, OutputError
-from torchfork.stages import compile as stage
-from torchfork.toolchain import Toolchain
+from torchfork.native import compile as stage
+from torchfork.native.toolchain import Toolchain
 
 TOOLS = Toolchain("g++", "", 2, True, None, "")
 NOISE = """\
@@ -107,8 +107,8 @@ from pathlib import Path
 signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.path.insert(0, sys.argv[1])
 import sample_additions as sample
-from torchfork.stages import compile as stage
-from torchfork.toolchain import Toolchain
+from torchfork.native import compile as stage
+from torchfork.native.toolchain import Toolchain
 root = Path(sys.argv[2])
 additions = sample.write(root / "additions")
 tools = Toolchain("g++", "", 2, True, None, "")

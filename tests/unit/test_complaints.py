@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from torchfork import additions
-from torchfork.complaints import formula_of
+from torchfork.additions import load
+from torchfork.native.complaints import formula_of
 
 DERIVATIVES = """\
 - name: zoo_two(Tensor self, Tensor other) -> Tensor
@@ -29,10 +29,10 @@ FORWARD = (
 
 
 @pytest.fixture
-def loaded(tmp_path: Path) -> additions.Additions:
-    (tmp_path / additions.NATIVE).write_text("", encoding="utf-8")
-    (tmp_path / additions.DERIVATIVES).write_text(DERIVATIVES, encoding="utf-8")
-    return additions.load(tmp_path)
+def loaded(tmp_path: Path) -> load.Additions:
+    (tmp_path / load.NATIVE).write_text("", encoding="utf-8")
+    (tmp_path / load.DERIVATIVES).write_text(DERIVATIVES, encoding="utf-8")
+    return load.load(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -46,16 +46,16 @@ def loaded(tmp_path: Path) -> additions.Additions:
     ],
 )
 def test_error_names_the_line_of_the_formula(
-    loaded: additions.Additions, before: str, error: str, line: int
+    loaded: load.Additions, before: str, error: str, line: int
 ) -> None:
     assert formula_of(before, error, loaded) == f"{loaded.derivatives.path}:{line}"
 
 
-def test_the_last_function_named_before_the_error_is_the_one(loaded: additions.Additions) -> None:
+def test_the_last_function_named_before_the_error_is_the_one(loaded: load.Additions) -> None:
     before = NODE.replace("{name}", "ZooTwoMore") + NODE.replace("{name}", "ZooTwo")
     assert formula_of(before, "'helper_of_self' was", loaded).endswith(":2")
 
 
-def test_error_in_a_kernel_has_no_formula(loaded: additions.Additions) -> None:
+def test_error_in_a_kernel_has_no_formula(loaded: load.Additions) -> None:
     before = "Zoo.cpp: In function 'at::Tensor at::native::zoo_two(const Tensor&)':\n"
     assert formula_of(before, "'x' was not declared", loaded) == ""

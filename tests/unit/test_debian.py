@@ -13,8 +13,6 @@ from pathlib import Path
 import pytest
 import sample_tree as sample
 
-from torchfork.bases import archives, debian, debianpins, sourcetree
-from torchfork.bases.debianpins import DebianPins
 from torchfork.errors import (
     BaseRefusedError,
     DownloadError,
@@ -22,7 +20,10 @@ from torchfork.errors import (
     UnknownReleaseError,
     UsageError,
 )
-from torchfork.releases import load as load_releases
+from torchfork.upstream import archives, debian, debian_pins
+from torchfork.upstream import tree as sourcetree
+from torchfork.upstream.debian_pins import DebianPins
+from torchfork.upstream.pins import load as load_releases
 
 FILE = "pool/main/p/pytorch/pytorch_9.1.0.orig.tar.gz"
 PART = "pool/main/p/part/part_1.0.orig.tar.xz"
@@ -70,13 +71,13 @@ def pins(mirror: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Debia
     )
     (tmp_path / "ci").mkdir()
     (tmp_path / "ci" / "debian-9.1.0.toml").write_text(text)
-    monkeypatch.setattr(debianpins, "DIRECTORY", tmp_path / "ci")
+    monkeypatch.setattr(debian_pins, "DIRECTORY", tmp_path / "ci")
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
     monkeypatch.setattr("platform.system", lambda: "Linux")
-    return debianpins.load("9.1.0")
+    return debian_pins.load("9.1.0")
 
 
-def fetched(pins: DebianPins, mirror: Path, cache: Path) -> dict[debianpins.Archive, Path]:
+def fetched(pins: DebianPins, mirror: Path, cache: Path) -> dict[debian_pins.Archive, Path]:
     environment = {debian.MIRROR: f"file://{mirror}"}
     return debian.fetch(pins, cache, environment, quiet, quiet)
 
@@ -143,7 +144,7 @@ def test_an_edit_that_does_not_match_is_refused_and_leaves_no_tree(
 ) -> None:
     text = pins.path.read_text().replace("VERSION 3", "VERSION 33")
     pins.path.write_text(text)
-    changed = debianpins.load("9.1.0")
+    changed = debian_pins.load("9.1.0")
     with pytest.raises(BaseRefusedError, match="does not match"):
         debian.assemble(
             changed, fetched(changed, mirror, tmp_path / "c"), tmp_path / "trees", quiet
@@ -153,7 +154,7 @@ def test_an_edit_that_does_not_match_is_refused_and_leaves_no_tree(
 
 def test_a_release_that_is_not_pinned_lists_those_that_are(pins: DebianPins) -> None:
     with pytest.raises(UnknownReleaseError, match=r"no torch 2\.13\.0") as caught:
-        debianpins.load("2.13.0")
+        debian_pins.load("2.13.0")
     assert "9.1.0" in caught.value.why
 
 
@@ -172,12 +173,12 @@ def test_pins_that_lead_elsewhere_are_malformed(pins: DebianPins, old: str, new:
     assert old in text
     pins.path.write_text(text.replace(old, new))
     with pytest.raises(UsageError, match="malformed"):
-        debianpins.load("9.1.0")
+        debian_pins.load("9.1.0")
 
 
 def test_the_projects_own_pins_are_of_the_commits_of_its_releases() -> None:
-    for version in debianpins.versions():
-        own = debianpins.load(version)
+    for version in debian_pins.versions():
+        own = debian_pins.load(version)
         assert load_releases().get(version).commit == own.commit
         assert own.archives and own.requirements and own.options
         assert all("==" in requirement.name for requirement in own.requirements)

@@ -12,15 +12,14 @@ from pathlib import Path
 import pytest
 import sample_wheel as sample
 
-from torchfork.bases import journal
-from torchfork.bases.base import Base, Interpreter
-from torchfork.bases.installed import locate, open_installed
-from torchfork.bases.unpack import read_record
-from torchfork.bases.wheel import open_wheel
 from torchfork.errors import BaseRefusedError, OutputError, StateError, UsageError
-from torchfork.releases import Releases
-from torchfork.stages import develop
-from torchfork.stages.pack import pack
+from torchfork.state import installed_journal, installed_torch
+from torchfork.upstream.base import Base, Interpreter
+from torchfork.upstream.installed import locate, open_installed
+from torchfork.upstream.pins import Releases
+from torchfork.upstream.unpack import read_record
+from torchfork.upstream.wheel import open_wheel
+from torchfork.wheel.pack import pack
 
 RECORD = "torch-9.1.0+cpu.dist-info/RECORD"
 
@@ -54,11 +53,11 @@ class World:
             (self.overlay / name).parent.mkdir(parents=True, exist_ok=True)
             (self.overlay / name).write_text(text)
 
-    def install(self) -> develop.Changes:
-        return develop.install(self.base(), self.overlay, self.cache)
+    def install(self) -> installed_torch.Changes:
+        return installed_torch.install(self.base(), self.overlay, self.cache)
 
-    def undo(self) -> develop.Changes:
-        return develop.undo(self.interpreter, self.cache)
+    def undo(self) -> installed_torch.Changes:
+        return installed_torch.undo(self.interpreter, self.cache)
 
     def state(self) -> dict[str, tuple[bytes, int, int]]:
         """Every file below site-packages: contents, mode and time."""
@@ -130,7 +129,7 @@ def test_undo_restores_every_file_bit_for_bit_with_modes_and_times(world: World)
     world.undo()
     assert world.state() == before
     assert not (world.site / "torch/added").exists()
-    assert not (world.site / journal.DIRECTORY).exists()
+    assert not (world.site / installed_journal.DIRECTORY).exists()
 
 
 def test_what_python_compiled_meanwhile_is_undone_too(world: World) -> None:
@@ -199,7 +198,7 @@ def test_record_stays_valid_and_pip_uninstalls_everything(world: World) -> None:
     record = read_record(world.text(RECORD))
     for name in FIRST:
         assert int(record[name][1]) == (world.site / name).stat().st_size
-    assert f"{journal.DIRECTORY}/files/torch/lib/libtorch.so" in record
+    assert f"{installed_journal.DIRECTORY}/files/torch/lib/libtorch.so" in record
     pip = [sys.executable, "-m", "pip", "--python", str(world.interpreter.executable)]
     subprocess.run([*pip, "check"], check=True, capture_output=True)
     subprocess.run([*pip, "uninstall", "-y", "torch"], check=True, capture_output=True)
@@ -236,7 +235,7 @@ def test_a_file_edited_before_the_first_install_is_not_replaced(world: World) ->
     base = world.base()
     (world.site / "torch/overrides.py").write_text("NAMES = ['mine']\n")
     with pytest.raises(StateError) as caught:
-        develop.install(base, world.overlay, world.cache)
+        installed_torch.install(base, world.overlay, world.cache)
     assert "torch/overrides.py" in caught.value.why
     assert world.text("torch/overrides.py") == "NAMES = ['mine']\n"
 
@@ -258,14 +257,14 @@ def test_a_wheel_base_is_not_developed_into(world: World) -> None:
     wheel = sample.write_wheel(world.root)
     base = open_wheel(wheel, world.interpreter, world.pins, world.cache)
     with pytest.raises(UsageError, match="--develop"):
-        develop.install(base, world.overlay, world.cache)
+        installed_torch.install(base, world.overlay, world.cache)
 
 
 def test_another_torch_than_the_one_built_for_is_not_changed(world: World) -> None:
     base = world.base()
     sample.install(world.site, sample.with_record({**sample.contents(), "torch/more.py": b"\n"}))
     with pytest.raises(StateError, match="has changed since"):
-        develop.install(base, world.overlay, world.cache)
+        installed_torch.install(base, world.overlay, world.cache)
 
 
 def test_an_environment_without_torch_is_told_so(world: World) -> None:
@@ -277,7 +276,7 @@ def test_an_environment_without_torch_is_told_so(world: World) -> None:
 
 def test_an_unreadable_journal_is_no_licence_to_overwrite(world: World) -> None:
     world.install()
-    journal.path(world.site).write_text("{}")
+    installed_journal.path(world.site).write_text("{}")
     with pytest.raises(StateError, match="journal"):
         world.undo()
 
@@ -286,8 +285,8 @@ def test_an_unreadable_journal_is_no_licence_to_overwrite(world: World) -> None:
 def quick(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
     """The same world, asked but once where its torch lies: killing is done a hundred times."""
     found = locate(world.interpreter)
-    monkeypatch.setattr("torchfork.stages.develop.locate", lambda interpreter: found)
-    monkeypatch.setattr("torchfork.bases.installed.locate", lambda interpreter: found)
+    monkeypatch.setattr("torchfork.state.installed_torch.locate", lambda interpreter: found)
+    monkeypatch.setattr("torchfork.upstream.installed.locate", lambda interpreter: found)
     return world
 
 
@@ -350,7 +349,9 @@ def test_a_killed_first_install_can_be_undone_or_finished_wherever_it_was(quick:
             assert "nothing to undo" in error.what
         assert world.state() == before, allowed
 
-    places = every_kill(world, lambda: develop.install(base, world.overlay, world.cache), recover)
+    places = every_kill(
+        world, lambda: installed_torch.install(base, world.overlay, world.cache), recover
+    )
     assert places > 20
 
 
@@ -371,7 +372,9 @@ def test_a_killed_second_install_can_be_undone_or_finished_wherever_it_was(quick
         world.install()
         world.lay(SECOND)
 
-    places = every_kill(world, lambda: develop.install(base, world.overlay, world.cache), recover)
+    places = every_kill(
+        world, lambda: installed_torch.install(base, world.overlay, world.cache), recover
+    )
     assert places > 8
 
 
@@ -381,7 +384,7 @@ def test_a_killed_undo_is_finished_by_the_next_one(quick: World) -> None:
     world.install()
 
     def recover(allowed: int) -> None:
-        if (world.site / journal.DIRECTORY).exists():
+        if (world.site / installed_journal.DIRECTORY).exists():
             try:
                 world.undo()
             except StateError as error:
@@ -420,7 +423,7 @@ def test_a_full_disk_is_told_and_can_be_undone(
     with monkeypatch.context() as patch:
         patch.setattr("shutil.copyfile", full)
         with pytest.raises(OutputError) as caught:
-            develop.install(base, world.overlay, world.cache)
+            installed_torch.install(base, world.overlay, world.cache)
     assert "No space left" in caught.value.why
     world.undo()
     assert world.state() == before

@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 import sample_wheel as sample
 
-from torchfork import cache as cache_module
-from torchfork import pip, process
-from torchfork.bases.base import Interpreter
-from torchfork.bases.interpreter import probe
-from torchfork.bases.wheel import pin
 from torchfork.errors import DownloadError, HashMismatchError, OutputError, ToolMissingError
-from torchfork.releases import Release, Releases, WheelPin
-from torchfork.stages.fetch import cached_wheels, fetch_wheel
+from torchfork.upstream.base import Interpreter
+from torchfork.upstream.fetch import cached_wheels, fetch_wheel
+from torchfork.upstream.interpreter import probe
+from torchfork.upstream.pins import Release, Releases, WheelPin
+from torchfork.upstream.wheel import pin
+from torchfork.util import cache as cache_module
+from torchfork.util import pip, process
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from torchfork import files
 from torchfork.errors import BusyError, OutputError
+from torchfork.util import files
 
 
 def names(directory: Path) -> list[str]:
@@ -97,7 +97,7 @@ def test_leavings_of_killed_runs_go_and_nothing_else_does(tmp_path: Path) -> Non
     (tmp_path / ".note.json.xyz").touch()
     (tmp_path / "made").mkdir()
     (tmp_path / ".link").symlink_to(tmp_path / "made")
-    files.remove_leavings(tmp_path)
+    files.remove_stale_temporaries(tmp_path)
     assert names(tmp_path) == ["made"]
 
 
@@ -116,7 +116,7 @@ def test_borders_between_texts_count_in_a_hash() -> None:
 HOLD = """
 import sys, time
 from pathlib import Path
-from torchfork import files
+from torchfork.util import files
 with files.lock(Path(sys.argv[1]), "holding on", print, 1):
     print("held", flush=True)
     time.sleep(60)

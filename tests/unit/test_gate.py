@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import sample_additions as sample
 
-from torchfork.bases.base import Base
+from torchfork.codegen import gate
 from torchfork.errors import BaseRefusedError
-from torchfork.stages import gate
+from torchfork.upstream.base import Base
 
 HEADERS = {
     "ATen/ops/relu.h": "// relu\n",

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 import sample_tree as sample
 
-from torchfork.bases import gitclone, sourcetree
-from torchfork.bases.sourcetree import SourceTree
 from torchfork.errors import BaseRefusedError, DownloadError, HashMismatchError
-from torchfork.releases import Release
+from torchfork.upstream import git
+from torchfork.upstream import tree as sourcetree
+from torchfork.upstream.pins import Release
+from torchfork.upstream.tree import SourceTree
 
 
 @pytest.fixture
@@ -37,9 +38,7 @@ def clone(source: Path, commit: str, root: Path, **environment: str) -> SourceTr
     release = Release(sample.VERSION, commit, ())
     url = None if environment else f"file://{source}"
     said: list[str] = []
-    return gitclone.clone(
-        release, url, root, environment, lambda *a: said.append(a[2]), said.append
-    )
+    return git.clone(release, url, root, environment, lambda *a: said.append(a[2]), said.append)
 
 
 def test_the_pinned_commit_is_cloned_shallow_with_its_submodules(
@@ -57,7 +56,7 @@ def test_another_repository_can_be_named_by_a_variable(
     upstream: tuple[Path, str], tmp_path: Path
 ) -> None:
     url = f"file://{upstream[0]}"
-    tree = clone(*upstream, tmp_path / "trees", **{gitclone.URL: url})
+    tree = clone(*upstream, tmp_path / "trees", **{git.URL: url})
     assert tree.commit == upstream[1]
 
 
@@ -98,7 +97,7 @@ def test_a_clone_that_broke_off_is_gone_on_with(
 def test_a_host_that_cannot_be_reached_is_told_with_the_other_sources(tmp_path: Path) -> None:
     release = Release("2.6.0", "0" * 40, ())
     with pytest.raises(DownloadError, match="cannot be reached") as caught:
-        gitclone.clone(
+        git.clone(
             release, f"file://{tmp_path / 'nowhere'}", tmp_path / "trees", {},
             lambda *a: None, lambda h: None,
         )  # fmt: skip
@@ -126,7 +125,7 @@ def test_a_submodule_that_is_missing_or_moved_is_named(
         (part / "part.h").write_text("// other\n")
         sample.git(part, "commit", "-q", "-a", "-m", "moved")
     with pytest.raises(BaseRefusedError, match="submodule") as caught:
-        gitclone.require_submodules(tree)
+        git.require_submodules(tree)
     assert "third_party/part" in caught.value.why and "submodule update" in caught.value.next
 
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from sample_manifest import MANIFEST, NOTHING, OPERATORS, operator, reader, source_reader
 
+from torchfork.edits.hooks import parse_hooks, text_hooks
 from torchfork.errors import AdditionsError, BaseRefusedError, StateError
-from torchfork.hooks import parse_hooks, text_hooks
-from torchfork.markers import strip_blocks
+from torchfork.util.blocks import strip_blocks
 
 HEADERS = ("ATen/native/GFormulas.h",)
 VIEWS = "torchgen/packaged/autograd/gen_inplace_or_view_type.py"

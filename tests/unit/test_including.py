@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from torchfork.matrix import lighter
-from torchfork.matrix.including import Headers
-from torchfork.units import Unit
+from torchfork.native import fast_compile
+from torchfork.native.including import Headers
+from torchfork.native.units import CompileStep
 
 UPSTREAM = {
     "ATen/core/Tensor.h": "#include <c10/Tensor.h>\n#include <vector>\n",
@@ -36,14 +36,14 @@ class Tree:
         path.write_text(text)
         return path
 
-    def unit(self, name: str, text: str) -> Unit:
+    def unit(self, name: str, text: str) -> CompileStep:
         self.write(self.build / name, text)
-        return Unit(name, f"additions/{name}.o", "cxx", ("-O0",), False, True)
+        return CompileStep(name, f"additions/{name}.o", "cxx", ("-O0",), False, True)
 
     def together(self, first: str, second: str) -> bool:
         """Whether the second, which reaches as much or more, is put after the first."""
         units = [self.unit("A.cpp", first), self.unit("B.cpp", second)]
-        made = lighter.unite(units, self.build, self.headers)
+        made = fast_compile.unite(units, self.build, self.headers)
         if made == units:
             return False
         (one,) = made
@@ -103,15 +103,15 @@ def test_a_file_stands_after_another_only_where_it_can_borrow_nothing(
 
 def test_without_headers_to_look_at_every_file_of_the_additions_stays_alone(tree: Tree) -> None:
     units = [tree.unit("A.cpp", TENSOR), tree.unit("B.cpp", TENSOR)]
-    assert lighter.unite(units, tree.build) == units
+    assert fast_compile.unite(units, tree.build) == units
 
 
 def test_sources_beside_a_build_directory_that_is_not_made_yet_are_found(tree: Tree) -> None:
     for name in ("A.cpp", "B.cpp"):
         tree.write(tree.own / name, TENSOR)
     units = [
-        Unit(f"../own/{name}.cpp", f"additions/{name}.o", "cxx", ("-O0",), False, True)
+        CompileStep(f"../own/{name}.cpp", f"additions/{name}.o", "cxx", ("-O0",), False, True)
         for name in ("A", "B")
     ]
-    (made,) = lighter.unite(units, tree.build, tree.headers)
+    (made,) = fast_compile.unite(units, tree.build, tree.headers)
     assert '#include "../../own/A.cpp"' in (tree.build / made.source).read_text()

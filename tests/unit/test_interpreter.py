@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import sample_wheel as sample
 
-from torchfork.bases.interpreter import probe, require_python_tag
 from torchfork.errors import BaseRefusedError, ToolMissingError
+from torchfork.upstream.interpreter import probe, require_python_tag
 
 
 def fake(tmp_path: Path, name: str, answer: str) -> Path:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from torchfork.capabilities import DEFAULT_ONLY
-from torchfork.stages import link
-from torchfork.toolchain import Toolchain
+from torchfork.native import link
+from torchfork.native.toolchain import Toolchain
+from torchfork.upstream.capabilities import DEFAULT_ONLY
 
 
 @pytest.mark.parametrize(

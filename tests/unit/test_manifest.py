@@ -13,8 +13,8 @@ import pytest
 import yaml
 
 from torchfork.codegen.manifest import build_manifest, load_binding_generator
+from torchfork.edits.hooks import text_hooks
 from torchfork.errors import BaseRefusedError
-from torchfork.hooks import text_hooks
 
 FOUND = importlib.util.find_spec("torchgen")
 pytestmark = pytest.mark.skipif(

@@ -15,13 +15,26 @@ import pytest
 import sample_additions as sample
 import sample_wheel
 
-from torchfork import cli, errors, files, releases
-from torchfork.bases import interpreter, macho
+from torchfork import cli, errors
 from torchfork.commands import rebase
 from torchfork.errors import BaseRefusedError, CompileError, RebaseError, UsageError
-from torchfork.matrix import afterwards, changes, findings, lighter, runner, subjects
-from torchfork.matrix import exports as exports_module
-from torchfork.matrix.model import (
+from torchfork.native import exports as exports_module
+from torchfork.native import fast_compile
+from torchfork.native.toolchain import Cuda, Toolchain
+from torchfork.native.units import CompileStep
+from torchfork.rebase import (
+    chain,
+    changes,
+    cross_release,
+    findings,
+    markdown,
+    page,
+    run,
+    tables,
+    targets,
+    terminal,
+)
+from torchfork.rebase.model import (
     FAILED,
     NOT_ASKED,
     NOT_REACHED,
@@ -34,10 +47,10 @@ from torchfork.matrix.model import (
     subject_from_json,
     subject_to_json,
 )
-from torchfork.report import chain, markdown, page, tables, terminal
-from torchfork.toolchain import Cuda, Toolchain
-from torchfork.ui import Ui
-from torchfork.units import Unit
+from torchfork.upstream import interpreter, macho
+from torchfork.upstream import pins as releases
+from torchfork.util import files
+from torchfork.util.ui import Ui
 
 FOUND = Finding(
     "anchor gone", "Find where the list went.", "a place is <lost>", "torch/overrides.py",
@@ -99,10 +112,10 @@ def test_a_subject_that_cannot_be_opened_is_red_and_never_remembered(tmp_path: P
     additions = sample.write(tmp_path / "mine")
     python = interpreter.probe(headers=False)
     pins = sample_wheel.releases(tmp_path / "releases.toml")
-    opening = subjects.Opening(python, pins, tmp_path / "cache", "", False)
-    settings = runner.Settings(additions, opening, "abcd", tmp_path / "work", 1, 1, False)
-    lost = subjects.Subject(subjects.WHEEL, "lost", place=str(tmp_path / "torch-9-lost.whl"))
-    found = runner.run([lost], settings, lambda *_: None)
+    opening = targets.Opening(python, pins, tmp_path / "cache", "", False)
+    settings = run.Settings(additions, opening, "abcd", tmp_path / "work", 1, 1, False)
+    lost = targets.Target(targets.WHEEL, "lost", place=str(tmp_path / "torch-9-lost.whl"))
+    found = run.run([lost], settings, lambda *_: None)
     assert found.red and found.subjects[0].first_failure
     assert [tier.state for tier in found.subjects[0].tiers[:2]] == [FAILED, NOT_REACHED]
     assert not (tmp_path / "work" / "results").exists()
@@ -223,10 +236,10 @@ def test_symbols_that_upstream_hides_meanwhile_are_told_even_where_the_tier_fail
     after = exporting(tmp_path, "9.2.0", [*exported[:1]], needed=needed)
     failed = exporting(tmp_path, "9.3.0", ["at::here()"])
     pins = sample_wheel.releases(tmp_path / "releases.toml")
-    found = afterwards.compare([before, after], pins, tmp_path)
+    found = cross_release.compare([before, after], pins, tmp_path)
     assert found[1].changes["sections"]["hidden"] == ["- at::hidden()"]
     # What a release that failed would need is not known: all that the one before it needed.
-    (_, red) = afterwards.compare([before, failed], pins, tmp_path)
+    (_, red) = cross_release.compare([before, failed], pins, tmp_path)
     assert red.changes["sections"]["hidden"] == ["- at::asked_before()", "- at::hidden()"]
     assert "hides now" in page.render(matrix(*found)) and "hidden()" in markdown.render(
         matrix(*found)
@@ -236,11 +249,11 @@ def test_symbols_that_upstream_hides_meanwhile_are_told_even_where_the_tier_fail
 def test_what_is_named_becomes_the_right_kind_of_subject(tmp_path: Path) -> None:
     pins = releases.load()
     words = [str(tmp_path), "nightly/torch-9.whl", "main", pins.default]
-    found = subjects.parse(words, pins, everything=False)
+    found = targets.parse(words, pins, everything=False)
     assert [s.kind for s in found] == [
-        subjects.RELEASE, subjects.TREE, subjects.WHEEL, subjects.REF,
+        targets.RELEASE, targets.TREE, targets.WHEEL, targets.REF,
     ]  # fmt: skip
-    assert subjects.parse([], pins, everything=True)[0].name == pins.versions[0]
+    assert targets.parse([], pins, everything=True)[0].name == pins.versions[0]
     assert found[1].possible == "abc" and found[2].possible == "abcdef"
 
 
@@ -257,30 +270,32 @@ def test_a_toolkit_that_does_not_fit_leaves_cuda_out_of_a_check_and_says_so(
             return TOOLS
         raise errors.ToolkitMismatchError("the CUDA toolkit is 13.0")
 
-    monkeypatch.setattr(lighter.toolchain, "find", find)
-    found = lighter.tools(base, {}, 2, final=False)
+    monkeypatch.setattr(fast_compile.toolchain, "find", find)
+    found = fast_compile.tools(base, {}, 2, final=False)
     assert found.cuda is None and found.cuda_note == "the CUDA toolkit is 13.0"
     assert found.jobs == 2 and found.launcher == TOOLS.launcher
     with pytest.raises(errors.ToolkitMismatchError):
-        lighter.tools(base, {}, 2, final=True)
+        fast_compile.tools(base, {}, 2, final=True)
 
 
 def test_a_check_compiles_cuda_for_one_architecture(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cuda = Cuda(Path("nvcc"), "13.0", (), ("-gencode=a", "-gencode=b"))
-    monkeypatch.setattr(lighter.toolchain, "find", lambda *_: replace(TOOLS, cuda=cuda))
+    monkeypatch.setattr(fast_compile.toolchain, "find", lambda *_: replace(TOOLS, cuda=cuda))
     base = sample.base(tmp_path, cuda="13.0")
-    found = lighter.tools(base, {}, 2, final=False).cuda
+    found = fast_compile.tools(base, {}, 2, final=False).cuda
     assert found is not None and found.gencode == ("-gencode=a",)
-    whole = lighter.tools(base, {}, 2, final=True).cuda
+    whole = fast_compile.tools(base, {}, 2, final=True).cuda
     assert whole is not None and len(whole.gencode) == 2
 
 
 def test_vector_kernels_alone_are_given_the_missing_declarations() -> None:
-    plain = Unit("a", "generated/A.cpp.o", "cxx", ("-O2",), False, False)
-    vector = Unit("b", "additions/native/cpu/B.cpp.AVX2.o", "cxx", ("-O3", "-mavx2"), False, True)
-    checked = lighter.units([plain, vector], "vectors.h")
+    plain = CompileStep("a", "generated/A.cpp.o", "cxx", ("-O2",), False, False)
+    vector = CompileStep(
+        "b", "additions/native/cpu/B.cpp.AVX2.o", "cxx", ("-O3", "-mavx2"), False, True
+    )
+    checked = fast_compile.units([plain, vector], "vectors.h")
     assert checked[0].flags == ("-O0",)
     assert checked[1].flags == ("-O0", "-mavx2", "-include", "vectors.h")
 
@@ -293,11 +308,11 @@ class Sources:
 
     def unit(
         self, name: str, text: str = "", *flags: str, ours: bool = False, python: bool = False
-    ) -> Unit:
+    ) -> CompileStep:
         (self.build / f"{name}.cpp").write_text(text)
         top = "additions/native/cpu" if ours else "generated/autograd"
         given = ("-O0", *flags)
-        return Unit(f"{name}.cpp", f"{top}/{name}.o", "cxx", given, python, ours)
+        return CompileStep(f"{name}.cpp", f"{top}/{name}.o", "cxx", given, python, ours)
 
 
 def test_only_what_hides_nothing_is_compiled_as_one(tmp_path: Path) -> None:
@@ -309,7 +324,7 @@ def test_only_what_hides_nothing_is_compiled_as_one(tmp_path: Path) -> None:
         unit("Other", ours=True),
         unit("Wide", "", "-mavx512f", ours=True),
     ]
-    found = lighter.unite([*together, *vectors, *alone], tmp_path)
+    found = fast_compile.unite([*together, *vectors, *alone], tmp_path)
     assert [u for u in found if not u.object.startswith("united/")] == alone
     generated, kernels = (u for u in found if u.object.startswith("united/"))
     assert (generated.ours, kernels.ours, kernels.flags) == (False, True, ("-O0", "-mavx2"))
@@ -334,7 +349,7 @@ def test_what_files_define_under_one_name_gets_names_of_its_own(tmp_path: Path) 
     unit = Sources(tmp_path).unit
     kernels = [unit(f"Register{key}", KERNEL.format(space=key)) for key in ("CPU", "Meta")]
     bindings = [unit(how, BINDING.format(how=how), python=True) for how in ("called", "bound")]
-    (made,) = lighter.unite([*kernels, *bindings], tmp_path)
+    (made,) = fast_compile.unite([*kernels, *bindings], tmp_path)
     text = (tmp_path / made.source).read_text()
     for number, space in enumerate(("CPU", "Meta")):
         own = f"structured_swing_out_{number}"

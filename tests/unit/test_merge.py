@@ -9,19 +9,19 @@ import sample_additions as sample
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchfork.additions import YamlFile
-from torchfork.bases.base import Base
+from torchfork.additions import merge
+from torchfork.additions.load import YamlFile
+from torchfork.additions.merged import MERGED_FILES, MergedTree, merge_text
 from torchfork.errors import StateError
-from torchfork.markers import BEGIN, END, strip_blocks
-from torchfork.merged import MERGED_FILES, MergedTree, merge_text
-from torchfork.stages import merge
+from torchfork.upstream.base import Base
+from torchfork.util.blocks import BEGIN, END, strip_blocks
 
 PATH = "native_functions.yaml"
 HOOKED = "torchgen/lists.py"
 
 
 def ours(text: str) -> YamlFile:
-    from torchfork.additions import Entry
+    from torchfork.additions.load import Entry
 
     return YamlFile(Path("ours.yaml"), text, (Entry(Path("ours.yaml"), 1, "x", {}, {}),))
 

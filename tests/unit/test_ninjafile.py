@@ -10,14 +10,15 @@ import ninja
 import pytest
 import sample_additions as sample
 
-from torchfork.capabilities import AVX, DEFAULT_ONLY, Capabilities
-from torchfork.ninjafile import STAND_INS, common_flags, include_flags, ninja_text
-from torchfork.toolchain import Cuda, Toolchain
-from torchfork.traits import Elf, Traits
-from torchfork.units import SUPPORT, Generated, Unit, additions_units, all_units
+from torchfork.codegen.select import Generated
+from torchfork.native.ninja import STAND_INS, common_flags, include_flags, ninja_text
+from torchfork.native.toolchain import Cuda, Toolchain
+from torchfork.native.units import SUPPORT, CompileStep, additions_units, all_units
+from torchfork.upstream.abi import BaseAbi, Elf
+from torchfork.upstream.capabilities import AVX, DEFAULT_ONLY, Capabilities
 
 ELF = Elf((), "", "", "")
-TRAITS = Traits("c++20", True, "libgomp.so.1", "", True, False, ELF, ELF)
+TRAITS = BaseAbi("c++20", True, "libgomp.so.1", "", True, False, ELF, ELF)
 PLAIN = Toolchain("g++", "", 2, AVX, None, "")
 CUDA = Cuda(Path("/cu da/bin/nvcc"), "13.0", (Path("/cu da/include"),), ("-gencode=x",))
 SOURCES = {
@@ -26,7 +27,7 @@ SOURCES = {
 }  # fmt: skip
 
 
-def units(tmp_path: Path, toolchain: Toolchain) -> dict[str, Unit]:
+def units(tmp_path: Path, toolchain: Toolchain) -> dict[str, CompileStep]:
     additions = sample.write(tmp_path / "additions", **SOURCES)
     return {unit.object: unit for unit in additions_units(additions, toolchain)}
 
@@ -122,7 +123,7 @@ def test_any_directory_name_reaches_the_compiler_as_it_is(tmp_path: Path, name: 
     compiler.chmod(0o755)
     (build / "s$o urce.cpp").write_text("")
     base = sample.base(place / "base")
-    unit = Unit("s$o urce.cpp", "a b:$c.o", "cxx", ('-DTEXT="x y$z"',), False, True)
+    unit = CompileStep("s$o urce.cpp", "a b:$c.o", "cxx", ('-DTEXT="x y$z"',), False, True)
     text = ninja_text(base, TRAITS, replace(PLAIN, cxx=str(compiler)), [unit])
     (build / "build.ninja").write_text(text)
     done = subprocess.run(
@@ -136,7 +137,7 @@ def test_any_directory_name_reaches_the_compiler_as_it_is(tmp_path: Path, name: 
 
 
 def test_cuda_files_go_to_nvcc_with_the_same_host_compiler(tmp_path: Path) -> None:
-    unit = Unit("k.cu", "k.o", "nvcc", (), False, True)
+    unit = CompileStep("k.cu", "k.o", "nvcc", (), False, True)
     tools = replace(PLAIN, cxx="g++-12", launcher="ccache", cuda=CUDA)
     text = ninja_text(sample.base(tmp_path), TRAITS, tools, [unit])
     assert "command = ccache '/cu da/bin/nvcc' -ccbin g++-12 " in text

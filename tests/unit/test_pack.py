@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 import sample_wheel as sample
 
-from torchfork.bases.base import Base
-from torchfork.bases.interpreter import probe
-from torchfork.bases.unpack import read_record, record_hash
-from torchfork.bases.wheel import open_wheel
 from torchfork.errors import BaseRefusedError, OutputError, UsageError
-from torchfork.rawzip import RawZipWriter
-from torchfork.stages.pack import DEFAULT_EPOCH, epoch_from, pack, wheel_name
+from torchfork.upstream.base import Base
+from torchfork.upstream.interpreter import probe
+from torchfork.upstream.unpack import read_record, record_hash
+from torchfork.upstream.wheel import open_wheel
+from torchfork.wheel.pack import DEFAULT_EPOCH, epoch_from, pack, wheel_name
+from torchfork.wheel.rawzip import RawZipWriter
 
 NEW = "9.1.0+cpu.ext1"
 
@@ -232,7 +232,7 @@ def test_large_sizes_are_written_as_zip64(monkeypatch: pytest.MonkeyPatch) -> No
     with zipfile.ZipFile(source, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("old", b"0123456789" * 50)
         member = archive.getinfo("old")
-    monkeypatch.setattr("torchfork.rawzip.WIDE", 20)
+    monkeypatch.setattr("torchfork.wheel.rawzip.WIDE", 20)
     stream = io.BytesIO()
     writer = RawZipWriter(stream, DEFAULT_EPOCH)
     writer.add("first", 0o644, os.urandom(100))

@@ -10,13 +10,13 @@ import sample_additions
 from sample_manifest import MANIFEST, NOTHING, reader
 from sample_patches import about_toml, diff, hook, write
 
+from torchfork.additions import merge
+from torchfork.edits import base_patches, text_edits
+from torchfork.edits.hooks import text_hooks
+from torchfork.edits.patches import Tree, layered, plan
 from torchfork.errors import PatchError
-from torchfork.hooks import text_hooks
-from torchfork.lanes import texts
-from torchfork.markers import strip_blocks
-from torchfork.patches import Tree, layered, plan
-from torchfork.stages import merge, patch
-from torchfork.ui import Ui
+from torchfork.util.blocks import strip_blocks
+from torchfork.util.ui import Ui
 
 OVERRIDES = "torch/overrides.py"
 
@@ -69,7 +69,9 @@ def graft(tmp_path: Path, series: str, files: dict[str, str]) -> Any:
     (base.root / "torch" / "a.py").write_text("a\n")
     additions = sample_additions.write(tmp_path / "mine")
     write(additions.root, series, files)
-    return patch.texts(patch.plan(base, patch.load(additions), tmp_path / "cache"))
+    return base_patches.texts(
+        base_patches.plan(base, base_patches.load(additions), tmp_path / "cache")
+    )
 
 
 def test_a_wheel_gets_the_patched_files(tmp_path: Path) -> None:
@@ -93,11 +95,11 @@ def test_what_a_wheel_cannot_take_is_refused_before_anything_is_built(tmp_path: 
 def test_a_patch_that_no_series_lists_is_not_passed_over(tmp_path: Path) -> None:
     base = sample_additions.base(tmp_path / "base")
     additions = sample_additions.write(tmp_path / "mine")
-    assert texts.patched(base, additions, Ui(quiet=True)) == {}
+    assert text_edits.patched(base, additions, Ui(quiet=True)) == {}
     (additions.root / "patches").mkdir()
     (additions.root / "patches" / "lost.patch").write_text(diff({}, {"torch/n.py": "n\n"}))
     with pytest.raises(PatchError, match=r"orphan: 'lost\.patch'"):
-        texts.patched(base, additions, Ui(quiet=True))
+        text_edits.patched(base, additions, Ui(quiet=True))
 
 
 def test_a_patch_is_part_of_what_a_build_depends_on(tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from sample_patches import ABOUT, FUNCTIONS, about_toml, diff, hook, write
 
+from torchfork.edits.patches import lint, load
+from torchfork.edits.patches.diff import parse
 from torchfork.errors import PatchError
-from torchfork.patches import lint, load
-from torchfork.patches.diff import parse
 
 VERSIONS = ["2.6.0", "2.13.0", "2.15.0"]
 SHAPES = "torch/shapes.py"

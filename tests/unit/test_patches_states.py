@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from sample_patches import ABOUT, FUNCTIONS, UPSTREAM, about_toml, diff, hook, tree, write
 
+from torchfork.edits.patches import Outcome, Series, State, apply, plan
 from torchfork.errors import PatchConflictError, PatchError, StateError, UsageError
-from torchfork.patches import Outcome, Series, State, apply, plan
 
 SHAPES = "torch/shapes.py"
 PATCHED = FUNCTIONS.replace("2 * math.pi * r", "math.tau * r")
@@ -344,7 +344,7 @@ def test_a_marker_without_its_other_half_is_told(series: Series) -> None:
 
 
 def test_no_patches_folder_is_an_empty_series(tmp_path: Path) -> None:
-    from torchfork.patches import load
+    from torchfork.edits.patches import load
 
     report = plan(load(tmp_path), tree(), "2.13.0", "graft")
     assert report.ok and report.outcomes == () and report.texts == {} and report.variants == 0

@@ -8,11 +8,20 @@ from pathlib import Path
 import pytest
 from sample_patches import ABOUT, FUNCTIONS, UPSTREAM, about_toml, diff, hook, tree, write
 
+from torchfork.edits.patches import (
+    Series,
+    State,
+    branching,
+    lint,
+    load,
+    plan,
+    refreshing,
+    workbench,
+)
+from torchfork.edits.patches.header import Header
+from torchfork.edits.patches.refreshing import Known
+from torchfork.edits.patches.workbench import Bench
 from torchfork.errors import PatchConflictError, PatchError, StateError, UsageError
-from torchfork.patches import Series, State, branching, lint, load, plan, refreshing, workbench
-from torchfork.patches.header import Header
-from torchfork.patches.refreshing import Known
-from torchfork.patches.workbench import Bench
 
 SHAPES = "torch/shapes.py"
 PATCHED = FUNCTIONS.replace("2 * math.pi * r", "math.tau * r")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from torchfork.stages.platform import needed_glibc, raised_tag
+from torchfork.wheel.platform_tag import needed_glibc, raised_tag
 
 TAG = "cp311-cp311-manylinux_2_28_x86_64"
 

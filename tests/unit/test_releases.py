@@ -8,9 +8,9 @@ import pytest
 import sample_wheel as sample
 from packaging.version import Version
 
-from torchfork import releases as module
 from torchfork.errors import UnknownReleaseError, UsageError
-from torchfork.releases import WheelPin, add_pin, load
+from torchfork.upstream import pins as module
+from torchfork.upstream.pins import WheelPin, add_pin, load
 
 EXPECTED = [f"2.{minor}.0" for minor in range(6, 16)]
 PATCH_RELEASES = ["2.7.1", "2.9.1", "2.12.1", "2.14.1"]

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from torchfork.stages.select import adapt, choose
-from torchfork.units import Generated
+from torchfork.codegen.select import Generated, adapt, choose
 
 
 def lay(root: Path, added: dict[str, str], none: dict[str, str]) -> tuple[Path, Path]:

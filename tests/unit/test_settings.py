@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 import sample_tree as sample
 
-from torchfork import settings, toolchain
-from torchfork.bases.sourcetree import SourceTree
 from torchfork.errors import UsageError
-from torchfork.settings import Setting
+from torchfork.native import toolchain
+from torchfork.pipelines import settings
+from torchfork.pipelines.settings import Setting
+from torchfork.upstream.tree import SourceTree
 
 
 @pytest.fixture

@@ -10,14 +10,14 @@ import sample_additions
 import sample_tree as sample
 from sample_manifest import MANIFEST
 
-from torchfork.additions import Additions
-from torchfork.bases.sourcetree import SourceTree
+from torchfork.additions.load import Additions
+from torchfork.codegen import client
 from torchfork.errors import AdditionsError, StateError
-from torchfork.lanes import source, treework
-from torchfork.markers import strip_blocks
-from torchfork.stages import codegen
-from torchfork.ui import Ui
-from torchfork.upstream import Upstream
+from torchfork.pipelines import source, tree_work
+from torchfork.upstream.inventory import Upstream
+from torchfork.upstream.tree import SourceTree
+from torchfork.util.blocks import strip_blocks
+from torchfork.util.ui import Ui
 
 UPSTREAM = Upstream(
     ("relu(Tensor self) -> Tensor",), frozenset({"core"}),
@@ -35,8 +35,8 @@ class Bench:
         self.tree: SourceTree = sample.unpacked(root / "tree")
         self.root = root
         self.generated = 0
-        monkeypatch.setattr(codegen, "survey", lambda home, scratch: UPSTREAM)
-        monkeypatch.setattr(codegen, "describe", lambda *a: MANIFEST)
+        monkeypatch.setattr(client, "survey", lambda home, scratch: UPSTREAM)
+        monkeypatch.setattr(client, "describe", lambda *a: MANIFEST)
         monkeypatch.setattr(source.templates, "make_autograd_templates", lambda *a: None)
 
         def generate(*arguments: Any) -> None:
@@ -45,11 +45,11 @@ class Bench:
             made.parent.mkdir(parents=True)
             made.write_text("// registrations\n")
 
-        monkeypatch.setattr(codegen, "generate", generate)
+        monkeypatch.setattr(client, "generate", generate)
 
     def plan(self, additions: Additions) -> source.Planned:
-        layout = treework.layout_for(self.tree, additions, self.root / "work")
-        with treework.locked(layout, Ui(quiet=True)):
+        layout = tree_work.layout_for(self.tree, additions, self.root / "work")
+        with tree_work.locked(layout, Ui(quiet=True)):
             return source.plan(self.tree, additions, layout, Ui(quiet=True))
 
     def put(self, additions: Additions) -> None:

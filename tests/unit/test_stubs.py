@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from sample_manifest import MANIFEST, NOTHING, SAMPLE, operator, reader
 
+from torchfork.edits.stubs import stub_edits
 from torchfork.errors import BaseRefusedError
-from torchfork.stubs import stub_edits
 
 FUNCTIONS = "torch/_C/_VariableFunctions.pyi"
 METHODS = "torch/_C/__init__.pyi"

@@ -8,16 +8,19 @@ from pathlib import Path
 import pytest
 import sample_additions as sample
 
-from torchfork import process
-from torchfork.additions import Additions
+from torchfork.additions.load import Additions
 from torchfork.errors import KernelError
-from torchfork.stages import symbols
-from torchfork.stages.symbols import Symbols
-from torchfork.units import ADDITIONS_LINK, Unit
+from torchfork.native import symbols
+from torchfork.native.symbols import Symbols
+from torchfork.native.units import ADDITIONS_LINK, CompileStep
+from torchfork.util import process
 
-GENERATED = Unit("../sources/ATen/RegisterCPU.cpp", "generated/RegisterCPU.o", "cxx", (), False,
-                 False)  # fmt: skip
-OURS = Unit(f"{ADDITIONS_LINK}/native/Swing.cpp", "additions/Swing.o", "cxx", (), False, True)
+GENERATED = CompileStep(
+    "../sources/ATen/RegisterCPU.cpp", "generated/RegisterCPU.o", "cxx", (), False, False
+)
+OURS = CompileStep(
+    f"{ADDITIONS_LINK}/native/Swing.cpp", "additions/Swing.o", "cxx", (), False, True
+)
 # What GCC makes of at::native::swing_cpu(at::Tensor const&), and with one more argument.
 KERNEL = "_ZN2at6native9swing_cpuERKNS_6TensorE"
 OTHER = "_ZN2at6native9swing_cpuERKNS_6TensorEl"

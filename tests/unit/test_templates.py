@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from torchfork.codegen.templates import binding_template, make_autograd_templates
 from torchfork.errors import BaseRefusedError
-from torchfork.stages.templates import binding_template, make_autograd_templates
 
 METHODS = """\
 #include <torch/csrc/python.h>

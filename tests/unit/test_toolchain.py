@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import sample_additions as sample
 
-from torchfork import toolchain
-from torchfork.bases.base import Base
 from torchfork.errors import ToolkitMismatchError, ToolMissingError, UsageError
+from torchfork.native import toolchain
+from torchfork.upstream.base import Base
 
 
 def toolkit(home: Path, version: str) -> Path:

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 import sample_additions as sample
 
-from torchfork import process, traits
-from torchfork.bases.base import Base
 from torchfork.errors import BaseRefusedError
+from torchfork.upstream import abi
+from torchfork.upstream.base import Base
+from torchfork.util import process
 
 pytestmark = pytest.mark.skipif(not shutil.which("gcc"), reason="makes shared libraries")
 
@@ -70,7 +71,7 @@ def base(tmp_path: Path, libraries: Path, texts: dict[str, str]) -> Base:
 
 
 def test_a_new_release_is_recognised_by_its_files(tmp_path: Path, libraries: Path) -> None:
-    found = traits.detect(base(tmp_path, libraries, NEW))
+    found = abi.detect(base(tmp_path, libraries, NEW))
     assert (found.cxx_standard, found.cxx11_abi) == ("c++20", True)
     assert found.shared_view_meta and found.skip_next
     assert found.openmp == "libgomp-a34b3233.so.1"
@@ -78,7 +79,7 @@ def test_a_new_release_is_recognised_by_its_files(tmp_path: Path, libraries: Pat
 
 
 def test_an_old_release_is_recognised_by_its_files(tmp_path: Path, libraries: Path) -> None:
-    found = traits.detect(base(tmp_path, libraries, OLD))
+    found = abi.detect(base(tmp_path, libraries, OLD))
     assert (found.cxx_standard, found.cxx11_abi) == ("c++17", False)
     assert not found.shared_view_meta and not found.skip_next
     assert found.definitions["_GLIBCXX_USE_CXX11_ABI"] == "0"
@@ -87,7 +88,7 @@ def test_an_old_release_is_recognised_by_its_files(tmp_path: Path, libraries: Pa
 
 def test_the_two_kinds_of_search_path_are_kept_apart(tmp_path: Path, libraries: Path) -> None:
     """A library that is linked with the other kind does not find what a CUDA wheel needs."""
-    found = traits.detect(base(tmp_path, libraries, NEW))
+    found = abi.detect(base(tmp_path, libraries, NEW))
     assert (found.libtorch.rpath, found.libtorch.runpath) == ("", "$ORIGIN")
     assert (found.extension.rpath, found.extension.runpath) == ("$ORIGIN/lib", "")
     assert found.extension.search_path == "$ORIGIN/lib"
@@ -102,5 +103,5 @@ def test_a_base_that_lacks_a_file_is_refused_by_its_name(
     made = base(tmp_path, libraries, NEW)
     (made.root / missing).unlink()
     with pytest.raises(BaseRefusedError, match="lacks a file") as caught:
-        traits.detect(made)
+        abi.detect(made)
     assert caught.value.where == str(made.root / missing)

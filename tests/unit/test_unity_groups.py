@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from torchfork.cxxnames import Headers, Reader
+from torchfork.native.cxx_names import Headers, Reader
 
 CI = Path(__file__).resolve().parents[2] / "ci"
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import sample_additions as sample
 
+from torchfork.additions import validate
 from torchfork.errors import (
     AdditionsError,
     CollisionError,
@@ -15,8 +16,7 @@ from torchfork.errors import (
     KernelError,
     NeedsSourceLaneError,
 )
-from torchfork.stages import validate
-from torchfork.upstream import Upstream
+from torchfork.upstream.inventory import Upstream
 
 UPSTREAM = Upstream(
     (

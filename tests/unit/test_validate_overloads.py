@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from torchfork import additions
+from torchfork.additions import load, validate
 from torchfork.errors import CollisionError, DerivativeError, KernelError
-from torchfork.stages import validate
-from torchfork.upstream import Upstream
+from torchfork.upstream.inventory import Upstream
 
 UPSTREAM = Upstream(
     (
@@ -22,11 +21,11 @@ UPSTREAM = Upstream(
 
 
 def check(directory: Path, native: str, derivatives: str = "", source: str = "") -> None:
-    (directory / additions.NATIVE).write_text(native, encoding="utf-8")
-    (directory / additions.DERIVATIVES).write_text(derivatives, encoding="utf-8")
+    (directory / load.NATIVE).write_text(native, encoding="utf-8")
+    (directory / load.DERIVATIVES).write_text(derivatives, encoding="utf-8")
     (directory / "aten_src").mkdir()
     (directory / "aten_src" / "X.cpp").write_text(source, encoding="utf-8")
-    validate.check(additions.load(directory), UPSTREAM, "2.13.0")
+    validate.check(load.load(directory), UPSTREAM, "2.13.0")
 
 
 @pytest.mark.parametrize(

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 import sample_wheel as sample
 
-from torchfork import cleanenv
-from torchfork.bases.base import Base
-from torchfork.bases.interpreter import probe
-from torchfork.bases.wheel import open_wheel
 from torchfork.errors import DownloadError, VerificationError
-from torchfork.stages.pack import pack
-from torchfork.stages.verify import Report, verify
+from torchfork.upstream.base import Base
+from torchfork.upstream.interpreter import probe
+from torchfork.upstream.wheel import open_wheel
+from torchfork.util import venv
+from torchfork.wheel.pack import pack
+from torchfork.wheel.verify import Report, verify
 
 NEW = "9.1.0+cpu.ext1"
 GDH = "aten::gdh(Tensor(a) self) -> Tensor(a)"
@@ -82,7 +82,7 @@ def template(kept: Bench) -> Path:
     """An environment as venv makes it; making one takes seconds, copying this one none."""
     root, neutral = kept.root / "template", kept.root / "neutral"
     neutral.mkdir()
-    cleanenv.make_venv(root, kept.base.interpreter, neutral, "to verify the wheel in")
+    venv.make_venv(root, kept.base.interpreter, neutral, "to verify the wheel in")
     return root
 
 
@@ -92,7 +92,7 @@ def bench(kept: Bench, template: Path, monkeypatch: pytest.MonkeyPatch) -> Bench
         shutil.rmtree(root, ignore_errors=True)
         shutil.copytree(template, root, symlinks=True)
 
-    monkeypatch.setattr(cleanenv, "make_venv", make)
+    monkeypatch.setattr(venv, "make_venv", make)
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", "")
     return kept

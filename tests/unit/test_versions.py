@@ -7,13 +7,13 @@ import sample_wheel as sample
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from torchfork.bases.versions import (
+from torchfork.errors import BaseRefusedError
+from torchfork.upstream.versions import (
     grafted_version,
     is_grafted,
     read_version_file,
     replace_version,
 )
-from torchfork.errors import BaseRefusedError
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 import sample_wheel as sample
 
-from torchfork import files
-from torchfork.bases import wheel as module
-from torchfork.bases.base import Base, Interpreter
-from torchfork.bases.interpreter import probe
 from torchfork.errors import BaseRefusedError, HashMismatchError, OutputError
-from torchfork.releases import Releases
+from torchfork.upstream import wheel as module
+from torchfork.upstream.base import Base, Interpreter
+from torchfork.upstream.interpreter import probe
+from torchfork.upstream.pins import Releases
+from torchfork.util import files
 
 
 @pytest.fixture(scope="module")

@@ -15,12 +15,13 @@ import pytest
 import sample_additions
 import sample_tree as sample
 
-from torchfork import process, supervise, toolchain
-from torchfork.additions import Additions
-from torchfork.bases.sourcetree import SourceTree
+from torchfork.additions.load import Additions
 from torchfork.errors import CompileError, OutputError, StateError, ToolMissingError
-from torchfork.settings import Setting
-from torchfork.stages import buildenv, preflight, wheelbuild
+from torchfork.native import toolchain
+from torchfork.pipelines import build_env, preflight, wheel_build
+from torchfork.pipelines.settings import Setting
+from torchfork.upstream.tree import SourceTree
+from torchfork.util import process, supervise
 
 SETTLED = (Setting("USE_CUDA", "0", "default", ""), Setting("MAX_JOBS", "1", "machine", ""))
 # Stands for `python -m build`: runs what the test wrote into the tree's setup.py.
@@ -57,9 +58,9 @@ class Bench:
         self.python.write_text(f'#!/bin/sh\nPYTHONPATH="{modules}" exec "{sys.executable}" "$@"\n')
         self.python.chmod(0o755)
 
-    def build(self, setup: str) -> wheelbuild.Built:
+    def build(self, setup: str) -> wheel_build.Built:
         (self.tree.root / "setup.py").write_text(setup)
-        return wheelbuild.build(
+        return wheel_build.build(
             self.tree, self.python, SETTLED, self.out, self.log, self.additions,
             lambda done, total, text: self.shown.append(text),
         )  # fmt: skip
@@ -216,19 +217,19 @@ def test_the_compilers_end_with_whoever_started_the_build(
 def test_a_python_that_the_release_was_never_made_for_is_refused(
     bench: Bench, tag: str, state: str
 ) -> None:
-    from torchfork import releases
+    from torchfork.upstream import pins
 
-    release = releases.load().get("2.6.0")
+    release = pins.load().get("2.6.0")
     interpreter = sample_additions.base(bench.tree.root.parent / "base").interpreter
     import dataclasses
 
     with pytest.raises(ToolMissingError, match=f"too {state}"):
-        buildenv.require_python(bench.tree, dataclasses.replace(interpreter, version=tag), release)
-    buildenv.require_python(bench.tree, interpreter, release)
+        build_env.require_python(bench.tree, dataclasses.replace(interpreter, version=tag), release)
+    build_env.require_python(bench.tree, interpreter, release)
 
 
 @pytest.mark.parametrize(
-    ("version", "expected"), [("3.10.0", None), ("3.31.0", {}), ("4.1.0", dict([buildenv.POLICY]))]
+    ("version", "expected"), [("3.10.0", None), ("3.31.0", {}), ("4.1.0", dict([build_env.POLICY]))]
 )
 def test_cmake_may_be_neither_too_old_nor_left_alone_when_too_new(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, version: str, expected: dict[str, str] | None
@@ -238,7 +239,7 @@ def test_cmake_may_be_neither_too_old_nor_left_alone_when_too_new(
     monkeypatch.setattr(process, "run", lambda *a, **k: outcome)
     if expected is None:
         with pytest.raises(ToolMissingError, match=r"too old") as caught:
-            buildenv.require_cmake(bench.tree, bench.python)
+            build_env.require_cmake(bench.tree, bench.python)
         assert "3.18" in caught.value.why
     else:
-        assert buildenv.require_cmake(bench.tree, bench.python) == expected
+        assert build_env.require_cmake(bench.tree, bench.python) == expected

@@ -12,14 +12,15 @@ from typing import Any
 import pytest
 from subject import PROJECT, Archive, Subject
 
-from torchfork import cache, releases
-from torchfork.additions import load as load_additions
-from torchfork.bases import interpreter, versions
-from torchfork.bases import wheel as wheel_base
-from torchfork.bases.base import Base
-from torchfork.lanes import gating, graft, workdir
-from torchfork.stages import fetch
-from torchfork.ui import Ui
+from torchfork.additions.load import load as load_additions
+from torchfork.codegen import gating
+from torchfork.pipelines import graft, workdir
+from torchfork.upstream import fetch, interpreter, versions
+from torchfork.upstream import pins as releases
+from torchfork.upstream import wheel as wheel_base
+from torchfork.upstream.base import Base
+from torchfork.util import cache
+from torchfork.util.ui import Ui
 
 HOW = (
     "scripts/run_tests.sh builds a wheel, installs it into an environment of its own and sets "
@@ -107,7 +108,7 @@ def added(base: Base, tmp_path_factory: pytest.TempPathFactory) -> Added:
     """The manifest of this project's additions on the base (what `torchfork check` makes)."""
     quiet, work = Ui(quiet=True), tmp_path_factory.mktemp("manifest")
     additions = load_additions(PROJECT)
-    gated = gating.pass_gate(base, cache.directory(), quiet)
+    gated = gating.check_headers(base, cache.directory(), quiet)
     layout = workdir.layout_for(base, additions, work)
     with workdir.locked(layout, quiet):
         _, manifest = graft.merge_and_validate(base, additions, gated, layout, quiet)

@@ -10,13 +10,12 @@ import yaml
 from conftest import Added
 from subject import Subject
 
-from torchfork import cache
-from torchfork.bases.base import Base
-from torchfork.lanes import gating
-from torchfork.stages import codegen, gate
-from torchfork.stages.assemble import KEPT_HEADERS
-from torchfork.ui import Ui
-from torchfork.upstream import Upstream
+from torchfork.codegen import client, gate, gating
+from torchfork.edits.overlay import KEPT_HEADERS
+from torchfork.upstream.base import Base
+from torchfork.upstream.inventory import Upstream
+from torchfork.util import cache
+from torchfork.util.ui import Ui
 
 
 @dataclass(frozen=True)
@@ -33,14 +32,14 @@ def regenerated(subject: Subject, tmp_path_factory: pytest.TempPathFactory) -> R
     scratch = tmp_path_factory.mktemp("codegen")
     (scratch / "home").mkdir()
     (scratch / "home" / "torchgen").symlink_to(subject.site / "torchgen")
-    upstream = codegen.regenerate_base(scratch / "home", scratch / "out", scratch)
+    upstream = client.regenerate_base(scratch / "home", scratch / "out", scratch)
     return Regenerated(upstream, scratch / "out")
 
 
 def test_the_packaged_yaml_holds_exactly_the_additions_more(
     regenerated: Regenerated, added: Added, base: Base
 ) -> None:
-    theirs = gating.pass_gate(base, cache.directory(), Ui(quiet=True)).upstream
+    theirs = gating.check_headers(base, cache.directory(), Ui(quiet=True)).upstream
     assert set(regenerated.upstream.schemas) - set(theirs.schemas) == added.schemas
     assert not set(theirs.schemas) - set(regenerated.upstream.schemas)
 

@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 from subject import PROJECT, Archive, Subject
 
-from torchfork import cache, cleanenv
-from torchfork.bases import interpreter
-from torchfork.bases.base import Base
+from torchfork.upstream import interpreter
+from torchfork.upstream.base import Base
+from torchfork.util import cache, venv
 
 SMALL = Path(__file__).with_name("small_additions")
 KERNEL = "aten_src/native/WheelTestStep.cpp"
@@ -130,7 +130,7 @@ def workshop(
     (place / "cache" / "gate").symlink_to(cache.directory() / "gate")
     shutil.copytree(SMALL, place / "additions")
     requirements = base_wheel.metadata.get_all("Requires-Dist", [])
-    python = cleanenv.install(
+    python = venv.install(
         base_wheel.path, base.interpreter, requirements, place / "environments", subject.neutral,
         lambda text: None,
     )  # fmt: skip

@@ -9,9 +9,10 @@ import pytest
 from conftest import Added
 from subject import Archive, Subject
 
-from torchfork import toolchain, traits
-from torchfork.bases.base import Base
-from torchfork.units import SUPPORT
+from torchfork.native import toolchain
+from torchfork.native.units import SUPPORT
+from torchfork.upstream import abi
+from torchfork.upstream.base import Base
 
 INCLUDE = "torch/include/"
 
@@ -89,7 +90,7 @@ def test_each_added_header_compiles_alone(
         # Wheels from 2.8 on lack a header that upstream's own <ATen/functorch/...> include.
         absent = ["-isystem", SUPPORT / "stand_ins"] if "<ATen/functorch/" in text else []
         subject.run([
-            *compiler.split(), "-fsyntax-only", f"-std={traits.detect(base).cxx_standard}", "-w",
+            *compiler.split(), "-fsyntax-only", f"-std={abi.detect(base).cxx_standard}", "-w",
             "-isystem", include, "-isystem", include / "torch/csrc/api/include", *absent, source,
         ])  # fmt: skip
 

@@ -13,8 +13,8 @@ import pytest
 from conftest import Added
 from subject import PROJECT, Archive, Subject
 
-from torchfork import patches
-from torchfork.additions import load
+from torchfork.additions.load import load
+from torchfork.edits import patches
 
 # Every file that a graft may change, by what changes it. Anything else that differs from the base
 # is a fault.

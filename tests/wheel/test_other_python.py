@@ -16,15 +16,15 @@ from pathlib import Path
 import pytest
 from subject import PROJECT
 
-from torchfork import cache, releases
-from torchfork.additions import load as load_additions
-from torchfork.bases import interpreter
-from torchfork.bases import wheel as wheel_base
-from torchfork.bases.base import Base, Interpreter
+from torchfork.additions.load import load as load_additions
+from torchfork.codegen import gating
 from torchfork.errors import ForkError
-from torchfork.lanes import gating, graft, workdir
-from torchfork.stages import fetch
-from torchfork.ui import Ui
+from torchfork.pipelines import graft, workdir
+from torchfork.upstream import fetch, interpreter, pins
+from torchfork.upstream import wheel as wheel_base
+from torchfork.upstream.base import Base, Interpreter
+from torchfork.util import cache
+from torchfork.util.ui import Ui
 
 
 def candidates() -> list[str]:
@@ -75,12 +75,12 @@ def test_a_wheel_for_another_python_is_refused_before_anything_is_made(
 
 def test_the_additions_fit_the_official_wheels_of_other_pythons(base: Base, tmp_path: Path) -> None:
     """Merge, parse and gate; for each other interpreter whose wheel of the release is kept."""
-    release, checked = releases.load().get(base.public_version), []
+    release, checked = pins.load().get(base.public_version), []
     for one in others(base):
         for path in fetch.cached_wheels(release, one, cache.directory()):
             quiet, additions = Ui(quiet=True), load_additions(PROJECT)
-            opened = wheel_base.open_wheel(path, one, releases.load(), cache.directory())
-            gated = gating.pass_gate(opened, cache.directory(), quiet)
+            opened = wheel_base.open_wheel(path, one, pins.load(), cache.directory())
+            gated = gating.check_headers(opened, cache.directory(), quiet)
             layout = workdir.layout_for(opened, additions, tmp_path)
             with workdir.locked(layout, quiet):
                 _, manifest = graft.merge_and_validate(opened, additions, gated, layout, quiet)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from subject import PROJECT
 
-from torchfork.bases.base import Base
+from torchfork.upstream.base import Base
 
 SMALL = Path(__file__).with_name("small_additions")
 

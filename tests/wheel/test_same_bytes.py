@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from subject import PROJECT, Archive, Subject
 
-from torchfork.bases.base import Base
-from torchfork.files import sha256_file
+from torchfork.upstream.base import Base
+from torchfork.util.files import sha256_file
 
 # Kiritimati is 14 hours ahead and UTC-12 behind, so that the two never have the same date; Turkish
 # has other capitals for i.
@@ -26,8 +26,8 @@ HERE = {"TZ": "Etc/GMT+12", "LC_ALL": "C", "LANG": "C"}
 PACK = """
 import json, sys
 from pathlib import Path
-from torchfork.bases.base import Base, Interpreter
-from torchfork.stages import pack
+from torchfork.upstream.base import Base, Interpreter
+from torchfork.wheel import pack
 told = json.loads(sys.argv[1])
 paths = {key: Path(told["base"][key]) for key in ("root", "wheel")}
 fields = {**told["base"], **paths, "interpreter": Interpreter(**told["base"]["interpreter"])}

@@ -15,12 +15,12 @@ import pytest
 from conftest import Added
 from subject import Archive, Subject
 
-from torchfork import cache, files
-from torchfork.bases.base import Base
-from torchfork.bases.unpack import record_hash
 from torchfork.errors import VerificationError
-from torchfork.rawzip import RawZipWriter
-from torchfork.stages import pack, verify
+from torchfork.upstream.base import Base
+from torchfork.upstream.unpack import record_hash
+from torchfork.util import cache, files
+from torchfork.wheel import pack, verify
+from torchfork.wheel.rawzip import RawZipWriter
 
 RECORD = "dist-info/RECORD"
 

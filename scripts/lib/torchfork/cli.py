@@ -10,12 +10,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeAlias
 
-from . import cache, cli_source
+from . import cli_source
 from .commands import build, check, citizenship, clean, listing, patch_options, pin, rebase, sbom
 from .commands.options import PROJECT, BaseOptions, add_additions, add_common
 from .errors import ForkError, InternalError, OutputError
-from .files import output_error
-from .ui import Ui
+from .util import cache
+from .util.files import output_error
+from .util.ui import Ui
 
 INTERRUPTED = 130
 

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
 
-from .commands import env, frombuild, tree
+from .commands import build_source, env, tree
 from .errors import UsageError
-from .ui import Ui
+from .util.ui import Ui
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 MakeCommand = Callable[[Commands, str, str], argparse.ArgumentParser]
@@ -55,7 +55,7 @@ def build(options: argparse.Namespace, ui: Ui) -> None:
                 why="a source build makes a wheel, and starts from sources",
                 next="leave one of them out",
             )
-    chosen = frombuild.SourceOptions(
+    chosen = build_source.SourceOptions(
         source=options.source or "git",
         torch=options.torch,
         git_url=options.git_url,
@@ -69,7 +69,7 @@ def build(options: argparse.Namespace, ui: Ui) -> None:
         fresh=options.fresh,
         until=options.until,
     )
-    frombuild.run(chosen, ui)
+    build_source.run(chosen, ui)
 
 
 def add_tree(

@@ -1,0 +1,1 @@
+"""PyTorch's own code generator, run on additions."""

@@ -8,15 +8,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from .. import cache, files
-from ..additions import Additions
-from ..additions import load as load_additions
-from ..bases.base import Base
+from ..additions.load import Additions
+from ..additions.load import load as load_additions
+from ..codegen import gating
+from ..codegen.build_dir import BuildDir
 from ..errors import UsageError
-from ..lanes import gating, graft, workdir
-from ..stages import develop, pack, platform, verify
-from ..ui import Ui
-from ..units import Layout
+from ..pipelines import graft, workdir
+from ..state import installed_torch
+from ..upstream.base import Base
+from ..util import cache, files
+from ..util.ui import Ui
+from ..wheel import pack, platform_tag, verify
 from .options import PROJECT, BaseOptions, open_base
 
 
@@ -47,7 +49,7 @@ def run(options: BuildOptions, ui: Ui) -> None:
             ui.note(f"nothing to do: {known} is up to date")
             ui.result(str(known))
             return
-        gated = gating.pass_gate(base, cache.directory(), ui)
+        gated = gating.check_headers(base, cache.directory(), ui)
         grafted = graft.build(base, additions, gated, layout, ui)
         if grafted.cuda_note and base.cuda:
             ui.warn(grafted.cuda_note)
@@ -72,7 +74,9 @@ def _with_installed(options: BuildOptions) -> BaseOptions:
 
 def _develop(grafted: graft.Grafted, ui: Ui) -> None:
     with ui.step("put it into the environment") as step:
-        changes = develop.install(grafted.base, grafted.overlay, cache.directory(), on_wait=ui.warn)
+        changes = installed_torch.install(
+            grafted.base, grafted.overlay, cache.directory(), on_wait=ui.warn
+        )
         step.say(f"{len(changes.written)} files written, {changes.unchanged} as they were")
     python = grafted.base.interpreter.executable
     ui.note(f"\n{_added(grafted.manifest)}")
@@ -82,11 +86,11 @@ def _develop(grafted: graft.Grafted, ui: Ui) -> None:
 
 def undo(python: str | None, ui: Ui) -> None:
     """torchfork build --undo: put the environment's torch back as its wheel brought it."""
-    from ..bases import interpreter
+    from ..upstream import interpreter
 
     target = interpreter.probe(python, headers=False)
     with ui.step("restore the original files") as step:
-        changes = develop.undo(target, cache.directory(), on_wait=ui.warn)
+        changes = installed_torch.undo(target, cache.directory(), on_wait=ui.warn)
         step.say(f"{len(changes.restored)} restored, {len(changes.removed)} removed")
 
 
@@ -97,9 +101,9 @@ def _with_true_tag(grafted: graft.Grafted, ui: Ui) -> Base:
     the graft adds to that is corrected.
     """
     base = grafted.base
-    needed = platform.needed_glibc(grafted.libraries)
-    tag = platform.raised_tag(base.wheel_tag, needed)
-    if tag == base.wheel_tag or needed <= platform.needed_glibc([base.torch_cpu]):
+    needed = platform_tag.needed_glibc(grafted.libraries)
+    tag = platform_tag.raised_tag(base.wheel_tag, needed)
+    if tag == base.wheel_tag or needed <= platform_tag.needed_glibc([base.torch_cpu]):
         return base
     ui.warn(
         f"the kernels need glibc {needed[0]}.{needed[1]}, more than the base does; the wheel is "
@@ -158,16 +162,16 @@ def _inputs(options: BuildOptions, base: Base, additions: Additions) -> str:
     )  # fmt: skip
 
 
-def _note(layout: Layout) -> Path:
+def _note(layout: BuildDir) -> Path:
     return layout.root / "delivered.json"
 
 
-def _remember(layout: Layout, inputs: str, wheel: Path) -> None:
+def _remember(layout: BuildDir, inputs: str, wheel: Path) -> None:
     told = {"inputs": inputs, "wheel": str(wheel.absolute()), "sha256": files.sha256_file(wheel)}
     files.write_json(_note(layout), told)
 
 
-def _up_to_date(options: BuildOptions, layout: Layout, inputs: str) -> Path | None:
+def _up_to_date(options: BuildOptions, layout: BuildDir, inputs: str) -> Path | None:
     """The wheel of an earlier run with these very inputs, if it is still there, byte for byte."""
     known = files.read_json(_note(layout))
     if not known or known["inputs"] != inputs:

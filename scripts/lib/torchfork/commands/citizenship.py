@@ -8,13 +8,15 @@ from pathlib import Path
 
 from rich.console import Console
 
-from .. import files, toolchain
-from ..additions import load as load_additions
-from ..citizenship import explained, plan, runner, show, subject
-from ..citizenship.model import RED, Table
-from ..citizenship.workers import Workers
+from ..additions.load import load as load_additions
+from ..conformance import environment, plan, reasons, show
+from ..conformance import run as runner
+from ..conformance.table import RED, Table
+from ..conformance.workers import Workers
 from ..errors import CitizenshipError, UsageError
-from ..ui import Ui
+from ..native import toolchain
+from ..util import files
+from ..util.ui import Ui
 from .options import PROJECT, add_additions
 
 DEFAULT_WORK = PROJECT / ".torchfork" / "citizenship"
@@ -63,7 +65,7 @@ def run(options: argparse.Namespace, ui: Ui) -> None:
     if options.jobs is not None and options.jobs < 1:
         raise UsageError("--jobs is less than 1", next="give 1 or more")
     additions = load_additions(options.additions)
-    explanations = explained.load(additions.root)
+    explanations = reasons.load(additions.root)
     work = options.work.absolute()
     with files.lock(work / "lock", "checking citizenship", lambda holder: ui.warn(holder), 3600.0):
         scratch = work / "scratch"
@@ -71,10 +73,10 @@ def run(options: argparse.Namespace, ui: Ui) -> None:
         with ui.step("prepare the environment") as step:
             say = lambda text: step.advance(0, 0, text)  # noqa: E731
             if options.wheel:
-                target = subject.of_wheel(options.wheel, options.python, work, say)
+                target = environment.of_wheel(options.wheel, options.python, work, say)
             else:
-                target = subject.of_environment(options.env)
-            lent = subject.lend(target, work, say)
+                target = environment.of_environment(options.env)
+            lent = environment.install_check_deps(target, work, say)
             step.say(str(target.executable))
         with ui.step("read the operators' declarations") as step:
             planned = plan.make(additions, target.executable, scratch / "plan")
@@ -88,7 +90,7 @@ def run(options: argparse.Namespace, ui: Ui) -> None:
             jobs = options.jobs or toolchain.cores()
             table = runner.run(planned, workers, explanations, chosen, jobs, step.advance)
             step.say(f"{len(table.cells)} cells")
-    report(table, options.json, explained_in=additions.root / explained.FILE)
+    report(table, options.json, explained_in=additions.root / reasons.FILE)
 
 
 def report(table: Table, json: Path | None, *, explained_in: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from ..ui import Ui
+from ..util.ui import Ui
 
 
 def run(directories: list[Path], ui: Ui) -> None:

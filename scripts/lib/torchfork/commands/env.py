@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..bases import sources, sourcetree
-from ..bases.sources import Opened
 from ..errors import BaseRefusedError
-from ..lanes import fullbuild
-from ..ui import Ui
+from ..pipelines import source_build
+from ..upstream import sources, tree
+from ..upstream.sources import SourceCheckout
+from ..util.ui import Ui
 
 _ORIGINS = {
     "user": "you set it",
@@ -21,8 +21,8 @@ _ORIGINS = {
 def run(root: Path | None, number: int, *, shell: bool, ui: Ui) -> None:
     """Print the settings for a tree; with `shell` as lines for a shell, the table beside them."""
     opened = sources.with_pieces(_tree(root))
-    version = fullbuild.wheel_version(opened, number)
-    settled = fullbuild.settle(opened, _environment_of(opened), version)
+    version = source_build.wheel_version(opened, number)
+    settled = source_build.resolve_settings(opened, _environment_of(opened), version)
     show = ui.note if shell else ui.result
     for setting in settled:
         value = setting.value or "(empty)"
@@ -34,9 +34,9 @@ def run(root: Path | None, number: int, *, shell: bool, ui: Ui) -> None:
             ui.result(setting.line)
 
 
-def _tree(root: Path | None) -> sourcetree.SourceTree:
+def _tree(root: Path | None) -> tree.SourceTree:
     try:
-        return sourcetree.open_tree(root or Path())
+        return tree.open_tree(root or Path())
     except BaseRefusedError as error:
         if root is not None:
             raise
@@ -49,7 +49,7 @@ def _tree(root: Path | None) -> sourcetree.SourceTree:
         ) from error
 
 
-def _environment_of(opened: Opened) -> Path | None:
+def _environment_of(opened: SourceCheckout) -> Path | None:
     """The build environment that lies beside a tree which torchfork fetched, if it was made."""
     beside = opened.tree.root.parent.parent if opened.prefix else opened.tree.root.parent
     made = sorted(beside.glob("env-cp*/bin/python"))

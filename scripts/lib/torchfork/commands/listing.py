@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 
-from .. import releases
-from ..ui import Ui
+from ..upstream import pins as releases
+from ..util.ui import Ui
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

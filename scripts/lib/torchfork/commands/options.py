@@ -6,13 +6,13 @@ import argparse
 from dataclasses import dataclass
 from pathlib import Path
 
-from .. import cache, releases
-from ..bases import installed, interpreter, wheel
-from ..bases.base import Base, Interpreter
 from ..errors import UsageError
-from ..releases import Releases
-from ..stages import fetch
-from ..ui import Ui
+from ..upstream import fetch, installed, interpreter, wheel
+from ..upstream import pins as releases
+from ..upstream.base import Base, Interpreter
+from ..upstream.pins import Releases
+from ..util import cache
+from ..util.ui import Ui
 
 PROJECT = Path(__file__).resolve().parents[4]
 UPSTREAM = "https://github.com/pytorch/pytorch.git"

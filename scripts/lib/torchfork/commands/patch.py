@@ -8,15 +8,16 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from .. import cache, patches, releases
-from ..bases import versions
-from ..bases.wheel import VERSION_FILE
+from ..edits import base_patches as stage
+from ..edits import patches
+from ..edits.patches import Series, State, branching, refreshing, series, workbench
+from ..edits.patches.header import Header, make
+from ..edits.patches.refreshing import Known
 from ..errors import PatchError
-from ..patches import Series, State, branching, refreshing, series, workbench
-from ..patches.header import Header, make
-from ..patches.refreshing import Known
-from ..stages import patch as stage
-from ..ui import Ui
+from ..upstream import pins, versions
+from ..upstream.wheel import VERSION_FILE
+from ..util import cache
+from ..util.ui import Ui
 from .options import PROJECT
 from .patch_target import Target, open_target
 
@@ -58,7 +59,7 @@ def _attend(report: patches.Report, ui: Ui) -> None:
 def run_lint(options: argparse.Namespace, ui: Ui) -> None:
     """Every fault of the folder; raises the first of them when all are told."""
     found = patches.load(options.additions.resolve())
-    faults = patches.lint(found, releases.load().versions)
+    faults = patches.lint(found, pins.load().versions)
     for fault in faults[1:]:
         ui.note(fault.render() + "\n")
     if faults:
@@ -95,7 +96,7 @@ def run_apply(options: argparse.Namespace, ui: Ui) -> None:
 def run_edit(options: argparse.Namespace, ui: Ui) -> None:
     """Make a workbench; raises PatchConflictError, with the conflict in it, if one does not fit."""
     found = patches.load(options.additions.resolve())
-    target = open_target(options.torch or releases.load().default, options.lane, ui)
+    target = open_target(options.torch or pins.load().default, options.lane, ui)
     with ui.step("lay out the workbench") as step:
         bench = workbench.start(options.bench, found, target.tree, target.version, target.lane)
         step.say(str(bench.root))

@@ -5,13 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from .. import cache, patches, releases
-from ..bases import interpreter, sourcetree, versions
-from ..bases.wheel import VERSION_FILE
+from ..edits import patches
+from ..edits.patches import Lane, Tree
 from ..errors import UsageError
-from ..matrix import subjects
-from ..patches import Lane, Tree
-from ..ui import Ui
+from ..rebase import targets
+from ..upstream import interpreter, versions
+from ..upstream import pins as releases
+from ..upstream import tree as sourcetree
+from ..upstream.wheel import VERSION_FILE
+from ..util import cache
+from ..util.ui import Ui
 from .options import UPSTREAM
 
 
@@ -33,11 +36,11 @@ def open_target(word: str, lane: Lane | None, ui: Ui) -> Target:
     if path.is_dir():
         return _directory(path, lane)
     pins = releases.load()
-    [subject] = subjects.parse([word], pins, everything=False)
+    [subject] = targets.parse([word], pins, everything=False)
     python = interpreter.probe(None, headers=False)
     with ui.step("open upstream") as step:
-        opening = subjects.Opening(python, pins, cache.directory(), UPSTREAM, runnable=False)
-        base = subjects.open_subject(subject, opening, lambda text: step.advance(0, 0, text))
+        opening = targets.Opening(python, pins, cache.directory(), UPSTREAM, runnable=False)
+        base = targets.open_subject(subject, opening, lambda text: step.advance(0, 0, text))
         step.say(f"torch {base.version}")
     return Target(patches.directory(base.root), base.version, lane or "graft")
 

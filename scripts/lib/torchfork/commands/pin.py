@@ -6,13 +6,13 @@ import argparse
 from dataclasses import dataclass
 from pathlib import Path
 
-from .. import cache, releases
-from ..bases import interpreter, wheel
-from ..bases.base import Interpreter
 from ..errors import BaseRefusedError, UsageError
-from ..releases import Release, Releases
-from ..stages import discover, fetch
-from ..ui import Ui
+from ..upstream import fetch, index, interpreter, wheel
+from ..upstream import pins as releases
+from ..upstream.base import Interpreter
+from ..upstream.pins import Release, Releases
+from ..util import cache
+from ..util.ui import Ui
 from .options import UPSTREAM
 
 
@@ -71,7 +71,7 @@ def run(options: PinOptions, ui: Ui) -> None:
     versions = list(options.versions)
     if options.find:
         with ui.step("ask the index for releases") as step:
-            versions += discover.unpinned(discover.available(target), pins)
+            versions += index.unpinned(index.available(target), pins)
             step.say(", ".join(versions) or "none that is not pinned")
     elif not versions:
         raise UsageError(
@@ -89,15 +89,15 @@ def _pin_release(
         ui.note(f"torch {version} is pinned already")
         return pins
     with ui.step(f"find the wheels of {version}") as step:
-        found = discover.wheels(version, pins, target, lambda text: step.advance(0, 0, text))
+        found = index.wheels(version, pins, target, lambda text: step.advance(0, 0, text))
         step.say(f"{len(found)} wheels")
     with ui.step("read the commit from one") as step:
-        known = discover.tentative(pins, version, found)
+        known = index.tentative(pins, version, found)
         path = fetch.fetch_smallest(known.get(version), target, known, cache.directory())
         said = wheel.read_version(path)
         step.say(f"{said.git_version} ({path.name})")
     with ui.step("compare it with upstream's tag") as step:
-        tagged = discover.tag_commit(version, repository)
+        tagged = index.tag_commit(version, repository)
         require_same(version, said.git_version, tagged, path)
         step.say("the same" if tagged else f"{repository} cannot be reached: not compared")
     pins = releases.add_release(pins, Release(version, said.git_version, found))

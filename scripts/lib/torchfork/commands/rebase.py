@@ -8,14 +8,16 @@ from pathlib import Path
 
 from rich.console import Console
 
-from .. import cache, files, releases, toolchain
-from ..additions import load as load_additions
-from ..bases import interpreter
+from ..additions.load import load as load_additions
 from ..errors import RebaseError, UsageError
-from ..matrix import runner, subjects
-from ..matrix.model import TIERS, Matrix
-from ..report import chain, markdown, page, terminal
-from ..ui import Ui
+from ..native import toolchain
+from ..rebase import chain, markdown, page, targets, terminal
+from ..rebase import run as runner
+from ..rebase.model import TIERS, Matrix
+from ..upstream import interpreter
+from ..upstream import pins as releases
+from ..util import cache, files
+from ..util.ui import Ui
 from .options import PROJECT, UPSTREAM, add_additions
 
 DEFAULT_WORK = PROJECT / ".torchfork" / "matrix"
@@ -104,11 +106,11 @@ def run(options: RebaseOptions, ui: Ui) -> None:
         raise UsageError("--jobs is less than 1", next="give 1 or more")
     letters = "".join(TIERS)[: list(TIERS).index(options.last_tier) + 1]
     pins = releases.load()
-    chosen = subjects.parse(options.onto, pins, everything=options.everything)
+    chosen = targets.parse(options.onto, pins, everything=options.everything)
     jobs = min(options.jobs or toolchain.cores(), len(chosen))
     settings = runner.Settings(
         additions=load_additions(options.additions),
-        opening=subjects.Opening(
+        opening=targets.Opening(
             interpreter=interpreter.probe(options.python, headers="d" in letters),
             pins=pins,
             cache=cache.directory(),

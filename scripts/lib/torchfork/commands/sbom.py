@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from .. import files, releases
-from ..stages import sbom
-from ..ui import Ui
+from ..upstream import pins
+from ..util import files
+from ..util.ui import Ui
+from ..wheel import sbom
 
 NAME = "sbom.cdx.json"
 
@@ -22,5 +23,5 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(wheel: Path, out: Path, ui: Ui) -> None:
     """Write the bill of materials (CycloneDX) of one wheel."""
     place = out / NAME
-    files.write_json(place, sbom.describe(wheel, releases.load()))
+    files.write_json(place, sbom.describe(wheel, pins.load()))
     ui.result(str(place))

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from .. import cache, releases
-from ..additions import load as load_additions
-from ..bases import applied, sourcetree
-from ..bases.sourcetree import SourceTree
+from ..additions.load import load as load_additions
 from ..errors import StateError
-from ..lanes import source, treework
-from ..releases import Release
-from ..stages import apply
-from ..ui import Ui
+from ..pipelines import source, tree_work
+from ..state import applied, source_tree
+from ..upstream import pins
+from ..upstream import tree as sourcetree
+from ..upstream.pins import Release
+from ..upstream.tree import SourceTree
+from ..util import cache
+from ..util.ui import Ui
 
 
 def run_apply(root: Path, additions_root: Path, work: Path, *, unpinned: bool, ui: Ui) -> None:
@@ -21,8 +22,8 @@ def run_apply(root: Path, additions_root: Path, work: Path, *, unpinned: bool, u
     tree = sourcetree.open_tree(root)
     require_clean(tree, unpinned=unpinned)
     source.require_same_additions(tree, additions)
-    layout = treework.layout_for(tree, additions, work)
-    with treework.locked(layout, ui):
+    layout = tree_work.layout_for(tree, additions, work)
+    with tree_work.locked(layout, ui):
         planned = source.plan(tree, additions, layout, ui)
         source.put_in(tree, planned, additions, locks(), ui)
     names = sorted({op["base_name"] for op in planned.manifest["operators"]})
@@ -34,14 +35,14 @@ def run_unapply(root: Path, ui: Ui) -> None:
     """Make every file of a tree its own again."""
     tree = sourcetree.open_tree(root)
     with ui.step("restore the tree's files") as step:
-        changes = apply.unapply(tree, locks(), on_wait=ui.warn)
+        changes = source_tree.unapply(tree, locks(), on_wait=ui.warn)
         step.say(f"{len(changes.restored)} restored, {len(changes.removed)} removed")
 
 
 def run_status(root: Path, ui: Ui) -> None:
     """Say what is applied to a tree. The exit code tells a clean state from a disturbed one."""
     tree = sourcetree.open_tree(root)
-    release = releases.load().by_commit(tree.commit) if tree.commit else None
+    release = pins.load().by_commit(tree.commit) if tree.commit else None
     pinned = "as pinned" if release else "not pinned"
     ui.result(f"tree:      {tree.root}")
     ui.result(f"upstream:  torch {tree.version}, commit {tree.commit or 'unknown'} ({pinned})")
@@ -74,7 +75,7 @@ def require_clean(tree: SourceTree, *, unpinned: bool) -> Release | None:
 
     unpinned: take any tree; the release is None where its commit is not pinned.
     """
-    release = sourcetree.require_pinned(tree, releases.load(), unpinned=unpinned)
+    release = sourcetree.require_pinned(tree, pins.load(), unpinned=unpinned)
     edits = sourcetree.hand_edits(tree, applied.applied_content(tree))
     if edits and not unpinned:
         more = f"\nand {len(edits) - 10} more" if len(edits) > 10 else ""

@@ -1,0 +1,1 @@
+"""What a user adds: read, validated, and merged into upstream's YAML."""

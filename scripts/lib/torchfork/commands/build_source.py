@@ -1,0 +1,126 @@
+"""torchfork build --from-source: fetch a tree, apply the additions, build all of it, verify."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..additions.load import Additions
+from ..additions.load import load as load_additions
+from ..pipelines import source, source_build, tree_work
+from ..pipelines.source_build import Environment
+from ..pipelines.workdir import tooling_fingerprint
+from ..upstream import interpreter, pins, sources
+from ..upstream.sources import SourceCheckout
+from ..util import cache, files
+from ..util.ui import Ui
+from .tree import locks, require_clean
+
+
+@dataclass(frozen=True)
+class SourceOptions:
+    """What to build and how."""
+
+    source: str  # 'git', 'debian' or a path
+    torch: str | None
+    git_url: str | None
+    python: str | None
+    unpinned: bool
+    additions: Path
+    out: Path
+    number: int
+    verify: bool
+    work: Path
+    fresh: bool
+    until: str | None  # stop after 'fetch' or 'apply'
+
+
+def run(options: SourceOptions, ui: Ui) -> None:
+    """All steps, or those up to options.until."""
+    additions = load_additions(options.additions)
+    target = interpreter.probe(options.python)
+    opened = open_source(options, ui)
+    release = require_clean(opened.tree, unpinned=options.unpinned)
+    if options.until == "fetch":
+        ui.result(str(opened.tree.root))
+        return
+    source.require_same_additions(opened.tree, additions)
+    layout = tree_work.layout_for(opened.tree, additions, options.work)
+    with tree_work.locked(layout, ui):
+        planned = source.plan(opened.tree, additions, layout, ui)
+        source.put_in(opened.tree, planned, additions, locks(), ui)
+        if options.until == "apply":
+            ui.result(str(opened.tree.root))
+            return
+        python = source_build.make_environment(opened, target, release, _trees(options), ui)
+        version = source_build.wheel_version(opened, options.number)
+        environment = Environment(python, source_build.resolve_settings(opened, python, version))
+        inputs = _inputs(opened, environment, additions, options)
+        known = _up_to_date(layout, inputs, options.out)
+        if known:
+            ui.note(f"nothing to do: {known} is up to date")
+            ui.result(str(known))
+            return
+        built = source_build.build(
+            opened, environment, additions, layout, fresh=options.fresh, ui=ui
+        )
+        wheel, base = source_build.finish(
+            opened, built, environment, target, layout, options.out, ui
+        )
+        source_build.check_version(base, environment.value("PYTORCH_BUILD_VERSION"))
+        if options.verify:
+            source_build.verify_wheel(
+                wheel, base, planned.manifest, planned.upstream.schemas, options.work,
+                cache.directory(), ui,
+            )  # fmt: skip
+        told = {"inputs": inputs, "wheel": str(wheel), "sha256": files.sha256_file(wheel)}
+        files.write_json(layout.root / "delivered.json", told)
+    _announce(wheel, planned.manifest, ui)
+
+
+def open_source(options: SourceOptions, ui: Ui) -> SourceCheckout:
+    """Fetch or find the tree that the options name."""
+    wanted = sources.Wanted(options.source, options.torch, options.git_url)
+    with ui.step("fetch the sources") as step:
+        opened = sources.open_source(
+            wanted, pins.load(), _trees(options), cache.directory(), os.environ, step.advance,
+            ui.warn,
+        )  # fmt: skip
+        step.say(opened.described)
+    return opened
+
+
+def _trees(options: SourceOptions) -> Path:
+    return options.work / "source"
+
+
+def _inputs(
+    opened: SourceCheckout, environment: Environment, additions: Additions, options: SourceOptions
+) -> str:
+    """Everything that the wheel's bytes depend on."""
+    chosen = [f"{s.name}={s.value}" for s in environment.settings if s.name != "MAX_JOBS"]
+    return files.sha256_text(
+        str(opened.tree.root), opened.tree.commit or "", additions.fingerprint(),
+        str(additions.root), tooling_fingerprint(), str(options.verify), *chosen,
+    )  # fmt: skip
+
+
+def _up_to_date(layout: tree_work.TreeBuildDir, inputs: str, out: Path) -> Path | None:
+    known = files.read_json(layout.root / "delivered.json")
+    if not known or known["inputs"] != inputs:
+        return None
+    wheel = Path(known["wheel"])
+    if wheel.parent != out or not wheel.is_file():
+        return None
+    return wheel if files.sha256_file(wheel) == known["sha256"] else None
+
+
+def _announce(wheel: Path, manifest: dict[str, list[dict[str, str]]], ui: Ui) -> None:
+    shown = Path(os.path.relpath(wheel)) if wheel.is_relative_to(Path.cwd()) else wheel
+    names = sorted({op["base_name"] for op in manifest["operators"]})
+    ui.note(f"\nwheel:   {shown} ({wheel.stat().st_size / 1e6:.1f} MB)")
+    ui.note(f"added:   {', '.join(names) or 'nothing'}")
+    ui.note(f"install: python -m pip install {shlex.quote(str(shown))}")
+    ui.result(str(wheel))

@@ -1,0 +1,207 @@
+"""Inputs to call an operator with: from its samples file, its OpInfo, or another one's backward."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from .operators import Operator
+from .outcome import CheckFailed
+
+Make = Callable[..., Any]
+Recorded = Callable[[Operator, str, Any, bool], list["Sample"]]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One call: positional arguments as the schema has them, and the keyword-only ones."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    def tensors(self) -> list[Any]:
+        """The tensors, in order, those in lists too."""
+        leaves = pytree.tree_leaves((self.args, self.kwargs))
+        return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+
+    def with_tensors(self, tensors: Iterable[Any]) -> Sample:
+        """The same call with other tensors."""
+        leaves, spec = pytree.tree_flatten((self.args, self.kwargs))
+        given = iter(tensors)
+        filled = [next(given) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+        args, kwargs = pytree.tree_unflatten(filled, spec)
+        return Sample(args, kwargs)
+
+    def mapped(self, function: Callable[[Any], Any]) -> Sample:
+        """The same call with a function of each tensor."""
+        return self.with_tensors([function(tensor) for tensor in self.tensors()])
+
+
+@dataclass
+class Source:
+    """Where the operators' samples come from.
+
+    file: the module of the samples file, if there is one; infos: OpInfos by the operator's name.
+    recorded: samples of an operator that others call when they are differentiated.
+    """
+
+    file: ModuleType | None
+    infos: dict[str, Any]
+    recorded: Recorded
+    kept: dict[tuple[Any, ...], list[Sample]] = field(default_factory=dict)
+
+    def origin(self, op: Operator) -> str:
+        """'samples file', 'OpInfo' or 'recorded'."""
+        if self.file is not None and hasattr(self.file, function_name(op)):
+            return "samples file"
+        return "OpInfo" if info_name(op) in self.infos else "recorded"
+
+    def info(self, op: Operator) -> Any:
+        """The OpInfo, or None."""
+        return self.infos.get(info_name(op))
+
+    def every(
+        self, op: Operator, device: str, dtype: Any = torch.float32, requires_grad: bool = False
+    ) -> list[Sample]:
+        """All samples, made anew with the same numbers on each call."""
+        torch.manual_seed(0)
+        origin = self.origin(op)
+        if origin == "samples file":
+            found = list(_from_file(self.file, op, device, dtype, requires_grad))
+        elif origin == "OpInfo":
+            found = list(_from_info(self.infos[info_name(op)], op, device, dtype, requires_grad))
+        else:
+            found = self.recorded(op, device, dtype, requires_grad)
+        if not found:
+            raise CheckFailed(
+                f"no inputs: there is no OpInfo of it in op_db, no other operator calls it, and "
+                f"samples.py has no {function_name(op)}()"
+            )
+        return found
+
+    def typical(
+        self, op: Operator, device: str, dtype: Any = torch.float32, *,
+        requires_grad: bool = False, limit: int = 4,
+    ) -> list[Sample]:  # fmt: skip
+        """A few samples none of whose tensors is empty, those of most dimensions first."""
+        found = self.every(op, device, dtype, requires_grad)
+        whole = [s for s in found if all(t.numel() for t in s.tensors())] or found
+        ranked = sorted(whole, key=lambda s: -sum(t.dim() for t in s.tensors()))
+        return ranked[:limit]
+
+    def defined(
+        self, op: Operator, device: str, *, requires_grad: bool = False, limit: int = 4
+    ) -> list[Sample]:
+        """Typical samples that give every result, where there are any; an output mask may not."""
+        found = self.typical(op, device, requires_grad=requires_grad, limit=100)
+        count = len(op.schema.returns)
+        full = [s for s in found if count < 2 or _results(op, s) == count]
+        return (full or found)[:limit]
+
+
+def fresh_args(op: Operator, sample: Sample) -> list[Any]:
+    """The positional arguments, with copies of those that the operator writes to."""
+    return [a.clone() if k in op.written else a for k, a in enumerate(sample.args)]
+
+
+def _results(op: Operator, sample: Sample) -> int:
+    """How many results of a call are not undefined."""
+    found = op.overload(*fresh_args(op, sample), **sample.kwargs)
+    return sum(leaf is not None for leaf in pytree.tree_leaves(found))
+
+
+def function_name(op: Operator) -> str:
+    """The operator's function in a samples file: 'hypot_zoo' for hypot.zoo."""
+    return op.id.replace(".", "_")
+
+
+def info_name(op: Operator) -> str:
+    """The name by which an OpInfo knows it; an overload of upstream's operator has none."""
+    return op.id if op.entry["new_base_name"] else f"{op.id} (overload)"
+
+
+def load_file(path: Path | None) -> ModuleType | None:
+    """The samples file as a module."""
+    if path is None:
+        return None
+    spec = importlib.util.spec_from_file_location("citizenship_samples", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def load_infos() -> dict[str, Any]:
+    """The OpInfos of op_db by operator name, without their python_module's prefix."""
+    from torch.testing._internal.common_methods_invocations import op_db
+
+    found: dict[str, Any] = {}
+    for info in op_db:
+        if not info.variant_test_name:
+            found.setdefault(info.aten_name or info.name, info)
+    return found
+
+
+def maker(device: str, dtype: Any, requires_grad: bool) -> Make:
+    """make(*shape): a tensor of numbers none of which is near zero; make(*shape, dtype=…)."""
+
+    def make(*shape: int, dtype: Any = dtype, low: float = 0.25, high: float = 1.25) -> Any:
+        # On the CPU, so that every device gets the same numbers.
+        values = torch.rand(shape, dtype=torch.float64) * (high - low) + low
+        if low > 0:
+            values = torch.where(torch.rand(shape) < 0.5, -values, values)
+        if not (dtype.is_floating_point or dtype.is_complex):
+            values = (values * 4).round()
+        tensor = values.to(dtype).to(device)
+        differentiable = tensor.is_floating_point() or tensor.is_complex()
+        return tensor.requires_grad_(requires_grad and differentiable)
+
+    return make
+
+
+def _from_file(
+    module: Any, op: Operator, device: str, dtype: Any, requires_grad: bool
+) -> Iterator[Sample]:
+    make = maker(device, dtype, requires_grad)
+    for told in getattr(module, function_name(op))(make):
+        given = told if isinstance(told, tuple) else (told,)
+        named = bool(given) and isinstance(given[-1], dict)
+        yield normal(op, given[:-1] if named else given, given[-1] if named else {})
+
+
+def _from_info(
+    info: Any, op: Operator, device: str, dtype: Any, requires_grad: bool
+) -> Iterator[Sample]:
+    for sample in info.sample_inputs(device, dtype, requires_grad=requires_grad):
+        yield normal(op, (sample.input, *sample.args), sample.kwargs)
+
+
+def normal(op: Operator, args: Iterable[Any], kwargs: dict[str, Any]) -> Sample:
+    """A call as the dispatcher takes it: by position where the schema says so, whole lists."""
+    given, named = list(args), dict(kwargs)
+    schema = op.schema.arguments
+    if "input" in named and all(a.name != "input" for a in schema):
+        named["self"] = named.pop("input")
+    positional = [a for a in schema if not a.kwarg_only]
+    for argument in positional[len(given) :]:
+        if argument.name not in named:
+            break
+        given.append(named.pop(argument.name))
+    given = [_whole(value, argument) for value, argument in zip(given, positional, strict=False)]
+    by_name = {argument.name: argument for argument in schema}
+    named = {key: _whole(value, by_name[key]) for key, value in named.items()}
+    return Sample(tuple(given), named)
+
+
+def _whole(value: Any, argument: Any) -> Any:
+    """One number where the schema has int[N]: the list that Python's binding makes of it."""
+    if isinstance(value, int) and not isinstance(value, bool) and argument.N:
+        return [value] * argument.N
+    return list(value) if isinstance(value, (tuple, torch.Size)) else value

@@ -1,0 +1,128 @@
+"""The out= and in-place variants: same results, and refusals of what cannot be written to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from . import compare
+from .bench import Bench, Item
+from .entries import Entry, spelled
+from .operators import Operator, overload
+from .outcome import CheckFailed, NotApplicable, require
+from .programs import flat, make
+from .samples import Sample, fresh_args
+
+
+def _out(op: Operator, device: str, bench: Bench) -> None:
+    entries = op.variant("out")
+    if not entries or op.entry["kind"] == "out":
+        raise NotApplicable("no out= variant by its declaration")
+    for entry in entries:
+        for sample in bench.source.typical(op, device, limit=2):
+            _one_out(op, entry, sample)
+
+
+def _one_out(op: Operator, entry: Entry, sample: Sample) -> None:
+    names = [a.name for a in overload(entry)._schema.arguments if a.is_out]
+    expected = flat(compare.seeded(op, op.overload)(*fresh_args(op, sample), **sample.kwargs))
+    if len(names) != len(expected) or not all(isinstance(t, torch.Tensor) for t in expected):
+        raise NotApplicable("its out= variant writes a list")
+    right = [torch.full_like(t, 3) for t in expected]
+    compare.same(_call(op, entry, sample, names, right), expected, spelled(entry), exact=True)
+    compare.same(right, expected, f"{spelled(entry)}: what was handed over", exact=True)
+    strange = [torch.empty(0, dtype=t.dtype, device=t.device) for t in expected]
+    compare.same(_call(op, entry, sample, names, strange), expected, "resized", exact=True)
+    require(
+        [t.shape for t in strange] == [t.shape for t in expected], "an empty out keeps its size"
+    )
+    _refusals(op, entry, sample, names, expected)
+
+
+def _call(op: Operator, entry: Entry, sample: Sample, names: list[str], outs: list[Any]) -> Any:
+    call = compare.seeded(op, overload(entry))
+    kwargs = {k: v for k, v in sample.kwargs.items() if k in
+              {a.name for a in overload(entry)._schema.arguments}}  # fmt: skip
+    given = dict(zip(names, outs, strict=True))
+    return call(*fresh_args(op, sample), **kwargs, **given)
+
+
+def _refusals(
+    op: Operator, entry: Entry, sample: Sample, names: list[str], expected: list[Any]
+) -> None:
+    """Results that cannot hold what is computed: another device, a dtype of another kind."""
+    bad = {"on meta": [t.to("meta") for t in expected] if expected[0].device.type != "meta" else []}
+    if expected[0].is_floating_point() or expected[0].is_complex():
+        bad["of bool"] = [torch.empty_like(t, dtype=torch.bool) for t in expected]
+    for what, outs in bad.items():
+        try:
+            _call(op, entry, sample, names, outs)
+        except (RuntimeError, TypeError, NotImplementedError):
+            continue
+        raise CheckFailed(f"{spelled(entry)} takes an out {what}")
+
+
+def _in_place(op: Operator, device: str, bench: Bench) -> None:
+    entries = op.variant("inplace")
+    if not entries:
+        raise NotApplicable("no in-place variant by its declaration")
+    for entry in entries:
+        for sample in bench.source.typical(op, device, limit=4):
+            _one_in_place(op, entry, sample)
+        _gradient_in_place(op, entry, bench, device)
+
+
+def _one_in_place(op: Operator, entry: Entry, sample: Sample) -> None:
+    expected = make(op, sample).results()[0]
+    given = sample.args[0].clone()
+    call = compare.seeded(op, overload(entry))
+    if given.shape != expected.shape or given.dtype != expected.dtype:
+        before = given.clone()
+        try:
+            call(given, *sample.args[1:], **sample.kwargs)
+        except RuntimeError:
+            compare.same(given, before, "an argument after a refusal", exact=True)
+            return
+        raise CheckFailed(
+            f"{spelled(entry)} writes {tuple(expected.shape)} to {tuple(given.shape)}"
+        )
+    version = given._version
+    result = call(given, *sample.args[1:], **sample.kwargs)
+    require(result is given, f"{spelled(entry)} does not return its argument")
+    require(given._version > version, f"{spelled(entry)} does not count as a change")
+    compare.same(given, expected, spelled(entry), exact=True)
+    if entry["python_method"]:
+        again = sample.args[0].clone()
+        if op.random:
+            torch.manual_seed(7)
+        getattr(again, entry["name"])(*sample.args[1:], **sample.kwargs)
+        compare.same(again, expected, f"Tensor.{entry['name']}", exact=True)
+
+
+def _gradient_in_place(op: Operator, entry: Entry, bench: Bench, device: str) -> None:
+    """A leaf that requires a gradient is refused; of another tensor the gradient is the same."""
+    if not op.gradients:
+        return
+    sample = bench.source.typical(op, device, torch.float64, requires_grad=True, limit=1)[0]
+    expected, grads = compare.gradients(compare.seeded(op, make(op, sample).call), sample.tensors())
+    if expected[0].shape != sample.args[0].shape:
+        return
+
+    def written(*tensors: Any) -> Any:
+        changed = sample.with_tensors(tensors)
+        given = changed.args[0].clone()
+        overload(entry)(given, *changed.args[1:], **changed.kwargs)
+        return given
+
+    _, found = compare.gradients(compare.seeded(op, written), sample.tensors())
+    compare.same(found, grads, f"gradients of {spelled(entry)}")
+    leaf = sample.args[0].detach().requires_grad_()
+    try:
+        overload(entry)(leaf, *sample.args[1:], **sample.kwargs)
+    except RuntimeError:
+        return
+    raise CheckFailed(f"{spelled(entry)} writes to a leaf that requires a gradient")
+
+
+ITEMS = (Item("out=", _out), Item("in-place", _in_place))

@@ -1,0 +1,162 @@
+"""What is to be checked: the operators of additions that a finished torch has."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..additions.load import Additions
+from ..codegen import client
+from ..errors import AdditionsError, BaseRefusedError
+from ..util import files, process
+from .checks.entries import spelled
+
+SAMPLES = "samples.py"
+_ENTRY = re.compile(r"^\s{4,}((?:~|[A-Za-z_])[\w.~]*)\s*$")
+_QUESTION = "import torchgen, pathlib; print(pathlib.Path(torchgen.__file__).resolve().parent)"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The operators as conformance.checks.operators reads them, and where inputs come from."""
+
+    operators: tuple[dict[str, Any], ...]
+    samples: Path | None
+    documented: tuple[str, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """'name' or 'name.overload' of each operator."""
+        return tuple(spelled(operator["entry"]) for operator in self.operators)
+
+
+def make(additions: Additions, python: Path, scratch: Path) -> Plan:
+    """Have the torch's own generator describe the additions' operators.
+
+    python: the interpreter that has the torch; scratch: a directory for this.
+    Raises BaseRefusedError where it has no torchgen, or lacks an operator of the additions.
+    """
+    home = scratch / "home"
+    home.mkdir(parents=True, exist_ok=True)
+    link = home / "torchgen"
+    link.unlink(missing_ok=True)
+    link.symlink_to(_torchgen(python))
+    names = declared(additions)
+    found = client.describe_finished(home, names, _differentiable(additions), scratch)
+    there = {spelled(entry) for entry in found}
+    if missing := sorted(set(names) - there):
+        raise BaseRefusedError(
+            "this torch does not have the operators of the additions",
+            where=str(python),
+            why="\n".join(missing[:10]),
+            next="build it from these additions: scripts/build_torch.sh --additions DIR",
+        )
+    operators = tuple(_operators(found, additions))
+    samples = additions.root / SAMPLES
+    return Plan(
+        operators, samples if samples.is_file() else None, tuple(documented(additions.root))
+    )
+
+
+def _torchgen(python: Path) -> str:
+    outcome = process.run([python, "-c", _QUESTION], cwd=Path("/"), check=False)
+    if outcome.returncode:
+        raise BaseRefusedError(
+            "no torch with its code generator is installed here",
+            where=str(python),
+            why=outcome.stderr.strip()[-400:],
+            next="name an environment that has a torch with the additions: --env PYTHON",
+        )
+    return outcome.stdout.strip().splitlines()[-1]
+
+
+def declared(additions: Additions) -> list[str]:
+    """Every function that the additions declare or have generated, 'name' or 'name.overload'."""
+    names = [entry.name for entry in additions.native.entries]
+    for entry in additions.native.entries:
+        generated = str(entry.fields.get("autogen", ""))
+        names += [name.strip() for name in generated.split(",") if name.strip()]
+    if not names:
+        raise AdditionsError(
+            "no operator is declared",
+            where=str(additions.native.path),
+            next="name a directory whose additions declare one: --additions DIR",
+        )
+    return list(dict.fromkeys(names))
+
+
+def _differentiable(additions: Additions) -> list[str]:
+    return sorted({entry.name.split(".")[0] for entry in additions.derivatives.entries})
+
+
+def _operators(found: Iterable[dict[str, Any]], additions: Additions) -> Iterable[dict[str, Any]]:
+    """One operator for each group of variants that somebody wrote, in the file's order."""
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for entry in found:
+        groups.setdefault(entry["signature"], []).append(entry)
+    order = {name: number for number, name in enumerate(declared(additions))}
+    made = []
+    for group in groups.values():
+        written = [entry for entry in group if not entry["generated"]]
+        if not written:
+            continue
+        kinds = ("functional", "view", "inplace", "mutable", "out", "scratch")
+        entry = min(written, key=lambda e: (kinds.index(e["kind"]), e["overload"]))
+        gradients, forward = formula(group, additions)
+        others = [e for e in group if e is not entry]
+        made.append(
+            {"entry": entry, "variants": others, "gradients": gradients, "forward": forward}
+        )
+    return sorted(made, key=lambda told: order[spelled(told["entry"])])
+
+
+def formula(group: Iterable[dict[str, Any]], additions: Additions) -> tuple[list[str], bool]:
+    """The arguments that have a derivative formula; whether there is one for forward mode."""
+    names = {spelled(entry) for entry in group}
+    for entry in additions.derivatives.entries:
+        if entry.name not in names:
+            continue
+        arguments = _arguments(entry.key)
+        found = []
+        for key, value in entry.fields.items():
+            parts = [part.strip() for part in key.split(",")]
+            if set(parts) <= arguments and value != "non_differentiable":
+                found += parts
+        reserved = {"name", "output_differentiability", "dispatch"}
+        forward = any(
+            key not in reserved and not set(map(str.strip, key.split(","))) <= arguments
+            for key in entry.fields
+        )
+        return found, forward
+    return [], False
+
+
+def _arguments(schema: str) -> set[str]:
+    """The names of a schema's arguments."""
+    inside = schema.partition("->")[0].strip().removesuffix(")").partition("(")[2]
+    parts = [part.partition("=")[0].split() for part in inside.split(", ")]
+    return {part[-1] for part in parts if part}
+
+
+def documented(root: Path) -> Iterable[str]:
+    """The names that the pages of the patches document, with the module that they are under."""
+    for path in files.tree_files(root / "patches") if (root / "patches").is_dir() else []:
+        if path.suffix == ".rst":
+            yield from page_entries(path.read_text(encoding="utf-8"))
+
+
+def page_entries(text: str) -> Iterable[str]:
+    """What a page of reStructuredText lists in autosummary directives."""
+    module, inside = "", False
+    for line in text.splitlines():
+        if found := re.match(r"\.\. (?:currentmodule|module):: *(\S+)", line):
+            module, inside = found[1], False
+        elif line.startswith(".. autosummary::"):
+            inside = True
+        elif line.strip() and not line.startswith(" "):
+            inside = False
+        elif inside and (entry := _ENTRY.match(line)):
+            yield f"{module}.{entry[1].lstrip('~')}" if module else entry[1].lstrip("~")

@@ -1,0 +1,1 @@
+"""Every text edit of upstream files: operator lists, type stubs, patches."""

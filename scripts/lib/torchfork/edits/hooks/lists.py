@@ -1,0 +1,226 @@
+"""What each of upstream's lists says about the additions: manifest in, lines out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from ...codegen import symbolic
+from ...errors import AdditionsError
+from ..python_source import defines, has_all
+from .names import Manifest, expression, functions, mentions, methods, public_name, signature
+
+
+def without_out_variant(manifest: Manifest, upstream: str) -> list[str]:
+    """FUNCTIONAL_OPS_THAT_CANNOT_GET_AN_OUT_VARIANT: operators that return no tensor.
+
+    torchgen refuses to parse such an operator, unless it is composite, before anything else can be
+    told about it; so this goes by the text of its schema.
+    """
+    names = set()
+    for op in manifest["operators"]:
+        name, _, rest = op["schema"].partition("(")
+        arguments, _, returns = rest.rpartition("->")
+        if "Tensor" not in returns and not re.search(r"\*,.*!\)", arguments):
+            names.add(name.strip())
+    return [f'"{name}",' for name in sorted(names)]
+
+
+def view_functions(manifest: Manifest, upstream: str) -> list[str]:
+    """VIEW_FUNCTIONS: results that share an argument's storage. RETURNS_VIEWS_OF_INPUT follows.
+
+    The list goes by base name, so all operators of one name are views or none is.
+    """
+    views: dict[str, str] = {}
+    for op in manifest["operators"]:
+        if op["view_of"] is not None and not re.search(
+            rf'^    "{op["base_name"]}"', upstream, re.M
+        ):
+            _refuse_mixed_views(manifest, op)
+            views[op["base_name"]] = op["view_of"]
+    return [f'"{name}": "{argument}",' for name, argument in sorted(views.items())]
+
+
+def whole_view_replay(manifest: Manifest, upstream: str) -> list[str]:
+    """SINGLE_OUTPUT_VIEW_REPLAY (2.15 on): views that give several results at once.
+
+    torchgen refuses one that the table lacks. None stands for what older releases do with all of
+    them: call the whole operator again and take one of its results.
+    """
+    if "SINGLE_OUTPUT_VIEW_REPLAY" not in upstream:
+        return []
+    several = [
+        op["schema"].partition("(")[0]
+        for op in manifest["operators"]
+        if op["view_of"] is not None and "[]" in op["schema"].rpartition("->")[2]
+    ]
+    return [f'"{name}": None,' for name in sorted(several)]
+
+
+def _refuse_mixed_views(manifest: Manifest, view: dict[str, Any]) -> None:
+    """Refuse a view that shares its name with an operator that is none."""
+    others = [
+        op["schema"]
+        for op in manifest["operators"]
+        if op["base_name"] == view["base_name"]
+        and op["view_of"] != view["view_of"]
+        and op["kind"] not in ("inplace", "out")
+        and not op["composite_implicit"]
+    ]
+    if others or not (view["new_base_name"] or view["composite_implicit"]):
+        raise AdditionsError(
+            f"'{view['schema']}' is a view, and other operators named {view['base_name']} are not",
+            where="native_functions_additions.yaml",
+            why="autograd tells views by name, without the overload"
+            + (f"; not a view: {others[0]}" if others else ""),
+            next="give the view a name of its own",
+        )
+
+
+def complex_gradients(manifest: Manifest, upstream: str) -> list[str]:
+    """GRADIENT_IMPLEMENTED_FOR_COMPLEX: every operator with a formula.
+
+    Autograd would refuse complex results before any kernel runs. Whether a kernel takes complex
+    input is the kernel's to say, so a formula that holds for reals only belongs to a kernel that
+    refuses complex input. Overloads of an existing name keep what upstream says of that name. The
+    copying variant of a view has the view's formula without an entry of its own.
+    """
+    new = [op for op in manifest["operators"] if op["new_base_name"]]
+    names = {op["base_name"] for op in new if op["differentiable"]}
+    copies = {f"{op['base_name']}_copy" for op in new if op["differentiable"] and op["view_of"]}
+    names |= copies & {op["base_name"] for op in new}
+    return [f'"{name}",' for name in sorted(names)]
+
+
+def testing_overrides(manifest: Manifest, upstream: str) -> list[str]:
+    """get_testing_overrides: functions and methods that a tensor argument can override."""
+    lines = []
+    for op in functions(manifest):
+        if _has_tensor(manifest, op["name"]) and not mentions(upstream, op, ":"):
+            parameters = signature(manifest, op["name"], "pyi_function")
+            lines.append(f"{expression(op)}: {_constant(parameters)},")
+    for name in methods(manifest):
+        if f"Tensor.{name}:" not in upstream:
+            parameters = signature(manifest, name, "pyi_method")
+            lines.append(f"Tensor.{name}: {_constant(parameters)},")
+    return lines
+
+
+def _constant(parameters: str) -> str:
+    return f"lambda {parameters}: -1" if parameters else "lambda: -1"
+
+
+def ignored_functions(manifest: Manifest, upstream: str) -> list[str]:
+    """get_ignored_functions: nothing in their arguments could carry __torch_function__."""
+    return [
+        f"{expression(op)},"
+        for op in functions(manifest)
+        if not _has_tensor(manifest, op["name"]) and not mentions(upstream, op, ",")
+    ]
+
+
+def _has_tensor(manifest: Manifest, name: str) -> bool:
+    return any(op["tensor_arguments"] for op in manifest["operators"] if op["name"] == name)
+
+
+def in_graph_functions(manifest: Manifest, upstream: str) -> list[str]:
+    """Dynamo's table of C functions that go into the graph; a name twice in it is an error."""
+    names = [f'"{expression(op)}"' for op in functions(manifest)]
+    names = [name for name in names if name not in upstream]
+    if not names:
+        return []
+    return [
+        "torch_c_binding_in_graph_functions.update(",
+        "    dict.fromkeys(",
+        "        [",
+        *(f"            {name}," for name in names),
+        "        ],",
+        "        TorchInGraphFunctionVariable,",
+        "    )",
+        ")",
+    ]
+
+
+def device_constructors(manifest: Manifest, upstream: str) -> list[str]:
+    """Functions that `with torch.device(...)` and set_default_device give a device to."""
+    factories = {op["name"] for op in manifest["operators"] if op["factory"]}
+    return [
+        f"{expression(op)},"
+        for op in functions(manifest)
+        if op["name"] in factories and not mentions(upstream, op, ",")
+    ]
+
+
+def side_effects(manifest: Manifest, upstream: str) -> list[str]:
+    """_side_effectful_functions: operators that return nothing and write to no argument.
+
+    All that such an operator does is to check or to tell, and dead code elimination would drop it
+    from every compiled graph.
+    """
+    return [
+        f"_ops.aten.{op['name']}.{op['overload'] or 'default'},"
+        for op in manifest["operators"]
+        if op["schema"].rpartition("->")[2].strip() == "()" and "!" not in op["schema"]
+    ]
+
+
+def added_overloads(variable: str, explicit: str) -> Callable[[Manifest, str], list[str]]:
+    """Statements that take added overloads of upstream's operators out of a list of overloads.
+
+    Upstream registers decompositions, meta functions and lowerings for a name, meaning all of its
+    overloads; an added one takes other arguments, which that code does not know. `explicit` tells
+    an overload _f that was named itself from one that its packet brought along.
+    """
+
+    def render(manifest: Manifest, upstream: str) -> list[str]:
+        names = [
+            f'"aten::{op["name"]}.{op["overload"]}",'
+            for op in manifest["operators"]
+            if not op["new_name"] and op["overload"]
+        ]
+        if not names:
+            return []
+        kept = f"{explicit} or _f.name() not in _added"
+        return [
+            "_added = {",
+            *(f"    {name}" for name in names),
+            "}",
+            f"{variable} = [_f for _f in {variable} if {kept}]",
+        ]
+
+    return render
+
+
+def module_names(module: str, home: str) -> Callable[[Manifest, str], list[str]]:
+    """Public names of a python_module's operators; a name that the module has already stays."""
+
+    def render(manifest: Manifest, upstream: str) -> list[str]:
+        public = {
+            public_name(op): op["name"]
+            for op in functions(manifest)
+            if op["python_module"] == module and not op["name"].startswith("_")
+        }
+        new = {n: o for n, o in sorted(public.items()) if not defines(upstream, n)}
+        lines = [f"{name} = {home}.{operator}" for name, operator in new.items()]
+        if new and has_all(upstream):
+            lines.append(f"__all__ += {list(new)!r}")
+        return lines
+
+    return render
+
+
+def includes(headers: tuple[str, ...]) -> Callable[[Manifest, str], list[str]]:
+    """#include lines for headers of helpers that derivative formulas call."""
+
+    def render(_manifest: Manifest, _upstream: str) -> list[str]:
+        return [f"#include <{header}>" for header in headers]
+
+    return render
+
+
+def symbolic_meta(manifest: Manifest, _upstream: str) -> list[str]:
+    """The generated file that wraps Meta kernels, into a file that is compiled anyway."""
+    if not manifest["operators"]:
+        return []
+    return [f'#include "{symbolic.IN_TREE}/{symbolic.SOURCE}"']

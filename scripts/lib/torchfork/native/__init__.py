@@ -1,0 +1,1 @@
+"""Compilers, object files, symbols, libraries."""

@@ -1,0 +1,246 @@
+"""Finds the compilers and says how many of them to run at once."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import ToolkitMismatchError, ToolMissingError, UsageError
+from ..upstream import capabilities
+from ..upstream.base import Base
+from ..upstream.capabilities import Capabilities
+from ..util import process
+
+# What ATen/cuda/CUDAContext.h, which every generated CUDA registration includes, needs.
+CUDA_HEADERS = ("cuda_runtime.h", "cublas_v2.h", "cusparse.h", "cusolverDn.h")
+
+# Peak of the heaviest generated file with GCC 12 was 1.3 GB, of a CUDA file 1.6 GB.
+BYTES_PER_JOB = 1_600_000_000
+# GCC looks for garbage each time that its heap has doubled beyond 128 MB. For a file that includes
+# much of ATen that was 13 % of its time (Functions.cpp, GCC 12: 10.9 s and 0.92 GB; 9.4 s and
+# 1.17 GB with these). No object changes.
+GCC_HEAP_KB = 700_000
+FEWER_COLLECTIONS = ("--param=ggc-min-expand=300", f"--param=ggc-min-heapsize={GCC_HEAP_KB}")
+
+
+@dataclass(frozen=True)
+class Cuda:
+    """A CUDA toolkit and the architectures to compile for."""
+
+    nvcc: Path
+    version: str
+    include: tuple[Path, ...]
+    gencode: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Toolchain:
+    """The compilers of a build."""
+
+    cxx: str
+    launcher: str  # ccache, sccache or ''
+    jobs: int
+    capabilities: Capabilities
+    cuda: Cuda | None
+    cuda_note: str  # why CUDA is left out, for the user
+
+    @property
+    def tuning(self) -> tuple[str, ...]:
+        """Flags that save time and change no object. Asks the compiler, hence only when needed."""
+        return find_tuning(self.cxx)
+
+
+def available_memory() -> int:
+    """Bytes that programs can still take without swapping."""
+    try:
+        text = Path("/proc/meminfo").read_text(encoding="ascii")
+        found = re.search(r"MemAvailable:\s+(\d+) kB", text)
+        return int(found[1]) * 1024 if found else BYTES_PER_JOB
+    except OSError:
+        return BYTES_PER_JOB
+
+
+def cores() -> int:
+    """How many processors this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def job_count(env: Mapping[str, str]) -> int:
+    """MAX_JOBS, else as many as cores and memory carry."""
+    wanted = env.get("MAX_JOBS", "")
+    if wanted:
+        if not wanted.isdigit() or int(wanted) < 1:
+            raise UsageError(
+                f"MAX_JOBS is '{wanted}', not a number of jobs",
+                next="set it to 1 or more, or unset it",
+            )
+        return int(wanted)
+    return max(1, min(cores(), int(0.8 * available_memory() / BYTES_PER_JOB)))
+
+
+def find_cxx(env: Mapping[str, str]) -> str:
+    """CXX, else g++, else c++; clang++ is not looked for because libtorch is built with GCC."""
+    chosen = env.get("CXX") or next((c for c in ("g++", "c++") if shutil.which(c)), "")
+    if not chosen or not shutil.which(chosen.split()[0]):
+        raise ToolMissingError(
+            f"no C++ compiler: '{chosen}' is not there" if chosen else "no C++ compiler",
+            why="the graft compiles the added kernels",
+            next="apt-get install g++ (GCC 11 or later), or name one with CXX=/path/to/g++",
+        )
+    return chosen
+
+
+def find_tuning(cxx: str) -> tuple[str, ...]:
+    """FEWER_COLLECTIONS where the compiler knows them."""
+    command: list[str | Path] = [*cxx.split(), *FEWER_COLLECTIONS, "-E", "-x", "c++", os.devnull]
+    return () if process.run(command, check=False).returncode else FEWER_COLLECTIONS
+
+
+def find_launcher(env: Mapping[str, str]) -> str:
+    """The compiler launcher: as CMake users set it, else ccache or sccache where present."""
+    if "CMAKE_CXX_COMPILER_LAUNCHER" in env:
+        return env["CMAKE_CXX_COMPILER_LAUNCHER"]
+    return next((tool for tool in ("ccache", "sccache") if shutil.which(tool)), "")
+
+
+def architecture_flags(listed: str) -> list[str]:
+    """nvcc's flags for a TORCH_CUDA_ARCH_LIST such as '8.0 9.0a+PTX' or '8.0;9.0'.
+
+    Raises UsageError where an item is no architecture.
+    """
+    flags = []
+    for item in filter(None, re.split(r"[;,\s]+", listed)):
+        found = re.fullmatch(r"(\d+)\.(\d[af]?)(\+PTX)?", item)
+        if not found:
+            raise UsageError(
+                f"TORCH_CUDA_ARCH_LIST holds '{item}', which is no architecture",
+                next="write it as in TORCH_CUDA_ARCH_LIST='8.0 9.0+PTX'",
+            )
+        number = found[1] + found[2]
+        flags.append(f"-gencode=arch=compute_{number},code=sm_{number}")
+        if found[3]:
+            flags.append(f"-gencode=arch=compute_{number},code=compute_{number}")
+    return flags
+
+
+def base_architectures(base: Base) -> str:
+    """The architectures that the base was built for, as a TORCH_CUDA_ARCH_LIST.
+
+    Read off the text in libtorch_python.so that torch.cuda.get_arch_list() splits, so that
+    nothing is imported.
+    """
+    library = base.torch / "lib" / "libtorch_python.so"
+    found: list[str] = []
+    pattern = re.compile(rb"(?:(?:sm|compute)_\d+[af]? ?){2,}")
+    tail = b""
+    with library.open("rb") as stream:
+        while chunk := stream.read(1 << 24):
+            for text in pattern.findall(tail + chunk):
+                found.append(text.decode().strip())
+            tail = chunk[-256:]
+    longest = max(found, key=len, default="")
+    names = longest.split()
+    ptx = {n.removeprefix("compute_") for n in names if n.startswith("compute_")}
+    cubins = [n.removeprefix("sm_") for n in names if n.startswith("sm_")]
+    return " ".join(
+        re.sub(r"(\d[af]?)$", r".\1", number) + ("+PTX" if number in ptx else "")
+        for number in dict.fromkeys(cubins)
+    )
+
+
+def find_cuda(base: Base, env: Mapping[str, str]) -> tuple[Cuda | None, str]:
+    """The toolkit for a CUDA base, or None and the reason.
+
+    Raises ToolkitMismatchError for another major version than the base's, ToolMissingError where a
+    CUDA base has no toolkit and USE_CUDA does not say to leave CUDA out.
+    """
+    if base.cuda is None:
+        return None, "the base is a CPU build"
+    if env.get("USE_CUDA", "1").upper() in {"0", "OFF", "NO", "FALSE"}:
+        return None, "USE_CUDA=0: kernels for CUDA are left out"
+    nvcc = _find_nvcc(env)
+    text = process.run([nvcc, "--version"]).stdout
+    found = re.search(r"release (\d+)\.(\d+)", text)
+    version = f"{found[1]}.{found[2]}" if found else "unknown"
+    if version.split(".")[0] != base.cuda.split(".")[0]:
+        raise ToolkitMismatchError(
+            f"the CUDA toolkit is {version}, torch {base.version} was built with CUDA {base.cuda}",
+            where=str(nvcc),
+            why="their major versions differ, so kernels would not fit torch's CUDA runtime",
+            next=f"name a CUDA {base.cuda.split('.')[0]} toolkit with CUDA_HOME=/path, or leave "
+            "CUDA out with USE_CUDA=0",
+        )
+    include = (_toolkit_root(nvcc) / "include", *_package_includes(base))
+    _require_headers(base, include)
+    listed = env.get("TORCH_CUDA_ARCH_LIST") or base_architectures(base)
+    return Cuda(nvcc, version, include, tuple(architecture_flags(listed))), ""
+
+
+def _find_nvcc(env: Mapping[str, str]) -> Path:
+    home = env.get("CUDA_HOME") or env.get("CUDA_PATH")
+    named = Path(home, "bin", "nvcc") if home else None
+    on_path = shutil.which("nvcc")
+    candidates = [
+        named,
+        Path(on_path).resolve() if on_path else None,
+        Path("/usr/local/cuda/bin/nvcc"),
+    ]
+    for candidate in candidates[:1] if named else candidates:
+        if candidate and candidate.is_file():
+            return candidate
+    raise ToolMissingError(
+        "this torch is a CUDA build and there is no CUDA compiler (nvcc)",
+        where=str(named or "PATH, CUDA_HOME, /usr/local/cuda"),
+        why="the kernels in aten_src/**/cuda/*.cu need it",
+        next="install the CUDA toolkit or set CUDA_HOME=/path; or leave CUDA out with USE_CUDA=0",
+    )
+
+
+def _toolkit_root(nvcc: Path) -> Path:
+    """The toolkit that an nvcc belongs to, as it says itself: the one found may be a wrapper."""
+    with tempfile.TemporaryDirectory() as directory:
+        empty = Path(directory, "empty.cu")
+        empty.touch()
+        told = process.run([nvcc, "--dryrun", "-c", empty], cwd=empty.parent, check=False).stderr
+    found = re.search(r"^#\$ TOP=(.+)$", told, re.MULTILINE)
+    return Path(found[1].strip()).resolve() if found else nvcc.parents[1]
+
+
+def _require_headers(base: Base, include: Sequence[Path]) -> None:
+    """Refuse a toolkit without the headers that ATen's own CUDA headers include."""
+    for name in CUDA_HEADERS:
+        if not any((directory / name).is_file() for directory in include):
+            raise ToolMissingError(
+                f"the CUDA toolkit has no {name}",
+                where=", ".join(map(str, include)),
+                why="torch's CUDA headers include it; the toolkit here is a partial one",
+                next="install the whole toolkit (its cublas, cusparse and cusolver development "
+                f"packages), or install torch=={base.public_version} with the nvidia packages that "
+                "it requires into an environment and use --base installed, or leave CUDA out with "
+                "USE_CUDA=0",
+            )
+
+
+def _package_includes(base: Base) -> list[Path]:
+    """Headers of the nvidia packages beside torch (cublas_v2.h and others the toolkit may lack)."""
+    roots = {base.root, base.interpreter.site_packages}
+    return sorted(p for root in roots for p in root.glob("nvidia/*/include") if p.is_dir())
+
+
+def find(base: Base, env: Mapping[str, str]) -> Toolchain:
+    """All tools of a build for this base; raises ToolMissingError for what is not there."""
+    cuda, note = find_cuda(base, env)
+    return Toolchain(
+        cxx=find_cxx(env),
+        launcher=find_launcher(env),
+        jobs=job_count(env),
+        capabilities=capabilities.find(base, platform.machine()),
+        cuda=cuda,
+        cuda_note=note,
+    )

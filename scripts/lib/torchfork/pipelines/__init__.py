@@ -1,0 +1,1 @@
+"""The two build modes as lists of named steps."""

@@ -1,0 +1,194 @@
+"""The graft lane: additions compiled against an official wheel, and a new wheel made of both."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ..additions import merge, validate
+from ..additions.load import Additions
+from ..additions.merged import MergedTree
+from ..codegen import client, select, templates
+from ..codegen.build_dir import BuildDir
+from ..codegen.gating import CheckedBase
+from ..codegen.select import Generated
+from ..edits import hooks, text_edits
+from ..native import compile as compile_stage
+from ..native import link, ninja, symbols, toolchain, units
+from ..native.toolchain import Toolchain
+from ..upstream import abi
+from ..upstream.base import Base
+from ..upstream.inventory import Upstream
+from ..util import files
+from ..util.ui import Ui
+from .workdir import described, tooling_fingerprint
+
+
+@dataclass(frozen=True)
+class Grafted:
+    """The outcome of a graft: what to pack or to put into an environment."""
+
+    base: Base
+    overlay: Path
+    manifest: dict[str, Any]
+    libraries: tuple[Path, ...]
+    layout: BuildDir
+    kernels: int  # kernels that generated code calls and the additions define
+    compiled: int  # objects that this run compiled
+    cuda_note: str  # why there are no CUDA kernels; '' where there are
+
+
+def merge_and_validate(
+    base: Base, additions: Additions, gated: CheckedBase, layout: BuildDir, ui: Ui
+) -> tuple[MergedTree, dict[str, Any]]:
+    """Apply the patches, merge the YAML, have it validated, and fill the generator's own lists."""
+    patched = text_edits.patched(base, additions, ui)
+    with ui.step("merge the YAML") as step:
+        tree = merge_yaml(base, additions, gated.upstream, layout, patched)
+        step.say(
+            f"{len(additions.native.entries)} operators, "
+            f"{len(additions.derivatives.entries)} derivative formulas"
+        )
+    with ui.step("validate with PyTorch's parser") as step:
+        manifest = describe(base, additions, tree, gated.upstream, layout)
+        edit_operator_lists(base, additions, tree, manifest)
+        generated = sum(op["generated"] for op in manifest["operators"])
+        step.say(f"{len(manifest['operators'])} functions, {generated} of them generated variants")
+    return tree, manifest
+
+
+def merge_yaml(
+    base: Base,
+    additions: Additions,
+    upstream: Upstream,
+    layout: BuildDir,
+    patched: Mapping[str, str] | None = None,
+) -> MergedTree:
+    """The base's code generator with the additions' YAML, checked against what upstream has."""
+    validate.check(additions, upstream, base.version)
+    tree = replace(merge.prepare(base, additions, layout.tree), patched=patched or {})
+    schemas = [entry.key for entry in additions.native.entries]
+    parser_edits = hooks.parse_hooks(text_edits.reader(base, tree.patched), schemas)
+    merge.apply_edits(base, tree, parser_edits, hooks.hooked_files("graft", parser_only=True))
+    return tree
+
+
+def edit_operator_lists(
+    base: Base, additions: Additions, tree: MergedTree, manifest: dict[str, Any]
+) -> dict[str, str]:
+    """Fill the lists that upstream keeps by hand; every file that changes, with its new text."""
+    edits = text_edits.hook_edits(base, additions, tree, manifest)
+    merge.apply_edits(base, tree, edits, hooks.hooked_files("graft"))
+    return edits
+
+
+def describe(
+    base: Base, additions: Additions, tree: MergedTree, upstream: Upstream, layout: BuildDir
+) -> dict[str, Any]:
+    """The generator's description of the additions, kept while YAML and tooling are the same."""
+    yamls = (additions.native, additions.derivatives, additions.deprecated)
+    parser = [text for name, text in tree.patched.items() if name.startswith("torchgen/")]
+    key = files.sha256_text(
+        tooling_fingerprint(), base.identity, *(file.text for file in yamls), *parser
+    )
+    return described(tree, additions, upstream, layout.root, key)
+
+
+def build(
+    base: Base, additions: Additions, gated: CheckedBase, layout: BuildDir, ui: Ui
+) -> Grafted:
+    """Everything from the merged YAML to the linked libraries, in the overlay.
+
+    The caller holds the layout (see `locked`).
+    """
+    found_traits = abi.detect(base)
+    tools = toolchain.find(base, os.environ)
+    tree, manifest = merge_and_validate(base, additions, gated, layout, ui)
+    with ui.step("generate") as step:
+        chosen = generate(base, additions, tree, manifest, layout, cuda=tools.cuda is not None)
+        text_edits.assemble_all(base, additions, gated.wrapper, tree, manifest, layout)
+        step.say(f"{len(chosen)} generated files have something of the additions in them")
+    objects = units.all_units(chosen, additions, tools)
+    with ui.step("compile") as step:
+        units_text = ninja.ninja_text(base, found_traits, tools, objects)
+        compiled = compile_objects(units_text, additions, tools, layout, step.advance)
+        step.say(f"{compiled} of {len(objects)} objects, {tools.jobs} at once")
+    with ui.step("compare declared and defined kernels") as step:
+        kernels = compare_symbols(base, additions, objects, layout)
+        step.say(f"{kernels} kernels, none missing, none without a declaration")
+    with ui.step("link") as step:
+        libraries = link.link(base, found_traits, tools, objects, layout.build, layout.overlay)
+        step.say(", ".join(f"{p.name} {p.stat().st_size / 1024:.0f} KB" for p in libraries))
+    return Grafted(
+        base, layout.overlay, manifest, libraries, layout, kernels, compiled, tools.cuda_note
+    )
+
+
+def generate(
+    base: Base,
+    additions: Additions,
+    tree: MergedTree,
+    manifest: dict[str, Any],
+    layout: BuildDir,
+    *,
+    cuda: bool,
+) -> list[Generated]:
+    """Run the generator, and choose the sources that have something of the additions in them."""
+    _generate(base, additions, tree, manifest, layout)
+    return select.choose(layout.generated, layout.sources, cuda=cuda)
+
+
+def compile_objects(
+    units_text: str,
+    additions: Additions,
+    tools: Toolchain,
+    layout: BuildDir,
+    progress: compile_stage.Progress,
+) -> int:
+    """Compile what a ninja file says; the number of objects that were not up to date."""
+    compile_stage.link_additions(additions, layout.additions_include)
+    compile_stage.copy_support(units.SUPPORT, layout.support)
+    return compile_stage.compile_all(units_text, layout.build, tools, additions, progress)
+
+
+def compare_symbols(
+    base: Base, additions: Additions, objects: Sequence[units.CompileStep], layout: BuildDir
+) -> int:
+    """Hold the kernels that are declared against those that are defined; how many there are."""
+    found = symbols.read_objects(layout.build, objects)
+    exports, signatures = _exports(base, layout)
+    return symbols.check(base, additions, found, exports, signatures)
+
+
+def _generate(
+    base: Base, additions: Additions, tree: MergedTree, manifest: dict[str, Any], layout: BuildDir
+) -> None:
+    """Run the generator unless the merged tree and the tooling are those of the last run."""
+    key = files.sha256_text(
+        tooling_fingerprint(), files.fingerprint(files.tree_files(tree.root), tree.root)
+    )
+    note = layout.generated / "made-from.json"
+    if files.read_json(note) == key:
+        return
+    templates.make_autograd_templates(base.packaged / "autograd" / "templates", layout.templates)
+
+    def fill(target: Path) -> None:
+        client.generate(tree, additions, manifest, layout.templates, target, layout.root)
+        files.write_json(target / "made-from.json", key)
+
+    files.build_directory(layout.generated, fill)
+
+
+def _exports(base: Base, layout: BuildDir) -> tuple[set[str], set[str]]:
+    """What the base's libraries export, read once a build directory (nm takes a second)."""
+    note, key = layout.root / "exports.json", tooling_fingerprint()
+    known = files.read_json(note)
+    if not isinstance(known, dict) or known.get("key") != key:
+        names = symbols.exported(symbols.base_libraries(base))
+        signatures = symbols.foreign_signatures(base, names)
+        known = {"key": key, "names": sorted(names), "signatures": sorted(signatures)}
+        files.write_json(note, known)
+    return set(known["names"]), set(known["signatures"])

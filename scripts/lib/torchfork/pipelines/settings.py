@@ -1,0 +1,241 @@
+"""The environment of a source build: every variable, its value, and where the value comes from."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from ..native import toolchain
+from ..upstream.tree import SourceTree
+
+Origin = Literal["user", "machine", "source", "default"]
+
+# The file in a build directory that says how it was made.
+SETTINGS = "torchfork-settings.json"
+# Peak of the heaviest file of a CPU build with GCC 12 was 2.1 GB, and is a quarter more with fewer
+# garbage collections; nvcc takes about 5 GB on attention kernels.
+BYTES_PER_JOB = 2_700_000_000
+BYTES_PER_CUDA_JOB = 5_000_000_000
+
+# Where a tree's build reads variables. CMake gets every USE_*, BUILD_* and CMAKE_* of the
+# environment passed on by setup.py (tools/setup_helpers/cmake.py) or cmake/EnvVarForwarding.cmake.
+_READERS = (
+    "setup.py", "pyproject.toml", "CMakeLists.txt", "cmake/**/*.cmake", "c10/**/CMakeLists.txt",
+    "aten/**/CMakeLists.txt", "caffe2/CMakeLists.txt", "torch/CMakeLists.txt", "tools/*.py",
+    "tools/setup_helpers/*.py", "tools/autograd/*.py", "torchgen/**/*.py",
+)  # fmt: skip
+# Read by the programs that every tree's build runs.
+_PROGRAMS = {
+    "CMAKE_PREFIX_PATH": "cmake",
+    "CMAKE_BUILD_PARALLEL_LEVEL": "cmake",
+    "CMAKE_C_COMPILER_LAUNCHER": "cmake",
+    "CMAKE_CXX_COMPILER_LAUNCHER": "cmake",
+    "CMAKE_CUDA_COMPILER_LAUNCHER": "cmake",
+    "CMAKE_SHARED_LINKER_FLAGS": "cmake",
+    "CMAKE_EXE_LINKER_FLAGS": "cmake",
+    "CMAKE_MODULE_LINKER_FLAGS": "cmake",
+    "CMAKE_PROJECT_Torch_INCLUDE": "cmake",
+    "CMAKE_POLICY_VERSION_MINIMUM": "cmake",
+    "CC": "cmake",
+    "CXX": "cmake",
+    "CCACHE_BASEDIR": "ccache",
+    "CCACHE_NOHASHDIR": "ccache",
+    "CCACHE_DEPEND": "ccache",
+    "CCACHE_SLOPPINESS": "ccache",
+    "SOURCE_DATE_EPOCH": "setuptools, gcc",
+}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One variable of the build's environment."""
+
+    name: str
+    value: str
+    origin: Origin
+    reason: str
+    read_by: str = ""  # the file of the tree, or the program; '' where nothing reads it
+
+    @property
+    def line(self) -> str:
+        """For a shell to read."""
+        return f"export {self.name}={shlex.quote(self.value)}"
+
+
+def defaults(
+    tree: SourceTree | None,
+    *,
+    version: str | None,
+    prefixes: Sequence[Path],
+    environment: Mapping[str, str],
+    source: Sequence[Setting],
+    epoch: int,
+) -> list[Setting]:
+    """What a build would set, in the order in which it is shown; the user's own values win.
+
+    version: the wheel's version, None to leave it to the tree.
+    prefixes: directories that CMake looks for packages in, the most important first.
+    source: values that the tree's source needs (Debian's tree lacks some parts), with the reason.
+    epoch: seconds since 1970 for everything that carries a date.
+    """
+    cuda_setting = _cuda(environment, source)
+    cuda = _is_on(cuda_setting.value)
+    found: list[Setting] = [
+        cuda_setting,
+        Setting("GEN_TO_SOURCE", "1", "default", "generators write into the sources, where a tree "
+                "knows it"),
+        _prefix_path(prefixes, environment),
+        *_jobs(environment, cuda),
+        *_launchers(environment, cuda, tree, prefixes),
+        Setting("BLAS", "MKL", "default", "upstream's wheels have it"),
+        Setting("BUILD_TEST", "0", "default", "C++ tests are no part of a wheel"),
+        Setting("SOURCE_DATE_EPOCH", str(epoch), "default", "two builds give the same bytes"),
+    ]  # fmt: skip
+    if version:
+        found.append(Setting("PYTORCH_BUILD_VERSION", version, "default", "the wheel's version"))
+        found.append(
+            Setting("PYTORCH_BUILD_NUMBER", "1", "default", "a number above 1 appends .postN")
+        )
+    found += source
+    return _resolved(found, environment, tree)
+
+
+def _resolved(
+    found: Iterable[Setting], environment: Mapping[str, str], tree: SourceTree | None
+) -> list[Setting]:
+    """The last setting of a name counts, the user's own above all."""
+    chosen: dict[str, Setting] = {}
+    for setting in found:
+        name = setting.name
+        if name in environment and setting.origin != "user" and name != "CMAKE_PREFIX_PATH":
+            setting = Setting(name, environment[name], "user", "as you set it")
+        chosen[name] = setting
+    for name in sorted(environment):
+        if re.match(r"(USE|BUILD|PYTORCH|MKL|BLAS|ATEN|TORCH_CUDA|CUDA|CUDNN|NCCL)_", name) or (
+            name in ("CC", "CXX", "CFLAGS", "CXXFLAGS", "LDFLAGS", "MAX_JOBS")
+        ):
+            chosen.setdefault(name, Setting(name, environment[name], "user", "as you set it"))
+    texts = _reader_texts(tree) if tree else {}
+    return [
+        Setting(s.name, s.value, s.origin, s.reason, _read_by(s.name, texts))
+        for s in chosen.values()
+    ]
+
+
+def _cuda(environment: Mapping[str, str], source: Sequence[Setting]) -> Setting:
+    """USE_CUDA: as the user says, as the source can, or as there is a compiler for it."""
+    said = environment.get("USE_CUDA")
+    if said is not None:
+        return Setting("USE_CUDA", said, "user", "as you set it")
+    for setting in source:
+        if setting.name == "USE_CUDA":
+            return setting
+    home = environment.get("CUDA_HOME") or environment.get("CUDA_PATH") or "/usr/local/cuda"
+    there = Path(home, "bin", "nvcc").is_file()
+    there = there or bool(shutil.which("nvcc", path=environment.get("PATH")))
+    reason = "nvcc is there" if there else "nvcc is not there"
+    return Setting("USE_CUDA", str(int(there)), "machine", reason)
+
+
+def _is_on(value: str) -> bool:
+    """As CMake and setup.py read a switch."""
+    return value.upper() not in {"0", "OFF", "NO", "FALSE", "N", ""}
+
+
+def _prefix_path(prefixes: Sequence[Path], environment: Mapping[str, str]) -> Setting:
+    """The user's own prefixes come first; what the build needs is still found behind them."""
+    own = [part for part in environment.get("CMAKE_PREFIX_PATH", "").split(";") if part]
+    # CMake reads colons in the environment variable and semicolons in its own.
+    own = [piece for part in own for piece in part.split(os.pathsep)]
+    every = list(dict.fromkeys([*own, *map(str, prefixes)]))
+    origin: Origin = "user" if own else "machine"
+    reason = "yours, then the build environment's" if own else "the build environment's"
+    return Setting("CMAKE_PREFIX_PATH", ";".join(every), origin, reason)
+
+
+def _jobs(environment: Mapping[str, str], cuda: bool) -> list[Setting]:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    memory = toolchain.available_memory()
+    need = BYTES_PER_CUDA_JOB if cuda else BYTES_PER_JOB
+    jobs = max(1, min(cores or 1, int(0.8 * memory / need)))
+    if "MAX_JOBS" in environment:
+        jobs = toolchain.job_count(environment)
+    reason = f"{cores} cores, {memory / 1e9:.0f} GB free, {need / 1e9:.1f} GB a compiler"
+    return [Setting("MAX_JOBS", str(jobs), "machine", reason)]
+
+
+def _launchers(
+    environment: Mapping[str, str],
+    cuda: bool,
+    tree: SourceTree | None,
+    prefixes: Sequence[Path],
+) -> list[Setting]:
+    launcher = toolchain.find_launcher(environment)
+    if not launcher:
+        return []
+    languages = ["C", "CXX", *(["CUDA"] if cuda else [])]
+    reason = f"{Path(launcher).name} is there"
+    found = [
+        Setting(f"CMAKE_{language}_COMPILER_LAUNCHER", launcher, "machine", reason)
+        for language in languages
+    ]
+    if Path(launcher.split(";")[0]).name == "ccache":
+        # What another directory or machine has compiled is found again: nothing of a path counts.
+        if tree:
+            where = _common(tree, prefixes)
+            found.append(Setting("CCACHE_BASEDIR", where, "machine", "paths below it do not count"))
+        found.append(Setting("CCACHE_NOHASHDIR", "1", "default", "nor the current directory"))
+        found.append(
+            Setting("CCACHE_DEPEND", "1", "default",
+                    "a file that is not in the cache is not preprocessed twice")
+        )  # fmt: skip
+        found.append(
+            Setting("CCACHE_SLOPPINESS", "pch_defines,time_macros,include_file_mtime,"
+                    "include_file_ctime", "default", "what precompiled headers need")
+        )  # fmt: skip
+    return found
+
+
+def _common(tree: SourceTree, prefixes: Sequence[Path]) -> str:
+    """The directory that holds the tree and what it is built with; the tree's own without one."""
+    common = Path(os.path.commonpath([tree.root, *prefixes]))
+    return str(common if len(common.parts) > 2 else tree.root.parent)
+
+
+def _reader_texts(tree: SourceTree) -> dict[str, str]:
+    texts = {}
+    for pattern in _READERS:
+        for path in sorted(tree.root.glob(pattern)):
+            name = path.relative_to(tree.root).as_posix()
+            if not name.startswith(("build/", "third_party/", "torchgen/packaged/")):
+                texts[name] = path.read_text(encoding="utf-8", errors="replace")
+    return texts
+
+
+def _read_by(name: str, texts: Mapping[str, str]) -> str:
+    """The first place of the tree that mentions a variable, or the program that reads it."""
+    word = re.compile(rf"\b{re.escape(name)}\b")
+    for file, text in texts.items():
+        if found := word.search(text):
+            return f"{file}:{text.count(chr(10), 0, found.start()) + 1}"
+    if name.startswith("CMAKE_TORCHFORK_"):
+        return "torchfork's source_build.cmake"
+    return _PROGRAMS.get(name, "")
+
+
+def compiled_differently(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
+    """'NAME: old → new' for each variable that decides how things are compiled."""
+    names = sorted(
+        name
+        for name in before.keys() | after.keys()
+        if before.get(name) != after.get(name)
+        and not name.startswith("CCACHE_")
+        and name not in ("MAX_JOBS", "GEN_TO_SOURCE")
+    )
+    return [f"{n}: {before.get(n, '(unset)')} → {after.get(n, '(unset)')}" for n in names]

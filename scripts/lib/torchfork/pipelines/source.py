@@ -1,0 +1,220 @@
+"""The source lane: additions merged into a full tree of PyTorch's sources."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ..additions import merge, validate
+from ..additions.load import Additions
+from ..additions.merged import MERGED_FILES, MergedTree, merge_text
+from ..codegen import client, symbolic, templates
+from ..edits import base_patches, hooks, patches
+from ..errors import AdditionsError, NeedsSourceLaneError, StateError
+from ..native.units import SUPPORT
+from ..state import applied, source_tree
+from ..upstream import mirror
+from ..upstream.inventory import Upstream
+from ..upstream.tree import ATEN, SourceTree, in_tree
+from ..util import cache, files
+from ..util.ui import Ui
+from .tree_work import TreeBuildDir
+from .workdir import described, tooling_fingerprint
+
+Read = Callable[[str], str | None]
+
+
+@dataclass(frozen=True)
+class Planned:
+    """What an apply puts into a tree: everything is checked, nothing is written."""
+
+    contents: source_tree.Wanted
+    added: frozenset[str]  # those that are new files
+    manifest: dict[str, Any]
+    upstream: Upstream  # what the tree has without them
+
+
+def plan(tree: SourceTree, additions: Additions, layout: TreeBuildDir, ui: Ui) -> Planned:
+    """Merge, have the tree's own code generator validate it, and say which files change how.
+
+    The caller holds the layout. Errors name the line of the additions' files.
+    """
+    patched = _patch(tree, additions, ui)
+    read = patches.layered(_upstream_tree(tree), patched).read
+    with ui.step("read the tree") as step:
+        copy = mirror.make(tree, read, layout.mirror, tuple(patched))
+        upstream = _survey(copy, layout)
+        step.say(f"torch {tree.version}, {len(upstream.schemas)} functions")
+    with ui.step("merge the YAML") as step:
+        _validate(additions, upstream, tree.version)
+        merged = _merge(copy, additions, layout)
+        step.say(
+            f"{len(additions.native.entries)} operators, "
+            f"{len(additions.derivatives.entries)} derivative formulas"
+        )
+    with ui.step("validate with PyTorch's generator") as step:
+        key = files.sha256_text(copy.fingerprint, tooling_fingerprint(), additions.fingerprint())
+        manifest = described(merged, additions, upstream, layout.root, key)
+        edits = hooks.text_hooks(read, manifest, "source", additions.manual_headers)
+        _generate_once(key, copy, merged, edits, additions, manifest, layout)
+        generated = sum(op["generated"] for op in manifest["operators"])
+        step.say(f"{len(manifest['operators'])} functions, {generated} of them generated variants")
+    contents, added = _contents(read, additions, {**patched, **edits}, layout)
+    return Planned(contents, added, manifest, upstream)
+
+
+def _upstream_tree(tree: SourceTree) -> patches.Tree:
+    """The tree as its commit has it, whatever is applied."""
+    return patches.Tree(applied.reader(tree), patches.directory(tree.root).names)
+
+
+def _patch(tree: SourceTree, additions: Additions, ui: Ui) -> Mapping[str, str | None]:
+    """What the patches of the additions change in this tree."""
+    series = patches.load(additions.root)
+    if not series.folder.is_dir():
+        return {}
+    with ui.step("patch") as step:
+        for fault in patches.lint(series):
+            raise fault
+        # Unpacked wheels have the same Python files: a patch made on one of them can be merged.
+        origins = base_patches.origins(cache.directory())
+        report = patches.plan(series, _upstream_tree(tree), tree.version, "source", origins)
+        report.require()
+        for line in report.attention():
+            ui.warn(line)
+        here = [o for o in report.outcomes if o.texts]
+        step.say(f"{len(here)} of {len(series.entries)} patches, {len(report.texts)} files")
+    return report.texts
+
+
+def _validate(additions: Additions, upstream: Upstream, version: str) -> None:
+    """What a wheel cannot take needs a patch here: additions themselves only ever add."""
+    try:
+        validate.check(additions, upstream, version)
+    except NeedsSourceLaneError as error:
+        raise AdditionsError(
+            error.what,
+            where=error.where,
+            why="additions are inserted beside what upstream has, in this lane too",
+            next="rename yours, or change upstream's own files by a patch in patches/",
+        ) from error
+
+
+def _survey(copy: mirror.Mirror, layout: TreeBuildDir) -> Upstream:
+    """What the tree has, asked once a state of its code generator."""
+    note = layout.root / "upstream.json"
+    known = files.read_json(note)
+    key = files.sha256_text(copy.fingerprint, tooling_fingerprint())
+    if not known or known["key"] != key:
+        found = client.survey(copy.root, layout.root)
+        told = {name: sorted(values) for name, values in asdict(found).items()}
+        known = {"key": key, **told}
+        files.write_json(note, known)
+    return Upstream(
+        tuple(known["schemas"]), frozenset(known["tags"]), frozenset(known["dispatch_keys"])
+    )
+
+
+def _merge(copy: mirror.Mirror, additions: Additions, layout: TreeBuildDir) -> MergedTree:
+    """A copy of the generator that can parse the additions."""
+    for path in files.tree_files(copy.root):
+        relative = path.relative_to(copy.root)
+        if relative.as_posix() not in MERGED_FILES.values():
+            files.write_if_changed(layout.merged / relative, path.read_bytes())
+    merged = merge.prepare(copy, additions, layout.merged)
+    schemas = [entry.key for entry in additions.native.entries]
+    edits = hooks.parse_hooks(_reading(copy.root), schemas)
+    merge.apply_edits(copy, merged, edits, hooks.hooked_files("graft", parser_only=True))
+    return merged
+
+
+def _reading(root: Path) -> Read:
+    def read(relative: str) -> str | None:
+        path = root / relative
+        return path.read_text(encoding="utf-8") if path.is_file() else None
+
+    return read
+
+
+def _generate_once(
+    key: str,
+    copy: mirror.Mirror,
+    merged: MergedTree,
+    edits: Mapping[str, str],
+    additions: Additions,
+    manifest: dict[str, Any],
+    layout: TreeBuildDir,
+) -> None:
+    """Run the whole generator, so that what it refuses is told before the long build begins.
+
+    What it makes is thrown away, but for the wrapped Meta kernels, which only torchfork's own
+    generator makes: the tree's build generates again.
+    """
+    note = layout.root / "generated.json"
+    if files.read_json(note) == key and layout.symbolic_meta.is_file():
+        return
+    hooked = hooks.hooked_files("graft")
+    in_wheel = {name: edits[in_tree(name)] for name in hooked if in_tree(name) in edits}
+    merge.apply_edits(copy, merged, in_wheel, hooked)
+    with files.scratch_directory(layout.root / "generated") as out:
+        own = copy.root / "torchgen" / "packaged" / "autograd" / "templates"
+        templates.make_autograd_templates(own, out / "templates")
+        client.generate(merged, additions, manifest, out / "templates", out, layout.root)
+        made = out / "added" / "ATen" / symbolic.SOURCE
+        files.write_if_changed(layout.symbolic_meta, made.read_bytes())
+    files.write_json(note, key)
+
+
+def _contents(
+    read: Read, additions: Additions, texts: Mapping[str, str | None], layout: TreeBuildDir
+) -> tuple[source_tree.Wanted, frozenset[str]]:
+    """The contents of every file that an apply writes, and which of them are new."""
+    contents = {
+        name: None if text is None else text.encode("utf-8", "surrogateescape")
+        for name, text in texts.items()
+    }
+    for key, ours in merge.yaml_files(additions).items():
+        name = in_tree(MERGED_FILES[key])
+        upstream = read(name)
+        if upstream is not None and ours.entries:
+            contents[name] = merge_text(upstream, ours, name).text.encode()
+    copied = {
+        f"{ATEN}/{path.relative_to(additions.source_root).as_posix()}": path.read_bytes()
+        for path in additions.sources
+    }
+    copied[f"{symbolic.IN_TREE}/{symbolic.SOURCE}"] = layout.symbolic_meta.read_bytes()
+    header = SUPPORT / symbolic.HEADER
+    copied[f"{symbolic.IN_TREE}/{symbolic.HEADER}"] = header.read_bytes()
+    return {**contents, **copied}, frozenset(copied)
+
+
+def put_in(
+    tree: SourceTree, planned: Planned, additions: Additions, locks: Path, ui: Ui
+) -> source_tree.Changes:
+    """Write what was planned. Raises StateError where somebody has edited a file meanwhile."""
+    with ui.step("apply to the tree") as step:
+        changes = source_tree.apply(
+            tree, planned.contents, additions.root, locks, added=planned.added, on_wait=ui.warn
+        )
+        step.say(
+            f"{len(changes.written)} files written, {changes.unchanged} as they were"
+            + (
+                f", {len(changes.restored) + len(changes.removed)} taken back"
+                * bool(changes.restored or changes.removed)
+            )
+        )
+    return changes
+
+
+def require_same_additions(tree: SourceTree, additions: Additions) -> None:
+    """Refuse to replace other additions silently."""
+    status = applied.status(tree)
+    if status and status.additions != str(additions.root):
+        raise StateError(
+            "other additions are applied to this tree",
+            where=str(tree.root),
+            why=f"applied: {status.additions}\nasked:   {additions.root}",
+            next="scripts/torchfork unapply first",
+        )

@@ -1,0 +1,1 @@
+"""Carries additions to other upstream releases, tier by tier, and reports what came out."""

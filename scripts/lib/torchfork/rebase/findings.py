@@ -1,0 +1,111 @@
+"""Turns an error that stopped a tier into what it is called and what a person has to do."""
+
+from __future__ import annotations
+
+from ..errors import (
+    AdditionsError,
+    BaseRefusedError,
+    CollisionError,
+    CompileError,
+    DerivativeError,
+    DownloadError,
+    ForkError,
+    HashMismatchError,
+    InternalError,
+    KernelError,
+    OutputError,
+    ToolkitMismatchError,
+    ToolMissingError,
+    UnknownReleaseError,
+    VerificationError,
+)
+from .model import Finding
+
+# What an error is, where it does not say so itself.
+BY_CLASS: tuple[tuple[type[ForkError], str], ...] = (
+    (CollisionError, "name taken upstream"),
+    (DerivativeError, "derivative refused"),
+    (AdditionsError, "entry refused"),
+    (KernelError, "kernel missing"),
+    (CompileError, "does not compile"),
+    (ToolkitMismatchError, "tool missing"),
+    (ToolMissingError, "tool missing"),
+    (UnknownReleaseError, "not to be had"),
+    (DownloadError, "not to be had"),
+    (HashMismatchError, "not to be had"),
+    (OutputError, "cannot be written"),
+    (BaseRefusedError, "base refused"),
+    (VerificationError, "does not run"),
+    (InternalError, "fault of torchfork"),
+)
+
+# Each kind, and what a person has to do; {release} is the subject's name.
+KINDS = {
+    "landed upstream": "torch {release} has this operator itself. Limit the entry to older "
+    "releases or delete it with its kernels, and run the operator's tests on upstream's.",
+    "name taken upstream": "torch {release} has another operator of this name. Rename yours, or "
+    "give it an overload name of its own.",
+    "ambiguous overload": "torch {release} has an overload with the same argument types. Change "
+    "a type or the number of arguments, or rename yours.",
+    "tag gone": "torch {release} has no such tag. Look in its tags.yaml for what replaced it.",
+    "dispatch key gone": "torch {release} has no such dispatch key. Look in its DispatchKey.h for "
+    "what replaced it.",
+    "code generator changed": "torch {release} renamed or changed what torchfork calls. Adapt "
+    "codegen/driver.py and codegen/api.py; releases before it must go on working.",
+    "code generator fails": "torch {release}'s generator fails on its own YAML. The tree is "
+    "broken or incomplete: try another commit.",
+    "entry refused": "torch {release} refuses the entry. Change it so that every release takes it.",
+    "derivative refused": "torch {release} refuses the derivative formula. Write it in a form "
+    "that every release takes.",
+    "new validation": "torch {release} refuses what releases before it took: its generator "
+    "validates more, or its syntax changed. Change the entry so that every release takes it.",
+    "anchor gone": "torch {release} has no line that this hook is placed by. Find where the list "
+    "went, and give the hook an anchor that exists in every release (edits/hooks/registry.py).",
+    "anchor doubled": "torch {release} has several lines that this hook could be placed by. Make "
+    "the hook's pattern name the right one (edits/hooks/registry.py).",
+    "patch landed upstream": "torch {release} has what this patch does. End its range before that "
+    "release in patches/series, or drop it when no older release is wanted.",
+    "patch needs refresh": "torch {release} changed lines around the patch. The merge went well: "
+    "refresh the patch, so that the next release finds it as this one is.",
+    "patch conflicts": "resolve the patch once on torch {release} and refresh it: the command "
+    "stands under 'next'.",
+    "template changed": "torch {release} changed a codegen template beyond what the graft knows. "
+    "Compare the template with the release before, and adapt codegen/templates.py.",
+    "headers differ": "torch {release}'s YAML does not make its own headers. For a release: its "
+    "packaging changed, adapt codegen/gate.py. For another wheel: it was edited.",
+    "does not compile": "something that the kernels or the generated code use is different in "
+    "torch {release}; the compiler's first error is under 'why'.",
+    "symbol hidden": "torch {release} no longer exports a function that the additions call. Call "
+    "a public at:: function, or carry the helper yourself.",
+    "kernel missing": "torch {release}'s generated code asks for a kernel that the additions do "
+    "not define: its signature changed, or the schema means another one now.",
+    "does not link": "a library that the graft links against changed in torch {release}.",
+    "does not run": "the wheel builds on torch {release} and does not keep its promise.",
+    "tests fail": "the operators behave differently on torch {release}; the failed tests are in "
+    "the log.",
+    "not to be had": "torch {release} could not be fetched; nothing is known about it.",
+    "base refused": "this torch {release} is not what it says it is, or has another layout.",
+    "tool missing": "install what is missing, or choose fewer tiers with --to.",
+    "cannot be written": "free some space or choose another --work directory.",
+    "fault of torchfork": "run again with --debug and report it.",
+    "failed": "read the log.",
+}
+
+
+def finding_of(error: ForkError, release: str, tier: str) -> Finding:
+    """An error that stopped a tier as a finding."""
+    link_failed = tier == "e" and isinstance(error, CompileError)
+    kind = "does not link" if link_failed else error.kind or _by_class(error)
+    return Finding(
+        kind=kind,
+        advice=KINDS.get(kind, KINDS["failed"]).format(release=release),
+        what=error.what,
+        where=error.where,
+        why=error.why,
+        next=error.next,
+        exit_code=error.exit_code,
+    )
+
+
+def _by_class(error: ForkError) -> str:
+    return next((name for kind, name in BY_CLASS if isinstance(error, kind)), "failed")

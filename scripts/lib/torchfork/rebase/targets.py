@@ -1,0 +1,104 @@
+"""What additions are carried to: a pinned release, a wheel file, a git ref or a source tree."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import UsageError
+from ..upstream import fetch, wheel, wheel_layout
+from ..upstream.base import Base, Interpreter
+from ..upstream.pins import Release, Releases
+
+RELEASE, WHEEL, REF, TREE = "release", "wheel", "ref", "tree"
+_VERSION = re.compile(r"v?\d+\.\d+(\.\d+)?")
+
+
+@dataclass(frozen=True)
+class Target:
+    """One upstream to carry the additions to."""
+
+    kind: str
+    name: str  # as the report calls it
+    place: str = ""  # a path, or a git ref
+    release: Release | None = None
+
+    @property
+    def possible(self) -> str:
+        """The tiers that can be told of it: a source tree has no headers and no libraries."""
+        return "abc" if self.kind in (REF, TREE) else "abcdef"
+
+
+@dataclass(frozen=True)
+class Opening:
+    """What is needed to open any subject."""
+
+    interpreter: Interpreter
+    pins: Releases
+    cache: Path
+    repository: str  # where git refs are fetched from
+    runnable: bool  # the wheel must be one that this machine can run
+
+
+def parse(words: Sequence[str], pins: Releases, *, everything: bool) -> list[Target]:
+    """The subjects that a command line names, in the order of the pins and then as given."""
+    given = [_one(word, pins) for word in words]
+    releases = [Target(RELEASE, r.version, release=r) for r in pins.releases] if everything else []
+    found = {(subject.kind, subject.name): subject for subject in [*releases, *given]}
+    if not found:
+        raise UsageError(
+            "no release is named",
+            next="--onto VERSION (or a wheel file, a source tree, a git ref), or --all; pinned are "
+            + ", ".join(pins.versions),
+        )
+    order = {version: number for number, version in enumerate(pins.versions)}
+    return sorted(found.values(), key=lambda s: order.get(s.name, len(order)))
+
+
+def _one(word: str, pins: Releases) -> Target:
+    path = Path(word)
+    if word.endswith(".whl"):
+        return Target(WHEEL, path.name.removesuffix(".whl"), place=word)
+    if path.is_dir():
+        return Target(TREE, path.resolve().name, place=str(path.resolve()))
+    if _VERSION.fullmatch(word.partition("+")[0]):
+        release = pins.get(word)
+        return Target(RELEASE, release.version, release=release)
+    return Target(REF, word, place=word)
+
+
+def open_subject(
+    subject: Target,
+    opening: Opening,
+    progress: Callable[[str], None],
+) -> Base:
+    """The subject as a base: fetched, checked and unpacked."""
+    if subject.kind == REF:
+        return wheel_layout.open_ref(
+            subject.place, opening.repository, opening.interpreter, opening.cache
+        )
+    if subject.kind == TREE:
+        return wheel_layout.open_tree(Path(subject.place), opening.interpreter, opening.cache)
+    path = _wheel(subject, opening, progress)
+    return wheel.open_wheel(
+        path,
+        opening.interpreter,
+        opening.pins,
+        opening.cache,
+        # A wheel file that the user names may be a nightly: the report says which commit it is.
+        unpinned=subject.kind == WHEEL,
+        foreign=not opening.runnable,
+        progress=lambda done, total: progress(f"unpacking {100 * done // max(total, 1)} %"),
+    )
+
+
+def _wheel(subject: Target, opening: Opening, progress: Callable[[str], None]) -> Path:
+    if subject.release is None:
+        return Path(subject.place)
+    choose = fetch.fetch_wheel if opening.runnable else fetch.fetch_smallest
+    return choose(
+        subject.release, opening.interpreter, opening.pins, opening.cache,
+        progress=lambda size: progress(f"fetching {size / 1e6:.0f} MB"), on_wait=progress,
+    )  # fmt: skip

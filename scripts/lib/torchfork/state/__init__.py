@@ -1,0 +1,1 @@
+"""Reversible changes of files that are not ours: an installed torch, a source tree."""

@@ -1,0 +1,1 @@
+"""Official PyTorch as it is: pins, wheels, source trees, installed copies."""

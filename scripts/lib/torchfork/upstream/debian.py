@@ -1,0 +1,198 @@
+"""PyTorch's sources from Debian's archive: fetched through the machine's own apt, put together."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import BaseRefusedError, DownloadError, HashMismatchError, ToolMissingError
+from ..util import files, process
+from . import archives
+from . import tree as sourcetree
+from .debian_pins import Archive, DebianPins
+from .tree import SourceTree
+
+MIRROR = "TORCHFORK_DEBIAN_MIRROR"
+LOCK_SECONDS = 3600.0
+_HELPER = Path("/usr/lib/apt/apt-helper")
+Progress = Callable[[int, int, str], None]
+OnWait = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Assembled:
+    """A tree and what lies beside it."""
+
+    tree: SourceTree
+    prefix: Path  # the unpacked packages: usr/include, usr/lib, usr/bin
+
+
+def mirrors(environment: Mapping[str, str]) -> list[str]:
+    """Where Debian's archive is: as the user says, else as the machine's apt is set up."""
+    if chosen := environment.get(MIRROR):
+        return [chosen.rstrip("/")]
+    if not shutil.which("apt-get"):
+        raise ToolMissingError(
+            "this machine has no apt, whose settings say where Debian's archive is",
+            next=f"name a mirror: {MIRROR}=<the URL of the directory that holds pool/>",
+        )
+    told = process.run(["apt-get", "indextargets", "--format", "$(SITE)"]).stdout
+    found = list(dict.fromkeys(line.strip().rstrip("/") for line in told.splitlines()))
+    # A security mirror has its own pool; it comes last, for it has hardly any of the files.
+    found.sort(key=lambda site: "security" in site)
+    if not found:
+        raise ToolMissingError(
+            "the machine's apt is set up with no archive",
+            where="/etc/apt/sources.list, /etc/apt/sources.list.d",
+            next=f"name a mirror: {MIRROR}=<the URL of the directory that holds pool/>",
+        )
+    return found
+
+
+def fetch(
+    pins: DebianPins,
+    cache: Path,
+    environment: Mapping[str, str],
+    progress: Progress,
+    on_wait: OnWait,
+) -> dict[Archive, Path]:
+    """Every pinned file, from the cache or a mirror; each is hashed before it gets its name.
+
+    A run that is cut off keeps what has come whole. Raises DownloadError, HashMismatchError.
+    """
+    total = sum(archive.size for archive in pins.archives)
+    found: dict[Archive, Path] = {}
+    sites: list[str] = []
+    with files.lock(cache / "locks" / "debian.lock", "fetching sources", on_wait, LOCK_SECONDS):
+        for archive in pins.archives:
+            progress(sum(known.size for known in found), total, archive.name)
+            place = cache / "sources" / archive.sha256 / archive.name
+            if not place.is_file() or files.sha256_file(place) != archive.sha256:
+                sites = sites or mirrors(environment)
+                _fetch_one(archive, place, sites)
+            found[archive] = place
+    return found
+
+
+def _fetch_one(archive: Archive, place: Path, sites: list[str]) -> None:
+    failures = []
+    with files.scratch_directory(place.parent) as scratch:
+        partial = scratch / archive.name
+        for site in sites:
+            reason = _download(f"{site}/{archive.file}", partial)
+            if not reason:
+                break
+            failures.append(f"{site}: {reason}")
+        else:
+            raise DownloadError(
+                f"no mirror gave {archive.name}",
+                where=archive.file,
+                why="\n".join(failures),
+                next=f"run the same command again, name another mirror with {MIRROR}=URL, or use "
+                "another source: --source git, --source PATH",
+            )
+        found = files.sha256_file(partial)
+        if found != archive.sha256:
+            raise HashMismatchError(
+                f"{archive.name} is not the pinned file",
+                where=f"{site}/{archive.file}",
+                why=f"sha256 {found}\npinned {archive.sha256}",
+                next=f"run the same command again, or name another mirror with {MIRROR}=URL",
+            )
+        place.parent.mkdir(parents=True, exist_ok=True)
+        partial.replace(place)
+
+
+def _download(url: str, target: Path) -> str:
+    """Download by apt's own means, which know the machine's proxies; '' or why it failed."""
+    if _HELPER.is_file() and not url.startswith("file:"):
+        outcome = process.run([_HELPER, "download-file", url, target], check=False)
+        said = [line for line in outcome.stderr.splitlines() if line.startswith("E:")]
+        return "" if outcome.returncode == 0 else " ".join(said[:1]) or "apt-helper failed"
+    try:
+        with urllib.request.urlopen(url, timeout=60) as answer, target.open("wb") as out:
+            shutil.copyfileobj(answer, out)
+    except (urllib.error.URLError, TimeoutError, ValueError) as error:
+        return str(error)
+    return ""
+
+
+def assemble(
+    pins: DebianPins, fetched: Mapping[Archive, Path], root: Path, progress: Progress
+) -> Assembled:
+    """Put tree and packages together below `root`, as a whole or not at all; once.
+
+    The directory's name says of which pins it is, so that changed pins make another one.
+    """
+    _require_machine(pins)
+    name = f"debian-{pins.version}-{pins.identity}"
+    place = root / name
+    with files.lock(root / f"{name}.lock", "unpacking sources", lambda holder: None, LOCK_SECONDS):
+        if not place.is_dir():
+            files.build_directory(place, lambda target: _fill(pins, fetched, target, progress))
+    return Assembled(sourcetree.open_tree(place / "tree"), place / "prefix")
+
+
+def _require_machine(pins: DebianPins) -> None:
+    if platform.system() != "Linux" or platform.machine() != pins.machine:
+        raise ToolMissingError(
+            f"Debian's pieces are pinned for Linux on {pins.machine}",
+            why=f"this is {platform.system()} on {platform.machine()}",
+            next="use another source: --source git, --source PATH",
+        )
+
+
+def _fill(
+    pins: DebianPins, fetched: Mapping[Archive, Path], target: Path, progress: Progress
+) -> None:
+    count = len(pins.sources) + len(pins.packages)
+    tree, prefix = target / "tree", target / "prefix"
+    for done, source in enumerate(pins.sources):
+        progress(done, count, source.archive.name)
+        archives.unpack_tar(fetched[source.archive], tree / source.into, source.only)
+    for done, package in enumerate(pins.packages, len(pins.sources)):
+        progress(done, count, package.name)
+        archives.unpack_deb(fetched[package], prefix)
+    for directory in pins.directories:
+        (tree / directory).mkdir(parents=True, exist_ok=True)
+    for edit in pins.edits:
+        _edit(tree / edit.file, edit.find, edit.replace, pins)
+    _wrap_programs(prefix)
+    try:
+        sourcetree.record_provenance(tree, pins.commit, f"debian {pins.path.name}")
+    except OSError as error:
+        raise files.output_error(tree, error) from error
+
+
+def _edit(path: Path, find: str, replace: str, pins: DebianPins) -> None:
+    text = path.read_text(encoding="utf-8")
+    if text.count(find) != 1:
+        raise BaseRefusedError(
+            "an edit of the pins does not match the sources",
+            where=f"{pins.path}: {path.name}",
+            why=f"the text stands there {text.count(find)} times, once is needed:\n{find}",
+        )
+    path.write_text(text.replace(find, replace), encoding="utf-8")
+
+
+def _wrap_programs(prefix: Path) -> None:
+    """Have each unpacked program find its libraries in the prefix, wherever that lies."""
+    for program in sorted((prefix / "usr" / "bin").glob("*")):
+        if program.is_symlink() or not program.is_file():
+            continue
+        own = prefix / "usr" / "libexec" / "torchfork" / program.name
+        own.parent.mkdir(parents=True, exist_ok=True)
+        program.rename(own)
+        program.write_text(
+            "#!/bin/sh\n"
+            'here=$(dirname -- "$(readlink -f -- "$0")")\n'
+            'for d in "$here"/../lib/*/; do LD_LIBRARY_PATH=$d:$LD_LIBRARY_PATH; done\n'
+            "export LD_LIBRARY_PATH\n"
+            f'exec "$here/../libexec/torchfork/{program.name}" "$@"\n'
+        )
+        program.chmod(0o755)

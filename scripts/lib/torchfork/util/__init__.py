@@ -1,0 +1,1 @@
+"""Files, processes, the terminal: what any tool needs, with no word about PyTorch."""

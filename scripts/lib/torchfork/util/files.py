@@ -1,0 +1,246 @@
+"""Files: atomic writes, hashes, fingerprints and the lock between runs."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import glob
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import filelock
+
+from ..errors import BusyError, ForkError, OutputError
+
+CHUNK = 1 << 20
+# What programs say whose error number does not reach us: compilers, and shutil for a whole tree.
+DISK_FULL = os.strerror(errno.ENOSPC)
+
+
+def output_error(path: Path, error: OSError) -> ForkError:
+    """The user's version of an OSError met while writing `path`."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT) or DISK_FULL in str(error):
+        return OutputError(
+            "the disk is full; nothing was left half-written",
+            where=str(path),
+            why=error.strerror or str(error),
+            next="free some space (scripts/torchfork clean removes caches), then run the same "
+            "command again",
+        )
+    return OutputError(
+        "cannot write here",
+        where=str(path),
+        why=error.strerror or str(error),
+        next="choose another place with --out DIR, or make this one writable",
+    )
+
+
+@contextlib.contextmanager
+def atomic_open(path: Path, mode: int = 0o644, *, durable: bool = True) -> Iterator[IO[bytes]]:
+    """A binary file that takes `path`'s place, whole, when the block succeeds.
+
+    durable: wait until its contents are on disk. Not for build files, of which there are hundreds
+    and which the next run makes again: a sync takes up to 0.1 s on a busy disk.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:80]}.")
+    except OSError as error:
+        raise output_error(path, error) from error
+    temporary = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            # Tells remove_abandoned that somebody is writing it; goes when its process goes.
+            with contextlib.suppress(OSError):
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield stream
+            stream.flush()
+            if durable:
+                os.fsync(stream.fileno())
+        temporary.chmod(mode)
+        temporary.replace(path)
+    except OSError as error:
+        raise output_error(path, error) from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def remove_abandoned(path: Path) -> None:
+    """Delete what killed runs left of writing `path`; what a living one writes is locked."""
+    for temporary in path.parent.glob(f".{glob.escape(path.name[:80])}.*"):
+        with contextlib.suppress(OSError), temporary.open("rb") as stream:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            temporary.unlink()
+
+
+def write_bytes(path: Path, data: bytes, mode: int = 0o644, *, durable: bool = True) -> None:
+    """Write a whole file atomically."""
+    with atomic_open(path, mode, durable=durable) as stream:
+        stream.write(data)
+
+
+def write_text(path: Path, text: str, mode: int = 0o644) -> None:
+    """Write a whole text file atomically, UTF-8."""
+    write_bytes(path, text.encode(), mode)
+
+
+def write_if_changed(path: Path, data: bytes | str) -> bool:
+    """Write only where the contents differ, so that build tools see an unchanged mtime."""
+    raw = data.encode() if isinstance(data, str) else data
+    if path.is_file() and path.read_bytes() == raw:
+        return False
+    write_bytes(path, raw, durable=False)
+    return True
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write JSON with sorted keys, so that equal values are equal bytes."""
+    write_text(path, json.dumps(value, indent=1, sort_keys=True) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    """Read JSON, or None where there is no readable file (a killed run may leave none)."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+
+
+def sha256_file(path: Path) -> str:
+    """The sha256 of a file, in hexadecimal."""
+    digest = hashlib.sha256()
+    with path.open("rb") as stream:
+        while chunk := stream.read(CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def sha256_text(*parts: str) -> str:
+    """One sha256 over several texts; their borders count."""
+    digest = hashlib.sha256()
+    for part in parts:
+        raw = part.encode()
+        digest.update(str(len(raw)).encode() + b":" + raw)
+    return digest.hexdigest()
+
+
+def tree_files(root: Path) -> list[Path]:
+    """Every file below root, sorted by its path, caches and editors' leavings left out."""
+    found = []
+    for directory, names, filenames in os.walk(root):
+        names[:] = sorted(n for n in names if n != "__pycache__" and not n.startswith("."))
+        found += [
+            Path(directory, name)
+            for name in filenames
+            if not name.startswith(".") and not name.endswith(("~", ".pyc", ".orig", ".rej"))
+        ]
+    return sorted(found)
+
+
+def fingerprint(paths: Iterable[Path], root: Path) -> str:
+    """One hash over the relative names and the contents of files."""
+    parts: list[str] = []
+    for path in sorted(paths):
+        parts += [path.relative_to(root).as_posix(), sha256_file(path)]
+    return sha256_text(*parts)
+
+
+def build_directory(target: Path, fill: Callable[[Path], None]) -> None:
+    """Make a directory as a whole: `fill` gets a temporary one, which then takes its place.
+
+    The old one is moved aside before it is deleted: a run that is killed there leaves the old one,
+    the new one or none, and never what is left of a half-deleted one.
+    """
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name[:60]}."))
+    except OSError as error:
+        raise output_error(target, error) from error
+    old = temporary.with_name(temporary.name + ".old")
+    try:
+        fill(temporary)
+        temporary.chmod(0o755)
+        if target.exists():
+            target.rename(old)
+        temporary.rename(target)
+    except OSError as error:
+        raise output_error(target, error) from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def remove_empty(directory: Path, root: Path) -> None:
+    """Remove a directory below root, and those above it, as far as nothing is in them."""
+    while directory != root:
+        try:
+            directory.rmdir()
+        except OSError:
+            return
+        directory = directory.parent
+
+
+def remove_stale_temporaries(directory: Path) -> None:
+    """Delete what killed runs left in a directory that the caller holds the lock of.
+
+    Everything temporary is named with a dot first, and nothing else in such a directory is.
+    """
+    for path in directory.glob(".*"):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def scratch_directory(near: Path) -> Iterator[Path]:
+    """A temporary directory beside `near` (so on the same disk), removed at the end."""
+    try:
+        near.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(dir=near.parent, prefix=f".{near.name[:60]}."))
+    except OSError as error:
+        raise output_error(near, error) from error
+    try:
+        yield temporary
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def lock(
+    path: Path, purpose: str, on_wait: Callable[[str], None], timeout: float
+) -> Iterator[None]:
+    """Hold `path` as a lock; say who holds it while waiting; give up after `timeout` seconds."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise output_error(path, error) from error
+    holder = path.with_name(path.name + ".holder")
+    guard = filelock.FileLock(path)
+    try:
+        guard.acquire(timeout=0)
+    except filelock.Timeout:
+        who = holder.read_text(encoding="utf-8") if holder.is_file() else "another run"
+        on_wait(who)
+        try:
+            guard.acquire(timeout=timeout)
+        except filelock.Timeout:
+            raise BusyError(
+                f"still held after {timeout:.0f} s by {who}",
+                where=str(path),
+                why="two runs must not write the same build directory at once",
+                next="wait for it, or stop it and run the same command again",
+            ) from None
+    try:
+        write_text(holder, f"process {os.getpid()} ({purpose})")
+        yield
+    finally:
+        holder.unlink(missing_ok=True)
+        guard.release()

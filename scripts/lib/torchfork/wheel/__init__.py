@@ -1,0 +1,1 @@
+"""Finished wheels: packed, repaired, verified, described."""
