@@ -48,3 +48,9 @@ def test_the_readme_has_no_exit_code_that_does_not_exist() -> None:
 def test_a_message_labels_its_parts_and_leaves_out_the_empty_ones() -> None:
     error = errors.KernelError("it is gone", where="a.cpp:3", next="look\nharder")
     assert error.render() == "error: it is gone\nwhere: a.cpp:3\nnext:  look\n       harder"
+
+
+def test_several_errors_are_one_message_and_keep_the_first_ones_exit_code() -> None:
+    both = errors.combined([errors.KernelError("it is gone"), errors.DerivativeError("no formula")])
+    assert both.render() == "error: it is gone\n\nerror: no formula"
+    assert both.exit_code == errors.KernelError.exit_code

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 class ForkError(Exception):
     """Base of every error that a user can cause or cure.
@@ -14,6 +16,8 @@ class ForkError(Exception):
     """
 
     exit_code = 1
+    # Further errors of the same run; the message shows them after this one.
+    also: tuple[ForkError, ...] = ()
 
     def __init__(
         self, what: str, *, where: str = "", why: str = "", next: str = "", kind: str = ""
@@ -35,10 +39,17 @@ class ForkError(Exception):
                 first, *rest = text.rstrip().split("\n")
                 lines.append(f"{label + ':':<7}{first}")
                 lines.extend(" " * 7 + line for line in rest)
-        return "\n".join(lines)
+        return "\n".join([*lines, *("\n" + other.render() for other in self.also)])
 
     def __str__(self) -> str:
         return self.render()
+
+
+def combined(errors: Sequence[ForkError]) -> ForkError:
+    """The first of several errors, with the others in its message."""
+    first = errors[0]
+    first.also = tuple(errors[1:])
+    return first
 
 
 class UsageError(ForkError):
