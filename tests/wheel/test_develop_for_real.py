@@ -130,7 +130,7 @@ def workshop(
     (place / "cache" / "gate").symlink_to(cache.directory() / "gate")
     shutil.copytree(SMALL, place / "additions")
     requirements = base_wheel.metadata.get_all("Requires-Dist", [])
-    python = venv.install(
+    python = venv.with_wheel(
         base_wheel.path, base.interpreter, requirements, place / "environments", subject.neutral,
         lambda text: None,
     )  # fmt: skip

@@ -33,7 +33,7 @@ def of_wheel(wheel: Path, python: str | None, work: Path, say: Say) -> Interpret
     neutral = work / "neutral"
     neutral.mkdir(parents=True, exist_ok=True)
     required = head.get_all("Requires-Dist", [])
-    made = venv.install(wheel.absolute(), target, required, work, neutral, say)
+    made = venv.with_wheel(wheel.absolute(), target, required, work, neutral, say)
     return interpreter.probe(made, headers=False)
 
 

@@ -10,7 +10,7 @@ from ..errors import ToolMissingError
 from ..upstream.base import Interpreter
 from ..upstream.pins import Release
 from ..upstream.tree import SourceTree
-from ..util import files, pip, process, venv
+from ..util import process, venv
 
 # Beyond what a tree asks for: the frontend, and the build tools that setup.py calls.
 FRONTEND = ("build", "ninja", "cmake")
@@ -50,24 +50,9 @@ def make(
         and nothing else may be installed.
     Raises DownloadError, HashMismatchError, ToolMissingError.
     """
-    python, marker = root / "bin" / "python", root / "made-from.txt"
-    wanted = "\n".join([str(interpreter.executable), interpreter.version, *requirements]) + "\n"
-    if python.exists() and marker.is_file() and marker.read_text(encoding="utf-8") == wanted:
-        return python
-    say("making an environment")
-    root.parent.mkdir(parents=True, exist_ok=True)
-    venv.make_venv(root, interpreter, root.parent, "to build in")
-    say("installing build requirements")
-    listed = root / "requirements.txt"
-    files.write_text(listed, "\n".join(requirements) + "\n")
     strict = ["--require-hashes", "--no-deps", "--only-binary=:all:"] if hashed else []
-    outcome = venv.pip_run(
-        python, root, "install", "--progress-bar=off", *strict, "-r", str(listed)
-    )
-    if outcome.returncode:
-        raise pip.download_error(outcome, "the build's requirements", root)
-    files.write_text(marker, wanted)
-    return python
+    what = "the build's requirements"
+    return venv.with_requirements(root, interpreter, requirements, what, say, *strict)
 
 
 def requirements_of(tree: SourceTree) -> list[str]:

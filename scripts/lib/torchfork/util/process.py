@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
 import shlex
+import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from ..errors import ForkError, ToolMissingError
+from . import supervise
+
+# Each command as it can be pasted into a shell; `-v` shows them.
+_log = logging.getLogger(__name__)
+
+Command = Sequence[str | Path]
 
 
 @dataclass(frozen=True)
@@ -28,14 +39,14 @@ class Outcome:
 
 
 class ProcessError(ForkError):
-    """A program that failed where nobody had a better word for it."""
+    """A program that failed where no caller had a more specific error for it."""
 
     def __init__(self, outcome: Outcome) -> None:
-        telling = "\n".join((outcome.stdout + outcome.stderr).strip().splitlines()[-20:])
+        last_lines = "\n".join((outcome.stdout + outcome.stderr).strip().splitlines()[-20:])
         super().__init__(
             f"a command failed with exit status {outcome.returncode}",
             where=outcome.command,
-            why=telling,
+            why=last_lines,
         )
         self.outcome = outcome
 
@@ -52,41 +63,102 @@ def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
 
 
 def run(
-    argv: Sequence[str | Path],
+    argv: Command,
     *,
     cwd: Path | None = None,
     env: Mapping[str, str] | None = None,
     check: bool = True,
     input_text: str | None = None,
     timeout: float | None = None,
+    supervised: bool = False,
 ) -> Outcome:
     """Run a program, capture its output, and raise ProcessError with the end of it on failure.
 
     env holds additions to the clean environment; its values win.
+    supervised: the program and its descendants end when this process is killed. For what runs
+        longer than a moment; it costs the start of one interpreter.
     """
     command = tuple(str(part) for part in argv)
+    _log_command(command, cwd)
     try:
-        done = subprocess.run(
-            command,
-            cwd=cwd,
-            env=clean_environment(env),
-            input=input_text,
-            stdin=subprocess.DEVNULL if input_text is None else None,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            check=False,
-            timeout=timeout,
-        )
+        running = subprocess.Popen(
+            _supervising(command) if supervised else command,
+            cwd=cwd, env=clean_environment(env), text=True, errors="replace",
+            stdin=subprocess.DEVNULL if input_text is None else subprocess.PIPE,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
     except FileNotFoundError as error:
-        raise ToolMissingError(
-            f"cannot run '{command[0]}': no such program", where=shlex.join(command)
-        ) from error
-    except subprocess.TimeoutExpired as error:
-        raise ForkError(
-            f"a command did not finish within {timeout:.0f} s", where=shlex.join(command)
-        ) from error
-    outcome = Outcome(command, done.returncode, done.stdout, done.stderr)
+        raise _missing(command) from error
+    with running:
+        try:
+            stdout, stderr = running.communicate(input_text, timeout)
+        except BaseException as error:
+            # A supervisor ends what is below it; killed, it could not.
+            running.send_signal(signal.SIGTERM if supervised else signal.SIGKILL)
+            if isinstance(error, subprocess.TimeoutExpired):
+                raise ForkError(
+                    f"a command did not finish within {timeout:.0f} s", where=shlex.join(command)
+                ) from error
+            raise
+    if supervised and running.returncode == supervise.NOT_FOUND:
+        raise _missing(command)
+    outcome = Outcome(command, running.returncode, stdout, stderr)
     if check and outcome.returncode:
         raise ProcessError(outcome)
     return outcome
+
+
+@contextlib.contextmanager
+def started(
+    argv: Command,
+    *,
+    cwd: Path | None = None,
+    env: Mapping[str, str],
+    stdout: IO[bytes] | int = subprocess.PIPE,
+) -> Iterator[subprocess.Popen[str]]:
+    """A supervised program under way, its stderr in its stdout; interrupted if the block fails.
+
+    env: the whole environment, usually made by clean_environment.
+    """
+    command = tuple(str(part) for part in argv)
+    _log_command(command, cwd)
+    with subprocess.Popen(
+        _supervising(command), cwd=cwd, env=dict(env), stdin=subprocess.DEVNULL, stdout=stdout,
+        stderr=subprocess.STDOUT, text=True, errors="replace",
+    ) as running:  # fmt: skip
+        try:
+            yield running
+        except BaseException:
+            running.send_signal(signal.SIGINT)
+            raise
+
+
+def stream(
+    argv: Command,
+    on_line: Callable[[str], None],
+    *,
+    cwd: Path | None = None,
+    env: Mapping[str, str],
+) -> int:
+    """Run a supervised program, hand on each line that it prints, and return its exit status."""
+    with started(argv, cwd=cwd, env=env) as running:
+        assert running.stdout is not None
+        for line in running.stdout:
+            on_line(line)
+    return running.returncode
+
+
+def _supervising(command: Sequence[str]) -> list[str]:
+    return [sys.executable, "-I", supervise.__file__, *command]
+
+
+def _missing(command: Sequence[str]) -> ToolMissingError:
+    return ToolMissingError(
+        f"cannot run '{command[0]}': no such program", where=shlex.join(command)
+    )
+
+
+def _log_command(command: Sequence[str], cwd: Path | None) -> None:
+    if _log.isEnabledFor(logging.INFO):
+        place = f"cd {shlex.quote(str(cwd))} && " if cwd else ""
+        _log.info("+ %s%s", place, shlex.join(command))

@@ -19,6 +19,7 @@ from types import FrameType
 
 _PARENT_DEATH = 1  # PR_SET_PDEATHSIG
 _GRACE = 20.0  # seconds that programs get to end by themselves
+NOT_FOUND = 127  # as a shell has it
 
 
 def main(command: list[str]) -> int:
@@ -29,7 +30,10 @@ def main(command: list[str]) -> int:
         ctypes.CDLL(None).prctl(_PARENT_DEATH, signal.SIGTERM)
     if os.getppid() != parent:
         return 1  # it was gone before we could ask to be told
-    running = subprocess.Popen(command)
+    try:
+        running = subprocess.Popen(command)
+    except FileNotFoundError:
+        return NOT_FOUND
     ended: list[int] = []
 
     def end(number: int, _frame: FrameType | None) -> None:

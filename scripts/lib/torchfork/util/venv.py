@@ -1,68 +1,48 @@
-"""The clean environment that a finished wheel is installed into.
-
-It holds the wheel's dependencies and is kept: they do not change while one works on kernels, and
-are some GB for a CUDA build. torch itself is installed anew each time.
-"""
+"""The one maker of virtual environments, and pip inside them."""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Protocol
 
 from ..errors import ToolMissingError
-from ..upstream.base import Interpreter
 from . import files, pip, process
 
 Say = Callable[[str], None]
 
 
-def install(
-    wheel: Path,
-    interpreter: Interpreter,
-    requirements: Sequence[str],
-    workdir: Path,
-    neutral: Path,
-    say: Say,
-) -> Path:
-    """Install a wheel and what it requires; return the environment's interpreter.
+class Python(Protocol):
+    """What an environment needs to know of the interpreter that it is made with."""
 
-    neutral: an empty directory to run in, so that nothing there shadows what is installed.
+    @property
+    def executable(self) -> Path: ...
+    @property
+    def version(self) -> str: ...  # '3.11.7'
+    @property
+    def tag(self) -> str: ...  # 'cp311'
+
+
+def make(root: Path, base: Python, neutral: Path, purpose: str) -> Path:
+    """Make a virtual environment anew; its interpreter. Raises ToolMissingError.
+
+    purpose: 'to build in'.
+    neutral: a directory to run in, where nothing shadows the standard library.
     """
-    key = files.sha256_text(str(interpreter.executable), interpreter.version, *requirements)
-    root = workdir / f"venv-{interpreter.tag}-{key[:12]}"
-    python, whole = root / "bin" / "python", root / ".whole"
-    if whole.is_file() and python.exists():
-        # Not whole again until pip is done: a killed installation is not built upon.
-        whole.unlink()
-        say("installing the wheel")
-        # Not compiled to .pyc: an import does that for the few modules that it needs.
-        again = ["--no-deps", "--force-reinstall", "--no-compile"]
-        outcome = pip_run(python, neutral, "install", *again, str(wheel))
-    else:
-        say("making a clean environment")
-        make_venv(root, interpreter, neutral, "to verify the wheel in")
-        say("installing the wheel and its dependencies")
-        outcome = pip_run(python, neutral, "install", "--no-compile", str(wheel))
-    if outcome.returncode:
-        raise pip.download_error(outcome, "the wheel's dependencies", root)
-    files.write_text(whole, wheel.name + "\n")
-    return python
-
-
-def make_venv(root: Path, interpreter: Interpreter, neutral: Path, purpose: str) -> None:
-    """Make a virtual environment anew. Raises ToolMissingError; purpose: 'to build in'."""
     shutil.rmtree(root, ignore_errors=True)
-    command: list[str | Path] = [interpreter.executable, "-m", "venv", root]
-    outcome = process.run(command, cwd=neutral, check=False)
+    outcome = process.run(
+        [base.executable, "-m", "venv", root], cwd=neutral, check=False, supervised=True
+    )
     if outcome.returncode:
-        minor = ".".join(interpreter.version.split(".")[:2])
+        minor = ".".join(base.version.split(".")[:2])
         raise ToolMissingError(
             f"cannot make a virtual environment {purpose}",
             where=outcome.command,
             why="\n".join((outcome.stdout + outcome.stderr).strip().splitlines()[-4:]),
             next=f"apt-get install python{minor}-venv (Debian, Ubuntu)",
         )
+    return root / "bin" / "python"
 
 
 def pip_run(python: Path, neutral: Path, *arguments: str) -> process.Outcome:
@@ -71,4 +51,65 @@ def pip_run(python: Path, neutral: Path, *arguments: str) -> process.Outcome:
     # The user's indexes count; settings that would install elsewhere do not (pip skips empty ones).
     environment = {"PIP_USER": "0", "PIP_TARGET": "", "PIP_PREFIX": "", "PIP_ROOT": ""}
     command: list[str | Path] = [python, "-m", "pip", *arguments, *quiet]
-    return process.run(command, cwd=neutral, env=environment, check=False)
+    return process.run(command, cwd=neutral, env=environment, check=False, supervised=True)
+
+
+def with_requirements(
+    root: Path,
+    base: Python,
+    requirements: Sequence[str],
+    what: str,
+    say: Say,
+    *options: str,
+) -> Path:
+    """An environment with these requirements, made once and again when they change.
+
+    requirements: lines of a requirements file. what: names them ("the build's requirements").
+    options: more of pip's.
+    Raises DownloadError, HashMismatchError, ToolMissingError.
+    """
+    python, note = root / "bin" / "python", root / "made-from.txt"
+    wanted = "\n".join([str(base.executable), base.version, *requirements]) + "\n"
+    if python.exists() and note.is_file() and note.read_text(encoding="utf-8") == wanted:
+        return python
+    say("making an environment")
+    root.parent.mkdir(parents=True, exist_ok=True)
+    make(root, base, root.parent, f"for {what}")
+    say(f"installing {what}")
+    listed = root / "requirements.txt"
+    files.write_text(listed, "\n".join(requirements) + "\n")
+    outcome = pip_run(python, root, "install", "--progress-bar=off", *options, "-r", str(listed))
+    if outcome.returncode:
+        raise pip.download_error(outcome, what, root)
+    files.write_text(note, wanted)
+    return python
+
+
+def with_wheel(
+    wheel: Path, base: Python, requirements: Sequence[str], workdir: Path, neutral: Path, say: Say
+) -> Path:
+    """An environment with a wheel and what it requires; its interpreter.
+
+    requirements: the wheel's own, whose environment is kept: they do not change while one works on
+        kernels, and are some GB for a CUDA build. The wheel itself is installed anew each time.
+    neutral: an empty directory to run in, so that nothing there shadows what is installed.
+    """
+    key = files.sha256_text(str(base.executable), base.version, *requirements)
+    root = workdir / f"venv-{base.tag}-{key[:12]}"
+    python, complete = root / "bin" / "python", root / ".whole"
+    if complete.is_file() and python.exists():
+        # Incomplete until pip is done: a killed installation is not built upon.
+        complete.unlink()
+        say("installing the wheel")
+        # Not compiled to .pyc: an import does that for the few modules that it needs.
+        again = ["--no-deps", "--force-reinstall", "--no-compile"]
+        outcome = pip_run(python, neutral, "install", *again, str(wheel))
+    else:
+        say("making a clean environment")
+        make(root, base, neutral, "to verify the wheel in")
+        say("installing the wheel and its dependencies")
+        outcome = pip_run(python, neutral, "install", "--no-compile", str(wheel))
+    if outcome.returncode:
+        raise pip.download_error(outcome, "the wheel's dependencies", root)
+    files.write_text(complete, wheel.name + "\n")
+    return python

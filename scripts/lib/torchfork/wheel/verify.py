@@ -76,7 +76,8 @@ def _verify(
     metadata = _metadata(wheel)
     neutral = workdir / "neutral"
     neutral.mkdir(parents=True, exist_ok=True)
-    python = venv.install(wheel, base.interpreter, metadata["Requires-Dist"], workdir, neutral, say)
+    required = metadata["Requires-Dist"]
+    python = venv.with_wheel(wheel, base.interpreter, required, workdir, neutral, say)
     say("pip check")
     _pip_check(python, neutral)
     say("hashes")

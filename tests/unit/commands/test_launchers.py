@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
+SCRIPTS = Path(__file__).resolve().parents[3] / "scripts"
 MAIN = """
 import os, sys, onetool
 print(repr((sys.argv[1:], sys.executable, os.environ["TORCHFORK_TARGET_PYTHON"], onetool.VERSION)))

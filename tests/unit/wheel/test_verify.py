@@ -82,7 +82,7 @@ def template(kept: Bench) -> Path:
     """An environment as venv makes it; making one takes seconds, copying this one none."""
     root, neutral = kept.root / "template", kept.root / "neutral"
     neutral.mkdir()
-    venv.make_venv(root, kept.base.interpreter, neutral, "to verify the wheel in")
+    venv.make(root, kept.base.interpreter, neutral, "to verify the wheel in")
     return root
 
 
@@ -92,7 +92,7 @@ def bench(kept: Bench, template: Path, monkeypatch: pytest.MonkeyPatch) -> Bench
         shutil.rmtree(root, ignore_errors=True)
         shutil.copytree(template, root, symlinks=True)
 
-    monkeypatch.setattr(venv, "make_venv", make)
+    monkeypatch.setattr(venv, "make", make)
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", "")
     return kept

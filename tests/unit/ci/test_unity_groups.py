@@ -10,7 +10,7 @@ import pytest
 
 from torchfork.native.cxx_names import Headers, Reader
 
-CI = Path(__file__).resolve().parents[2] / "ci"
+CI = Path(__file__).resolve().parents[3] / "ci"
 
 NO_HEADERS = Headers(frozenset(), frozenset())
 

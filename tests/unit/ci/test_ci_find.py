@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-PROJECT = Path(__file__).resolve().parents[2]
+PROJECT = Path(__file__).resolve().parents[3]
 
 # What the job calls, played: finding pins what FOUND names, refreshing changes a patch, carrying
 # leaves a report and ends with CARRIED.

@@ -153,7 +153,7 @@ def test_directory_time_zone_locale_and_umask_leave_no_trace(tmp_path: Path) -> 
             "print(t.sample.sha256(made))"
         )
         environment = {**os.environ, "TZ": zone, "LC_ALL": "C", "UMASK": str(umask)}
-        paths = [str(Path(__file__).parent), *[p for p in sys.path if p]]
+        paths = [str(Path(__file__).parents[1]), *[p for p in sys.path if p]]
         done = subprocess.run(
             [sys.executable, "-c", script, str(tmp_path / name), *paths],
             env=environment, check=True, capture_output=True, text=True,

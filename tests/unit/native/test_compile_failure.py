@@ -121,7 +121,7 @@ def test_no_compiler_runs_on_when_the_run_is_ended(tmp_path: Path, number: int) 
     """It would write objects beside those of the next run."""
     if sys.platform != "linux" and number != signal.SIGINT:
         pytest.skip("only Linux tells a child that its parent was killed")
-    here = str(Path(__file__).parent)
+    here = str(Path(__file__).parents[1])
     running = subprocess.Popen(
         [sys.executable, "-c", RUN, here, str(tmp_path), build_file(1.5)],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},

@@ -10,7 +10,7 @@ import pytest
 
 from torchfork import cli, errors
 
-README = Path(__file__).resolve().parents[2] / "README.md"
+README = Path(__file__).resolve().parents[3] / "README.md"
 CLASSES = [
     value
     for value in vars(errors).values()

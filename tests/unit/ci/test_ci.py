@@ -22,7 +22,7 @@ from torchfork.upstream.pins import Release, WheelPin
 from torchfork.util.process import Outcome
 from torchfork.wheel import sbom
 
-PROJECT = Path(__file__).resolve().parents[2]
+PROJECT = Path(__file__).resolve().parents[3]
 WORKFLOWS = sorted((PROJECT / ".github" / "workflows").glob("*.yml"))
 
 
