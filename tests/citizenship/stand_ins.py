@@ -6,6 +6,7 @@ The latter are registered from Python. They double their argument, but for what 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from torchfork.conformance.checks import recording, samples
 from torchfork.conformance.checks.bench import Bench
+from torchfork.conformance.checks.entries import CppCall, Entry
 from torchfork.conformance.checks.operators import Operator
 from torchfork.conformance.checks.outcome import CheckFailed, NotApplicable, Unavailable
 from torchfork.conformance.checks.samples import Sample
@@ -22,27 +24,25 @@ _LIBRARY = torch.library.Library("aten", "FRAGMENT")
 _MADE: set[str] = set()
 
 
-def entry(schema: str, **changes: Any) -> dict[str, Any]:
-    """What the manifest would say of a function."""
+def entry(schema: str, **changes: Any) -> Entry:
+    """What the plan would say of a function."""
     name, _, variant = schema.partition("(")[0].partition(".")
-    plain = {
-        "name": name, "overload": variant, "schema": schema, "base_name": name.removesuffix("_"),
-        "kind": "functional", "generated": False, "variants": ["function"], "python_module": None,
-        "python_function": False, "python_method": False, "new_name": True, "new_base_name": True,
-        "view_of": None, "composite_implicit": False, "tensor_arguments": True, "structseq": None,
-        "cpp_function": None, "cpp_method": None,
-    }  # fmt: skip
-    return {**plain, **changes}
+    plain = Entry(
+        name=name, overload=variant, schema=schema, base_name=name.removesuffix("_"),
+        kind="functional", generated=False, python_module=None, python_function=False,
+        python_method=False, new_base_name=True, composite_implicit=False, tensor_arguments=True,
+        structseq=False,
+    )  # fmt: skip
+    return replace(plain, **changes)
 
 
 def upstreams() -> Operator:
     """torch.sigmoid with all of its variants: every check holds for it."""
-    argument = [["const at::Tensor &", "self"]]
-    cpp = {"name": "sigmoid", "returns": "at::Tensor", "self": 0}
+    function = CppCall("sigmoid", "at::Tensor", [["const at::Tensor &", "self"]], 0)
+    method = replace(function, arguments=[])
     both = {"python_function": True, "python_method": True}
     return Operator(
-        entry("sigmoid(Tensor self) -> Tensor", **both, cpp_function={**cpp, "arguments": argument},
-              cpp_method={**cpp, "arguments": []}),
+        entry("sigmoid(Tensor self) -> Tensor", **both, cpp_function=function, cpp_method=method),
         (
             entry("sigmoid_(Tensor(a!) self) -> Tensor(a!)", kind="inplace", **both),
             entry("sigmoid.out(Tensor self, *, Tensor(a!) out) -> Tensor(a!)", kind="out"),
@@ -52,7 +52,7 @@ def upstreams() -> Operator:
     )  # fmt: skip
 
 
-def declared(schema: str, key: str = "CPU", **kernels: Callable[..., Any]) -> dict[str, Any]:
+def declared(schema: str, key: str = "CPU", **kernels: Callable[..., Any]) -> Entry:
     """Register a function from Python; kernels: a kernel by dispatch key, by default one that
     doubles.
     """
@@ -66,7 +66,7 @@ def declared(schema: str, key: str = "CPU", **kernels: Callable[..., Any]) -> di
 
 
 def broken(
-    name: str, *variants: dict[str, Any], gradients: tuple[str, ...] = (), changes: Any = None,
+    name: str, *variants: Entry, gradients: tuple[str, ...] = (), changes: Any = None,
     **kernels: Callable[..., Any],
 ) -> Operator:  # fmt: skip
     """An operator of one argument with the given kernels, and a Meta kernel unless they have one.
@@ -76,7 +76,7 @@ def broken(
     kernels = {"Meta": torch.empty_like, **kernels}
     kernels = {key: kernel for key, kernel in kernels.items() if kernel is not None}
     told = declared(f"citizen_{name}(Tensor self) -> Tensor", **kernels)
-    return Operator({**told, **(changes or {})}, variants, gradients, bool(gradients))
+    return Operator(replace(told, **(changes or {})), variants, gradients, bool(gradients))
 
 
 class Doubled(torch.autograd.Function):  # type: ignore[misc]

@@ -122,7 +122,8 @@ def refuses_empty(x: torch.Tensor) -> torch.Tensor:
 
 BREAKS: dict[str, Break] = {
     "schema in torch.ops.aten": lambda _: replace(
-        upstreams(), entry={**upstreams().entry, "schema": "sigmoid(Tensor x) -> Tensor"}
+        upstreams(),
+        entry=replace(upstreams().entry, schema="sigmoid(Tensor x) -> Tensor"),
     ),
     "Python builtin": in_python,
     "Tensor method": in_python,
@@ -228,16 +229,18 @@ def test_upstreams_own_package_is_made_and_run(tmp_path: Path) -> None:
 
 def cpp_alone(name: str) -> Operator:
     """torch.sigmoid, called in C++ by a name."""
-    told = {**upstreams().entry["cpp_function"], "name": name}
-    return replace(upstreams(), entry={**upstreams().entry, "cpp_function": told})
+    whole = upstreams()
+    assert whole.entry.cpp_function is not None
+    call = replace(whole.entry.cpp_function, name=name)
+    return replace(whole, entry=replace(whole.entry, cpp_function=call))
 
 
 @pytest.mark.parametrize(("way", "title"), [("extension", FOR_ALL[0]), ("cmake", FOR_ALL[1])])
 def test_cpp_is_compiled_and_run(way: str, title: str, tmp_path: Path) -> None:
     """Also where only one of two operators can be: the other is not blamed."""
-    wrong = replace(cpp_alone("no_such_operator"), variants=())
-    object.__setattr__(wrong, "entry", {**wrong.entry, "name": "tanh", "base_name": "tanh",
-                                        "schema": "tanh(Tensor self) -> Tensor"})  # fmt: skip
+    alone = cpp_alone("no_such_operator")
+    tanh = replace(alone.entry, name="tanh", base_name="tanh", schema="tanh(Tensor self) -> Tensor")
+    wrong = replace(alone, entry=tanh, variants=())
     built = getattr(native, way)([upstreams(), wrong], tmp_path)
     assert "no_such_operator" in built["operators"]["tanh"]["complaint"]
     given = bench(tmp_path, upstreams(), prepared={way: built})

@@ -7,13 +7,13 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 from subject import PROJECT, Archive, Subject
 
 from torchfork.additions.load import load as load_additions
 from torchfork.codegen import gating
+from torchfork.codegen.model import Manifest
 from torchfork.pipelines import graft, workdir
 from torchfork.upstream import fetch, interpreter, versions
 from torchfork.upstream import pins as releases
@@ -90,17 +90,17 @@ def base_wheel(base: Base) -> Archive:
 class Added:
     """What the project's additions add, by the word of the base's own parser."""
 
-    manifest: dict[str, Any]
+    manifest: Manifest
 
     @property
     def base_names(self) -> set[str]:
         """The operators' names, without overloads."""
-        return {operator["base_name"] for operator in self.manifest["operators"]}
+        return set(self.manifest.base_names)
 
     @property
     def schemas(self) -> set[str]:
         """All schemas, generated variants among them."""
-        return {operator["schema"] for operator in self.manifest["operators"]}
+        return {operator.schema for operator in self.manifest.operators}
 
 
 @pytest.fixture(scope="session")

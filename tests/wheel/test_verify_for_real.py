@@ -7,14 +7,14 @@ import hashlib
 import io
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from conftest import Added
 from subject import Archive, Subject
 
+from torchfork.codegen.model import Manifest
 from torchfork.errors import VerificationError
 from torchfork.upstream.base import Base
 from torchfork.upstream.unpack import record_hash
@@ -62,9 +62,9 @@ class Bench:
     root: Path
     wheel: Archive
     base: Base
-    manifest: dict[str, Any]
+    manifest: Manifest
 
-    def verify(self, wheel: Path, manifest: Mapping[str, Any] | None = None) -> verify.Report:
+    def verify(self, wheel: Path, manifest: Manifest | None = None) -> verify.Report:
         return verify.verify(
             wheel, self.base, manifest or self.manifest, self.root / "work", self.root / "cache"
         )
@@ -102,8 +102,8 @@ def test_the_wheel_passes_and_a_changed_upstream_schema_is_named(bench: Bench) -
     """Invariant 1, both ways: the base's list as it is, and with one schema of it edited."""
     report = bench.verify(bench.wheel.path)
     assert report.version == bench.wheel.version
-    assert set(report.added) >= {"aten::" + op["name"] for op in bench.manifest["operators"]
-                                 if not op["overload"]}  # fmt: skip
+    assert set(report.added) >= {"aten::" + op.name for op in bench.manifest.operators
+                                 if not op.overload}  # fmt: skip
     note = bench.root / "cache" / "schemas" / f"{bench.base.identity}.json"
     true = files.read_json(note)
     assert len(true) == report.upstream_operators > 1000
@@ -139,9 +139,9 @@ def test_a_wheel_without_its_kernels_is_refused(bench: Bench, overlay: Path) -> 
 
 
 def test_an_operator_that_nobody_declared_is_refused(bench: Bench) -> None:
-    fewer = [op for op in bench.manifest["operators"] if op["base_name"] != "gdh"]
+    fewer = tuple(op for op in bench.manifest.operators if op.base_name != "gdh")
     with pytest.raises(VerificationError) as caught:
-        bench.verify(bench.wheel.path, {**bench.manifest, "operators": fewer})
+        bench.verify(bench.wheel.path, replace(bench.manifest, operators=fewer))
     assert "not expected: aten::gdh(Tensor(a) self) -> Tensor(a)" in str(caught.value)
 
 

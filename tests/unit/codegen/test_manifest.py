@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import re
 import shutil
 import sys
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
+from sample_manifest import reader
 
 from torchfork.codegen.manifest import build_manifest, load_binding_generator
+from torchfork.codegen.model import Manifest, Operator
 from torchfork.edits.hooks import text_hooks
 from torchfork.errors import BaseRefusedError
 
@@ -71,40 +75,47 @@ def packaged() -> Path:
     return Path(FOUND.origin).parent / "packaged"
 
 
-@pytest.fixture(scope="module")
-def manifest(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """The manifest of ADDED on a base that has sinc and where."""
+def described(
+    directory: Path, added_yaml: str, differentiable: set[str], deprecated: list[dict[str, str]]
+) -> Manifest:
+    """The manifest of added entries on a base that has sinc, where and copy_.
+
+    differentiable: the qualified names of the entries that have a formula.
+    """
     from torchgen.gen import parse_native_yaml
 
     native = packaged() / "ATen" / "native"
     whole = yaml.safe_load((native / "native_functions.yaml").read_text(encoding="utf-8"))
     base = [entry for entry in whole if entry["func"].startswith(("sinc", "where", "copy_("))]
-    directory = tmp_path_factory.mktemp("yaml")
     functions = {}
-    for name, entries in {"base": base, "merged": base + yaml.safe_load(ADDED)}.items():
+    for name, entries in {"base": base, "merged": base + yaml.safe_load(added_yaml)}.items():
         path = directory / f"{name}.yaml"
         path.write_text(yaml.safe_dump(entries), encoding="utf-8")
         functions[name] = parse_native_yaml(str(path), str(native / "tags.yaml")).native_functions
     known = {str(f.func) for f in functions["base"]}
     added = [f for f in functions["merged"] if str(f.func) not in known]
-    formulas = {"gsoft", "gsoft_backward", "sinc.mode"}
-    return build_manifest(added, functions["merged"], formulas, DEPRECATED, packaged())
+    formulas = [str(f.func) for f in added if str(f.func.name) in differentiable]
+    return build_manifest(added, functions["merged"], formulas, deprecated, packaged())
 
 
 @pytest.fixture(scope="module")
-def ops(manifest: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    return {
-        op["name"] + ("." + op["overload"] if op["overload"] else ""): op
-        for op in manifest["operators"]
-    }
+def manifest(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
+    """The manifest of ADDED and DEPRECATED."""
+    formulas = {"gsoft", "gsoft_backward", "sinc.mode"}
+    return described(tmp_path_factory.mktemp("yaml"), ADDED, formulas, DEPRECATED)
 
 
-def with_key(ops: dict[str, dict[str, Any]], key: str) -> set[str]:
-    return {name for name, op in ops.items() if op[key]}
+@pytest.fixture(scope="module")
+def ops(manifest: Manifest) -> dict[str, Operator]:
+    return {op.qualified: op for op in manifest.operators}
+
+
+def with_key(ops: dict[str, Operator], key: str) -> set[str]:
+    return {name for name, op in ops.items() if getattr(op, key)}
 
 
 def test_exactly_the_additions_and_what_the_codegen_makes_of_them_are_listed(
-    ops: dict[str, dict[str, Any]],
+    ops: dict[str, Operator],
 ) -> None:
     assert set(ops) == {
         "gsoft", "gsoft_", "gsoft.out", "gview", "gravel", "gfull", "gfull.out", "gpair",
@@ -113,16 +124,16 @@ def test_exactly_the_additions_and_what_the_codegen_makes_of_them_are_listed(
     assert with_key(ops, "generated") == {"gfull.out"}
 
 
-def test_kinds_and_views_are_told_apart(ops: dict[str, dict[str, Any]]) -> None:
-    kinds = {name: op["kind"] for name, op in ops.items()}
+def test_kinds_and_views_are_told_apart(ops: dict[str, Operator]) -> None:
+    kinds = {name: op.kind for name, op in ops.items()}
     assert (kinds["gsoft"], kinds["gsoft_"], kinds["gsoft.out"]) == ("functional", "inplace", "out")
     assert kinds["gview"] == kinds["gravel"] == "view"
-    assert {name: ops[name]["view_of"] for name in with_key(ops, "view_of")} == {
+    assert {name: ops[name].view_of for name in with_key(ops, "view_of")} == {
         "gview": "self", "gravel": "self",
     }  # fmt: skip
 
 
-def test_python_sees_what_upstreams_generator_binds(ops: dict[str, dict[str, Any]]) -> None:
+def test_python_sees_what_upstreams_generator_binds(ops: dict[str, Operator]) -> None:
     assert with_key(ops, "python_method") == {"gsoft", "gsoft_", "gravel", "sinc.mode"}
     assert with_key(ops, "python_function") == {
         "gsoft", "gsoft.out", "gview", "gravel", "gfull", "gpair", "special_g", "sinc.mode",
@@ -130,12 +141,12 @@ def test_python_sees_what_upstreams_generator_binds(ops: dict[str, dict[str, Any
 
 
 def test_an_inplace_operator_is_differentiable_by_its_functional_twin(
-    ops: dict[str, dict[str, Any]],
+    ops: dict[str, Operator],
 ) -> None:
     assert with_key(ops, "differentiable") == {"gsoft", "gsoft_", "gsoft_backward", "sinc.mode"}
 
 
-def test_factories_composites_and_new_names_are_told(ops: dict[str, dict[str, Any]]) -> None:
+def test_factories_composites_and_new_names_are_told(ops: dict[str, Operator]) -> None:
     assert with_key(ops, "factory") == {"gfull"}
     assert with_key(ops, "composite_implicit") == {"gravel", "special_g", "sinc.mode"}
     assert set(ops) - with_key(ops, "new_name") == {"sinc.mode"}
@@ -143,7 +154,7 @@ def test_factories_composites_and_new_names_are_told(ops: dict[str, dict[str, An
     assert "gfull" not in with_key(ops, "tensor_arguments")
 
 
-def parameters(hints: list[str]) -> list[str]:
+def parameters(hints: Iterable[str]) -> list[str]:
     functions = [ast.parse(hint).body[0] for hint in hints]
     return [
         " ".join(a.arg for a in [*f.args.args, *f.args.kwonlyargs])
@@ -153,42 +164,43 @@ def parameters(hints: list[str]) -> list[str]:
 
 
 def test_stubs_merge_out_into_the_functional_and_methods_have_none(
-    ops: dict[str, dict[str, Any]],
+    ops: dict[str, Operator],
 ) -> None:
-    assert parameters(ops["gsoft"]["pyi_function"]) == ["input other alpha out"]
-    assert parameters(ops["gsoft"]["pyi_method"]) == ["self other alpha"]
-    assert ops["gsoft.out"]["pyi_function"] == ops["gsoft.out"]["pyi_method"] == []
+    assert parameters(ops["gsoft"].pyi_function) == ["input other alpha out"]
+    assert parameters(ops["gsoft"].pyi_method) == ["self other alpha"]
+    assert ops["gsoft.out"].pyi_function == ops["gsoft.out"].pyi_method == ()
 
 
-def test_sizes_can_be_given_one_by_one_in_stubs(ops: dict[str, dict[str, Any]]) -> None:
-    listed, one_by_one = ops["gfull"]["pyi_function"]
+def test_sizes_can_be_given_one_by_one_in_stubs(ops: dict[str, Operator]) -> None:
+    listed, one_by_one = ops["gfull"].pyi_function
     assert "*size" in one_by_one and "*size" not in listed
 
 
-def test_stub_defaults_are_python(ops: dict[str, dict[str, Any]]) -> None:
-    function = ast.parse(ops["gpair"]["pyi_function"][0]).body[0]
+def test_stub_defaults_are_python(ops: dict[str, Operator]) -> None:
+    function = ast.parse(ops["gpair"].pyi_function[0]).body[0]
     assert isinstance(function, ast.FunctionDef)
     assert [ast.unparse(d) for d in function.args.defaults] == ["1", "(True, False)"]
 
 
-def test_named_returns_have_their_type(ops: dict[str, dict[str, Any]]) -> None:
-    structseq = ops["gpair"]["structseq"]
-    assert (structseq["name"], structseq["fields"]) == ("gpair", ["low", "high"])
-    assert structseq["pyi"].startswith("class gpair(tuple[Tensor, Tensor]):")
-    assert "torch.return_types.gpair" in ops["gpair"]["pyi_function"][0]
+def test_named_returns_have_their_type(ops: dict[str, Operator]) -> None:
+    structseq = ops["gpair"].structseq
+    assert structseq is not None
+    assert (structseq.name, structseq.fields) == ("gpair", ("low", "high"))
+    assert structseq.pyi.startswith("class gpair(tuple[Tensor, Tensor]):")
+    assert "torch.return_types.gpair" in ops["gpair"].pyi_function[0]
 
 
 def test_deprecated_signatures_are_listed_with_the_stubs_that_upstream_would_write(
-    manifest: dict[str, Any],
+    manifest: Manifest,
 ) -> None:
-    function, inplace = manifest["deprecated"]
-    assert (function["name"], inplace["name"]) == ("gsoft", "gsoft_")
-    assert parameters(function["pyi_function"]) == ["self alpha other"]
-    assert inplace["pyi_function"] == []  # a method only, and upstream has no stubs for those
+    function, inplace = manifest.deprecated
+    assert (function.name, inplace.name) == ("gsoft", "gsoft_")
+    assert parameters(function.pyi_function) == ["self alpha other"]
+    assert inplace.pyi_function == ()  # a method only, and upstream has no stubs for those
 
 
 def test_lists_hooked_after_the_manifest_are_not_read_from_before(
-    manifest: dict[str, Any], tmp_path: Path
+    manifest: Manifest, tmp_path: Path
 ) -> None:
     """The manifest imports upstream's generators; a later import must see the hooked lists."""
     shutil.copytree(packaged() / "autograd", tmp_path / "autograd")
@@ -197,10 +209,13 @@ def test_lists_hooked_after_the_manifest_are_not_read_from_before(
         file = tmp_path / path.removeprefix("torchgen/packaged/")
         return file.read_text(encoding="utf-8") if path.startswith("torchgen/packaged") else None
 
-    views = {**manifest, "operators": [op for op in manifest["operators"] if op["view_of"]]}
-    views["operators"] = [
-        {**op, "python_function": False, "python_method": False} for op in views["operators"]
-    ]
+    views = Manifest(
+        tuple(
+            replace(op, python_function=False, python_method=False)
+            for op in manifest.operators
+            if op.view_of
+        )
+    )
     before = set(sys.modules)
     load_binding_generator(tmp_path)
     assert not [
@@ -219,3 +234,74 @@ def test_lists_hooked_after_the_manifest_are_not_read_from_before(
 def test_a_base_without_the_binding_generator_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BaseRefusedError, match="binding generator"):
         load_binding_generator(tmp_path)
+
+
+FUNCTION = "- func: {} -> Tensor\n  variants: function, method\n  dispatch: {{CPU: g}}\n"
+INPLACE = "- func: {} -> Tensor(a!)\n  variants: function, method\n  dispatch: {{CPU: g_}}\n"
+OVERRIDES = "torch/overrides.py"
+SHAPES = {
+    "named overloads only": (
+        FUNCTION.format("gs.Tensor(Tensor self, Tensor other)")
+        + FUNCTION.format("gs.Scalar(Tensor self, Scalar other)")
+        + INPLACE.format("gs_.Tensor(Tensor(a!) self, Tensor other)"),
+        ["torch.gs", "torch.gs_", "Tensor.gs", "Tensor.gs_"],
+    ),
+    "a default overload and a named one": (
+        FUNCTION.format("gs(Tensor self)") + FUNCTION.format("gs.Scalar(Tensor self, Scalar n)"),
+        ["torch.gs", "Tensor.gs"],
+    ),
+    "in-place only": (
+        INPLACE.format("gs_(Tensor(a!) self)") + "  autogen: gs, gs.out\n",
+        ["torch.gs_", "Tensor.gs_"],
+    ),
+    "in-place only, named": (
+        INPLACE.format("gs_.Tensor(Tensor(a!) self, Tensor other)")
+        + "  autogen: gs.Tensor, gs.Tensor_out\n",
+        ["torch.gs_", "Tensor.gs_"],
+    ),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_each_list_has_the_operator_however_its_overloads_are_named(
+    shape: str, tmp_path: Path
+) -> None:
+    added, bound = SHAPES[shape]
+    declared = {entry["func"].partition("(")[0] for entry in yaml.safe_load(added)}
+    manifest = described(tmp_path, added, declared, [])
+    assert {op.qualified for op in manifest.operators if op.differentiable} >= declared
+    texts = text_hooks(reader(), manifest, "graft", ())
+    blocks = {
+        path: re.findall(r"# torchfork:begin\n(.*?)# torchfork:end", text, re.DOTALL)[0]
+        for path, text in texts.items()
+    }
+    assert '"gs",' in blocks["torchgen/packaged/autograd/gen_variable_type.py"]
+    overrides = [line.split(":")[0].strip() for line in blocks[OVERRIDES].splitlines()]
+    assert [name for name in overrides if name] == bound
+    in_graph = re.findall(r'"([\w.]+)"', blocks["torch/_dynamo/trace_rules.py"])
+    assert in_graph == [name for name in bound if name.startswith("torch.")]
+
+
+def test_an_operator_that_is_out_only_is_refused_by_its_name(tmp_path: Path) -> None:
+    added = "- func: gs.out(Tensor self, *, Tensor(a!) out) -> Tensor(a!)\n  dispatch: {CPU: g}\n"
+    with pytest.raises(AssertionError, match=r"any other variants.*gs\.out"):
+        described(tmp_path, added, set(), [])
+
+
+@pytest.mark.parametrize(
+    ("formula", "expected"),
+    [
+        ("gs", {"gs", "gs_"}),  # a functional operator's formula serves its in-place variant
+        ("gs_", {"gs_"}),  # not the other way round: torchgen has no rule for that
+    ],
+)
+def test_a_formula_is_for_the_variants_that_torchgen_gives_it_to(
+    formula: str, expected: set[str], tmp_path: Path
+) -> None:
+    added = (
+        FUNCTION.format("gs(Tensor self)")
+        + INPLACE.format("gs_(Tensor(a!) self)")
+        + "- func: gs.out(Tensor self, *, Tensor(a!) out) -> Tensor(a!)\n  dispatch: {CPU: g}\n"
+    )
+    manifest = described(tmp_path, added, {formula}, [])
+    assert {op.qualified for op in manifest.operators if op.differentiable} == expected

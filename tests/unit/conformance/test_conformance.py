@@ -5,15 +5,17 @@ from __future__ import annotations
 import io
 import json
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
+from sample_manifest import operator
 
 from torchfork import cli
 from torchfork.additions.load import load as load_additions
+from torchfork.codegen.model import FinishedOperator
 from torchfork.commands import citizenship
 from torchfork.conformance import plan, reasons, run, show, workers
 from torchfork.conformance.reasons import Explanation
@@ -215,10 +217,10 @@ Prose that is not listed.
     ]  # fmt: skip
 
 
-def entry(name: str, **changes: Any) -> dict[str, Any]:
-    plain = {"name": name, "overload": "", "kind": "functional", "generated": False,
-             "signature": name.removesuffix("_")}  # fmt: skip
-    return {**plain, **changes}
+def entry(name: str, **changes: Any) -> FinishedOperator:
+    plain = asdict(operator(f"{name}(Tensor self) -> Tensor"))
+    calls = {"signature": name.removesuffix("_"), "cpp_function": None, "cpp_method": None}
+    return FinishedOperator(**{**plain, **calls, **changes})
 
 
 NATIVE = """
@@ -262,8 +264,8 @@ def test_variants_are_one_operator_and_a_generated_group_is_none(additions: Any)
         entry("twice_functional", generated=True),
     ]
     made = list(plan._operators(found[:-1], additions))
-    assert [plan.spelled(o["entry"]) for o in made] == ["twice", "hypot.zoo", "fill_ramp_"]
-    assert sorted(plan.spelled(e) for e in made[0]["variants"]) == ["twice.out", "twice_"]
+    assert [o.entry.qualified for o in made] == ["twice", "hypot.zoo", "fill_ramp_"]
+    assert sorted(e.qualified for e in made[0].variants) == ["twice.out", "twice_"]
     assert list(plan._operators(found[-1:], additions)) == []
 
 
@@ -342,7 +344,7 @@ def test_a_torch_that_cannot_be_imported_is_told_with_its_last_words(standing_in
 
 
 def whole(at: Workers, *, chosen: run.Chosen | None = None) -> Table:
-    planned = plan.Plan(tuple({"entry": entry(n)} for n in OPERATORS), None, ())
+    planned = plan.Plan(tuple(plan.Planned(entry(n), (), (), False) for n in OPERATORS), None, ())
     only = chosen or run.Chosen((), ("full", "gap", "built"))
     return run.run(planned, at, [explain("thrice", "gap")], only, 2, lambda *told: None)
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from sample_manifest import MANIFEST, NOTHING, OPERATORS, operator, reader, source_reader
 
+from torchfork.codegen.model import Manifest, Operator
 from torchfork.edits.hooks import parse_hooks, text_hooks
 from torchfork.errors import AdditionsError, BaseRefusedError, StateError
 from torchfork.util.blocks import strip_blocks
@@ -84,7 +85,7 @@ def test_the_copy_of_a_differentiable_view_has_complex_gradients_too() -> None:
         "gpart(Tensor(a) self) -> Tensor(a)", kind="view", view_of="self", differentiable=True
     )
     operators = [view, operator("gpart_copy(Tensor self) -> Tensor"), operator("gsum_copy() -> ()")]
-    changed = text_hooks(reader(), {**MANIFEST, "operators": operators}, "graft", ())
+    changed = text_hooks(reader(), Manifest(tuple(operators)), "graft", ())
     assert '"gpart_copy",' in changed[COMPLEX]
     assert '"gsum_copy",' not in changed[COMPLEX]
 
@@ -97,7 +98,7 @@ def test_torchgen_can_parse_an_operator_that_returns_no_tensor(run: Any) -> None
 def test_the_list_that_parsing_needs_is_the_same_before_and_after_parsing(
     hooked: dict[str, str],
 ) -> None:
-    schemas = [op["schema"] for op in OPERATORS]
+    schemas = [op.schema for op in OPERATORS]
     assert parse_hooks(reader(), schemas) == {OUTLESS: hooked[OUTLESS]}
 
 
@@ -198,6 +199,12 @@ def test_an_added_overload_is_not_handed_to_upstreams_code_for_its_siblings(
     assert expand([packet.overloads[1]]) == [packet.overloads[1]]
 
 
+def test_a_default_overload_beside_upstreams_named_ones_is_kept_from_their_code() -> None:
+    added = operator("argmax(Tensor self) -> Tensor", new_name=False)
+    changed = text_hooks(reader(), Manifest((added,)), "graft", ())
+    assert '"aten::argmax",' in changed["torch/_decomp/__init__.py"]
+
+
 def test_operators_of_a_python_module_have_their_public_names(run: Any) -> None:
     special = run("torch/special/__init__.py")
     assert special["g"] == Fake("torch._C._special.special_g")
@@ -248,7 +255,7 @@ def test_both_lanes_put_the_same_text_into_the_same_lists(hooked: dict[str, str]
 
 
 def test_additions_with_nothing_for_a_list_leave_its_file_alone() -> None:
-    changed = text_hooks(reader(), {"operators": [OPERATORS[1]], "deprecated": []}, "graft", ())
+    changed = text_hooks(reader(), Manifest((OPERATORS[1],)), "graft", ())
     assert set(changed) == {COMPLEX, "torch/overrides.py", "torch/_dynamo/trace_rules.py"}
 
 
@@ -288,11 +295,11 @@ def test_a_file_whose_last_newline_could_not_be_restored_is_refused() -> None:
         operator("gview(Tensor(a) self) -> Tensor(a)", view_of="self", new_base_name=False),
     ],
 )
-def test_a_view_that_shares_its_name_with_no_view_is_refused(other: dict[str, Any]) -> None:
+def test_a_view_that_shares_its_name_with_no_view_is_refused(other: Operator) -> None:
     view = operator("gview.view(Tensor(a) self) -> Tensor(a)", view_of="self", kind="view")
-    operators = [view, other] if other["view_of"] is None else [other]
+    operators = [view, other] if other.view_of is None else [other]
     with pytest.raises(AdditionsError, match="gview"):
-        text_hooks(reader(), {"operators": operators, "deprecated": []}, "graft", ())
+        text_hooks(reader(), Manifest(tuple(operators)), "graft", ())
 
 
 def test_views_with_several_results_are_listed_where_torchgen_asks_for_them() -> None:
@@ -301,7 +308,7 @@ def test_views_with_several_results_are_listed_where_torchgen_asks_for_them() ->
     several = operator(
         "gparts.dim(Tensor(a -> *) self, int dim=0) -> Tensor(a)[]", kind="view", view_of="self"
     )
-    manifest = {**MANIFEST, "operators": [*MANIFEST["operators"], several]}
+    manifest = Manifest((*MANIFEST.operators, several))
 
     def changed(text: str | None) -> dict[str, str]:
         def read(wanted: str) -> str | None:

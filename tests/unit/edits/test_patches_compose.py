@@ -36,7 +36,7 @@ def test_a_patch_and_a_list_in_the_same_file_keep_both(tmp_path: Path) -> None:
     report = plan(series, tree, "2.13.0", "graft")
     assert report.ok
     with_patches = layered(tree, report.texts)
-    filled = text_hooks(with_patches.read, {**MANIFEST}, "graft", ())[OVERRIDES]
+    filled = text_hooks(with_patches.read, MANIFEST, "graft", ())[OVERRIDES]
     for part in ("torch.mine: lambda x: -1", "# kept", "torch.gadd: lambda"):
         assert part in filled
     compile(filled, OVERRIDES, "exec")

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from sample_manifest import MANIFEST, NOTHING, SAMPLE, operator, reader
 
+from torchfork.codegen.model import Manifest, StructSeq
 from torchfork.edits.stubs import stub_edits
 from torchfork.errors import BaseRefusedError
 
@@ -95,10 +96,9 @@ def test_stubs_and_upstreams_bytes_survive_a_second_run(edited: dict[str, str]) 
 
 
 def test_a_named_tuple_that_exists_is_not_defined_twice() -> None:
-    structseq = {"name": "max", "fields": ["a"], "pyi": "class max(tuple[Tensor]): ..."}
+    structseq = StructSeq("max", ("a",), "class max(tuple[Tensor]): ...")
     entry = operator("max.g(Tensor self) -> Tensor", new_name=False, structseq=structseq)
-    manifest = {"operators": [entry], "deprecated": []}
-    assert "torch/return_types.pyi" not in stub_edits(reader(), manifest)
+    assert "torch/return_types.pyi" not in stub_edits(reader(), Manifest((entry,)))
 
 
 def test_a_base_without_its_stubs_is_refused_by_name(tmp_path: Path) -> None:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import sample_wheel as sample
+from sample_manifest import method, operator
 
+from torchfork.codegen.model import Manifest
 from torchfork.errors import DownloadError, VerificationError
 from torchfork.upstream.base import Base
 from torchfork.upstream.interpreter import probe
@@ -22,19 +23,14 @@ from torchfork.wheel.verify import Report, verify
 
 NEW = "9.1.0+cpu.ext1"
 GDH = "aten::gdh(Tensor(a) self) -> Tensor(a)"
-MANIFEST = {
-    "operators": [
-        {
-            "name": "gdh",
-            "overload": "",
-            "schema": "gdh(Tensor(a) self) -> Tensor(a)",
-            "python_module": None,
-            "python_function": True,
-            "python_method": True,
-            "composite_implicit": True,
-        }
-    ]
-}
+MANIFEST = Manifest(
+    (
+        operator(
+            "gdh(Tensor(a) self) -> Tensor(a)",
+            kind="view", view_of="self", composite_implicit=True, **method("gdh"),
+        ),
+    )
+)  # fmt: skip
 KERNELS = {"aten::gdh": ["CompositeImplicitAutograd"]}
 
 
@@ -52,7 +48,7 @@ class Bench:
             (overlay / name).write_text(text)
         return pack(self.base, overlay, NEW, self.root / "dist", 1_600_000_000)
 
-    def verify(self, wheel: Path, manifest: Mapping[str, Any] = MANIFEST) -> Report:
+    def verify(self, wheel: Path, manifest: Manifest = MANIFEST) -> Report:
         return verify(wheel, self.base, manifest, self.root / "work", self.root / "cache")
 
     def failure(self, operators: str, **more: str) -> VerificationError:
@@ -159,13 +155,12 @@ def test_bindings_and_kernels_that_are_missing_are_named(bench: Bench) -> None:
     assert "a kernel for CompositeImplicitAutograd" in why
 
 
-def test_dispatch_keys_that_the_manifest_lists_are_asked_for(bench: Bench) -> None:
-    operator = {**MANIFEST["operators"][0], "dispatch_keys": ["CPU", "Meta"]}
-    operator["composite_implicit"] = False
+def test_an_operator_with_a_formula_and_no_autograd_kernel_is_named(bench: Bench) -> None:
+    changed = replace(MANIFEST.operators[0], composite_implicit=False, differentiable=True)
     wheel = bench.wheel(whole(kernels={"aten::gdh": ["CPU"]}))
     with pytest.raises(VerificationError) as caught:
-        bench.verify(wheel, {"operators": [operator]})
-    assert "aten::gdh lacks a kernel for Meta" in caught.value.why
+        bench.verify(wheel, Manifest((changed,)))
+    assert "aten::gdh lacks a kernel for Autograd" in caught.value.why
 
 
 def test_a_wheel_that_does_not_import_shows_why(bench: Bench) -> None:

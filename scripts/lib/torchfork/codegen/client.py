@@ -13,8 +13,9 @@ from ..additions.load import Additions, Entry, YamlFile
 from ..additions.merged import MergedTree
 from ..errors import AdditionsError, BaseRefusedError, DerivativeError, ForkError, InternalError
 from ..upstream.inventory import Upstream
-from ..util import process
+from ..util import process, serde
 from ..util.files import DISK_FULL, output_error, read_json, write_json
+from .model import FinishedOperator, Manifest
 
 PACKAGE_PATH = Path(__file__).resolve().parents[2]
 _LOCATION = re.compile(r"(native_functions|derivatives|deprecated)\.yaml:(\d+)")
@@ -111,38 +112,42 @@ def _upstream(torchgen_home: Path, request: dict[str, Any], scratch: Path) -> Up
 
 def describe(
     tree: MergedTree, additions: Additions, base_schemas: Sequence[str], scratch: Path
-) -> dict[str, Any]:
+) -> Manifest:
     """Have the generator parse the merged tree; the manifest of what the additions add."""
-    differentiable = sorted({entry.name.split(".")[0] for entry in additions.derivatives.entries})
     request = {
         "task": "describe",
         "packaged": str(tree.packaged),
         "base_schemas": list(base_schemas),
-        "differentiable": differentiable,
+        "formulas": formulas(additions),
         "deprecated": [entry.fields for entry in additions.deprecated.entries],
     }
     try:
-        manifest: dict[str, Any] = run_driver(tree.root, request, scratch)["manifest"]
+        reply = run_driver(tree.root, request, scratch)
     except CodegenRefusal as refusal:
         raise translate(refusal, tree, additions) from refusal
-    return manifest
+    return serde.load(Manifest, reply["manifest"])
+
+
+def formulas(additions: Additions) -> list[str]:
+    """The schemas that derivatives_additions.yaml has an entry for."""
+    return [entry.key for entry in additions.derivatives.entries]
 
 
 def describe_finished(
-    torchgen_home: Path, names: Sequence[str], differentiable: Sequence[str], scratch: Path
-) -> list[dict[str, Any]]:
-    """What a finished torch's generator says of operators by name (codegen.finished has the form).
+    torchgen_home: Path, names: Sequence[str], formulas: Sequence[str], scratch: Path
+) -> list[FinishedOperator]:
+    """What a finished torch's generator says of operators by name; unknown names are left out.
 
-    Names that it does not know are left out.
+    formulas: the schemas that have a derivative formula.
     """
     request = {
         "task": "finished",
         "packaged": str(torchgen_home / "torchgen" / "packaged"),
         "names": list(names),
-        "differentiable": list(differentiable),
+        "formulas": list(formulas),
     }
     try:
-        found: list[dict[str, Any]] = run_driver(torchgen_home, request, scratch)["operators"]
+        found = run_driver(torchgen_home, request, scratch)["operators"]
     except CodegenRefusal as refusal:
         raise BaseRefusedError(
             "this torch's code generator fails on its own YAML",
@@ -150,13 +155,13 @@ def describe_finished(
             why=str(refusal),
             next="build it again: scripts/build_torch.sh",
         ) from refusal
-    return found
+    return serde.load(list[FinishedOperator], found)
 
 
 def generate(
     tree: MergedTree,
     additions: Additions,
-    manifest: dict[str, Any],
+    manifest: Manifest,
     templates: Path,
     out: Path,
     scratch: Path,
@@ -167,7 +172,7 @@ def generate(
         "packaged": str(tree.packaged),
         "templates": str(templates),
         "out": str(out),
-        "added": [op["schema"] for op in manifest["operators"]],
+        "added": [op.schema for op in manifest.operators],
     }
     try:
         run_driver(tree.root, request, scratch)

@@ -10,6 +10,7 @@ of the added functions alone would drop structured Meta kernels or trip assertio
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import gc
 import importlib
 import inspect
@@ -250,15 +251,10 @@ def describe(request: dict[str, Any]) -> dict[str, Any]:
     gen = importlib.import_module("torchgen.gen")
     gen.get_grouped_by_view_native_functions(generator.functions())
     added = added_functions(generator, request["base_schemas"])
-    return {
-        "manifest": manifests.build_manifest(
-            added,
-            generator.functions(),
-            request["differentiable"],
-            request["deprecated"],
-            packaged,
-        )
-    }
+    manifest = manifests.build_manifest(
+        added, generator.functions(), request["formulas"], request["deprecated"], packaged
+    )
+    return {"manifest": dataclasses.asdict(manifest)}
 
 
 def finished(request: dict[str, Any]) -> dict[str, Any]:

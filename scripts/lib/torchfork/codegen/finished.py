@@ -1,40 +1,41 @@
-"""Describes operators of a finished torch: what the manifest says, and how C++ calls each.
+"""Describes operators of a finished torch: the manifest's fields, and how C++ calls each.
 
 Runs in the process that has that torch's torchgen on sys.path.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 from pathlib import Path
 from typing import Any
 
+from .model import CppCall, FinishedOperator, Operator
+
 
 def describe(functions: list[Any], request: dict[str, Any], packaged: Path) -> dict[str, Any]:
-    """The entries of the functions whose names, with overload, the request lists.
-
-    Each has what the manifest has and: signature (the schema without what tells a function from its
-    in-place and out= variants), cpp_function and cpp_method (`_call`, or None).
-    """
+    """The FinishedOperators of the functions whose names, with overload, the request lists."""
     manifests = importlib.import_module("torchfork.codegen.manifest")
     wanted = frozenset(request["names"])
     chosen = [f for f in functions if str(f.func.name) in wanted]
-    told = manifests.build_manifest(chosen, functions, request["differentiable"], [], packaged)
+    manifest = manifests.build_manifest(chosen, functions, request["formulas"], [], packaged)
     by_schema = {str(f.func): f for f in chosen}
-    for entry in told["operators"]:
-        f = by_schema[entry["schema"]]
-        variants = {variant.name for variant in f.variants}
-        entry["signature"] = str(f.func.signature(strip_default=True))
-        entry["cpp_function"] = _call(f, method=False) if "function" in variants else None
-        entry["cpp_method"] = _call(f, method=True) if "method" in variants else None
-    return {"operators": told["operators"]}
+    operators = [_finished(op, by_schema[op.schema]) for op in manifest.operators]
+    return {"operators": [dataclasses.asdict(op) for op in operators]}
 
 
-def _call(f: Any, *, method: bool) -> dict[str, Any]:
-    """name, returns, arguments ([type, name] each), and the place of a method's self.
+def _finished(op: Operator, f: Any) -> FinishedOperator:
+    fields = {field.name: getattr(op, field.name) for field in dataclasses.fields(op)}
+    return FinishedOperator(
+        **fields,
+        signature=str(f.func.signature(strip_default=True)),
+        cpp_function=_call(f, method=False) if "function" in op.variants else None,
+        cpp_method=_call(f, method=True) if "method" in op.variants else None,
+    )
 
-    The signature is that without SymInts, with dtype, layout, device and pin_memory by themselves.
-    """
+
+def _call(f: Any, *, method: bool) -> CppCall:
+    """The call as a function or as a method."""
     types = importlib.import_module("torchgen.api.types")
     cpp = importlib.import_module("torchgen.api.cpp")
     context = importlib.import_module("torchgen.context")
@@ -44,9 +45,9 @@ def _call(f: Any, *, method: bool) -> dict[str, Any]:
             f, method=method, fallback_binding=False
         )
         signature = group.most_faithful_signature()
-        return {
-            "name": signature.name(),
-            "returns": cpp.returns_type(f.func.returns, symint=False).cpp_type(),
-            "arguments": [[binding.type, binding.name] for binding in signature.arguments()],
-            "self": names.index("self") if "self" in names else 0,
-        }
+        return CppCall(
+            signature.name(),
+            cpp.returns_type(f.func.returns, symint=False).cpp_type(),
+            tuple((binding.type, binding.name) for binding in signature.arguments()),
+            names.index("self") if "self" in names else 0,
+        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import tempfile
 from collections.abc import Iterable, Sequence
@@ -10,6 +11,8 @@ from types import ModuleType
 from typing import Any
 
 import yaml
+
+from .model import Deprecated, StructSeq
 
 CPP_DEFAULTS = {"at::Reduction::None": "0", "at::Reduction::Mean": "1", "at::Reduction::Sum": "2"}
 
@@ -31,7 +34,9 @@ class Stubs:
         related = [f for f in all_functions if f.func.name.name.base in bases]
         bound = [f for f in related if generator.should_generate_py_binding(f)]
         self.by_operator: dict[tuple[str, bool], list[str]] = {}
-        self.deprecated = {_schema(entry["name"]): _deprecated(entry) for entry in deprecated}
+        self.deprecated = {
+            found.schema: found for found in (_deprecated(entry) for entry in deprecated)
+        }
         for method in (False, True):
             for group in self._groups(generator, bound, deprecated, method):
                 self._record(group, method)
@@ -55,9 +60,13 @@ class Stubs:
     def _record(self, group: Any, method: bool) -> None:
         """Keep a group's lines under the added operator that brings it."""
         if group.signature.deprecated:
-            entry = self.deprecated[str(group.signature.deprecated_schema)]
-            entry["python_module"] = group.base.python_module
-            entry["pyi_function"] += _hints(group)
+            schema = str(group.signature.deprecated_schema)
+            known = self.deprecated[schema]
+            self.deprecated[schema] = dataclasses.replace(
+                known,
+                python_module=group.base.python_module,
+                pyi_function=(*known.pyi_function, *_hints(group)),
+            )
             return
         for function in (group.base, group.outplace):
             if function is not None and str(function.func.name) in self.names:
@@ -68,7 +77,7 @@ class Stubs:
         """The operator's stub lines; empty where another entry's include it or nothing is bound."""
         return self.by_operator.get((str(f.func.name), method), [])
 
-    def structseq(self, f: Any) -> dict[str, Any] | None:
+    def structseq(self, f: Any) -> StructSeq | None:
         """The named-tuple type of an operator with named returns, with its stub."""
         from torchgen.api.python import returns_structseq_pyi, signature, structseq_fieldnames
 
@@ -76,25 +85,20 @@ class Stubs:
         if not fields or f.func.is_out_fn():
             return None
         name, text = returns_structseq_pyi(signature(f, pyi=True))
-        return {"name": name, "fields": fields, "pyi": text.rstrip("\n")}
+        return StructSeq(name, tuple(fields), text.rstrip("\n"))
 
-    def deprecated_entries(self) -> list[dict[str, Any]]:
+    def deprecated_entries(self) -> list[Deprecated]:
         """The manifest's entries for deprecated signatures."""
-        return [{"schema": schema, **entry} for schema, entry in sorted(self.deprecated.items())]
+        return sorted(self.deprecated.values(), key=lambda entry: entry.schema)
 
 
-def _deprecated(entry: dict[str, Any]) -> dict[str, Any]:
+def _deprecated(entry: dict[str, Any]) -> Deprecated:
     """A deprecated signature before its stubs are known; upstream has none for methods."""
-    name = str(entry["name"]).partition("(")[0]
-    lines: dict[str, list[str]] = {"pyi_function": [], "pyi_method": []}
-    return {"name": name, "aten": str(entry["aten"]), "python_module": None, **lines}
-
-
-def _schema(text: str) -> str:
-    """A schema in torchgen's own spelling."""
     from torchgen.model import FunctionSchema
 
-    return str(FunctionSchema.parse(text))
+    schema = str(FunctionSchema.parse(entry["name"]))  # as torchgen itself writes it
+    name = str(entry["name"]).partition("(")[0]
+    return Deprecated(name, schema, str(entry["aten"]), None, ())
 
 
 def _names(variants: Iterable[Any]) -> set[str]:

@@ -6,12 +6,12 @@ import os
 import shlex
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from ..additions.load import Additions
 from ..additions.load import load as load_additions
 from ..codegen import gating
 from ..codegen.build_dir import BuildDir
+from ..codegen.model import Manifest
 from ..errors import UsageError
 from ..pipelines import graft, workdir
 from ..state import installed_torch
@@ -133,8 +133,8 @@ def _deliver(options: BuildOptions, grafted: graft.Grafted, inputs: str, ui: Ui)
     _announce(wheel, grafted, base, ui)
 
 
-def _added(manifest: dict[str, Any]) -> str:
-    names = sorted({op["base_name"] for op in manifest["operators"]})
+def _added(manifest: Manifest) -> str:
+    names = manifest.base_names
     return "added: " + ", ".join(names) if names else "added: nothing"
 
 

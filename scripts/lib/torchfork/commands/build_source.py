@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ..additions.load import Additions
 from ..additions.load import load as load_additions
+from ..codegen.model import Manifest
 from ..pipelines import source, source_build, tree_work
 from ..pipelines.source_build import Environment
 from ..pipelines.workdir import tooling_fingerprint
@@ -117,9 +118,9 @@ def _up_to_date(layout: tree_work.TreeBuildDir, inputs: str, out: Path) -> Path 
     return wheel if files.sha256_file(wheel) == known["sha256"] else None
 
 
-def _announce(wheel: Path, manifest: dict[str, list[dict[str, str]]], ui: Ui) -> None:
+def _announce(wheel: Path, manifest: Manifest, ui: Ui) -> None:
     shown = Path(os.path.relpath(wheel)) if wheel.is_relative_to(Path.cwd()) else wheel
-    names = sorted({op["base_name"] for op in manifest["operators"]})
+    names = manifest.base_names
     ui.note(f"\nwheel:   {shown} ({wheel.stat().st_size / 1e6:.1f} MB)")
     ui.note(f"added:   {', '.join(names) or 'nothing'}")
     ui.note(f"install: python -m pip install {shlex.quote(str(shown))}")

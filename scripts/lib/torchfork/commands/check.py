@@ -20,5 +20,5 @@ def run(base_options: BaseOptions, root: Path, work: Path, ui: Ui) -> None:
     layout = workdir.layout_for(base, additions, work)
     with workdir.locked(layout, ui):
         _, manifest = graft.merge_and_validate(base, additions, gated, layout, ui)
-    names = sorted({op["base_name"] for op in manifest["operators"]})
+    names = manifest.base_names
     ui.note(f"\n{root} is fine for torch {base.version}: {', '.join(names) or 'nothing is added'}")

@@ -26,7 +26,7 @@ def run_apply(root: Path, additions_root: Path, work: Path, *, unpinned: bool, u
     with tree_work.locked(layout, ui):
         planned = source.plan(tree, additions, layout, ui)
         source.put_in(tree, planned, additions, locks(), ui)
-    names = sorted({op["base_name"] for op in planned.manifest["operators"]})
+    names = planned.manifest.base_names
     ui.note(f"\napplied to {tree.root}: {', '.join(names) or 'nothing'}")
     ui.note("take it out again with: scripts/torchfork unapply " + str(root))
 

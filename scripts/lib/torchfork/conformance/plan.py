@@ -6,13 +6,13 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import get_args
 
 from ..additions.load import Additions
 from ..codegen import client
+from ..codegen.model import FinishedOperator, Kind
 from ..errors import AdditionsError, BaseRefusedError
 from ..util import files, process
-from .checks.entries import spelled
 
 SAMPLES = "samples.py"
 _ENTRY = re.compile(r"^\s{4,}((?:~|[A-Za-z_])[\w.~]*)\s*$")
@@ -20,17 +20,31 @@ _QUESTION = "import torchgen, pathlib; print(pathlib.Path(torchgen.__file__).res
 
 
 @dataclass(frozen=True)
-class Plan:
-    """The operators as conformance.checks.operators reads them, and where inputs come from."""
+class Planned:
+    """An operator to check: what conformance.checks.operators reads as JSON.
 
-    operators: tuple[dict[str, Any], ...]
+    entry: the variant that gives the operator its name; variants: all others.
+    gradients: the arguments with a derivative formula; forward: whether forward mode has one.
+    """
+
+    entry: FinishedOperator
+    variants: tuple[FinishedOperator, ...]
+    gradients: tuple[str, ...]
+    forward: bool
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The operators to check, and where their inputs come from."""
+
+    operators: tuple[Planned, ...]
     samples: Path | None
     documented: tuple[str, ...]
 
     @property
     def names(self) -> tuple[str, ...]:
         """'name' or 'name.overload' of each operator."""
-        return tuple(spelled(operator["entry"]) for operator in self.operators)
+        return tuple(operator.entry.qualified for operator in self.operators)
 
 
 def make(additions: Additions, python: Path, scratch: Path) -> Plan:
@@ -45,8 +59,8 @@ def make(additions: Additions, python: Path, scratch: Path) -> Plan:
     link.unlink(missing_ok=True)
     link.symlink_to(_torchgen(python))
     names = declared(additions)
-    found = client.describe_finished(home, names, _differentiable(additions), scratch)
-    there = {spelled(entry) for entry in found}
+    found = client.describe_finished(home, names, client.formulas(additions), scratch)
+    there = {operator.qualified for operator in found}
     if missing := sorted(set(names) - there):
         raise BaseRefusedError(
             "this torch does not have the operators of the additions",
@@ -54,10 +68,11 @@ def make(additions: Additions, python: Path, scratch: Path) -> Plan:
             why="\n".join(missing[:10]),
             next="build it from these additions: scripts/build_torch.sh --additions DIR",
         )
-    operators = tuple(_operators(found, additions))
     samples = additions.root / SAMPLES
     return Plan(
-        operators, samples if samples.is_file() else None, tuple(documented(additions.root))
+        tuple(_operators(found, additions)),
+        samples if samples.is_file() else None,
+        tuple(documented(additions.root)),
     )
 
 
@@ -88,34 +103,28 @@ def declared(additions: Additions) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _differentiable(additions: Additions) -> list[str]:
-    return sorted({entry.name.split(".")[0] for entry in additions.derivatives.entries})
-
-
-def _operators(found: Iterable[dict[str, Any]], additions: Additions) -> Iterable[dict[str, Any]]:
+def _operators(found: Iterable[FinishedOperator], additions: Additions) -> list[Planned]:
     """One operator for each group of variants that somebody wrote, in the file's order."""
-    groups: dict[str, list[dict[str, Any]]] = {}
+    kinds = get_args(Kind)
+    groups: dict[str, list[FinishedOperator]] = {}
     for entry in found:
-        groups.setdefault(entry["signature"], []).append(entry)
+        groups.setdefault(entry.signature, []).append(entry)
     order = {name: number for number, name in enumerate(declared(additions))}
     made = []
     for group in groups.values():
-        written = [entry for entry in group if not entry["generated"]]
+        written = [entry for entry in group if not entry.generated]
         if not written:
             continue
-        kinds = ("functional", "view", "inplace", "mutable", "out", "scratch")
-        entry = min(written, key=lambda e: (kinds.index(e["kind"]), e["overload"]))
+        entry = min(written, key=lambda e: (kinds.index(e.kind), e.overload))
         gradients, forward = formula(group, additions)
-        others = [e for e in group if e is not entry]
-        made.append(
-            {"entry": entry, "variants": others, "gradients": gradients, "forward": forward}
-        )
-    return sorted(made, key=lambda told: order[spelled(told["entry"])])
+        others = tuple(e for e in group if e is not entry)
+        made.append(Planned(entry, others, tuple(gradients), forward))
+    return sorted(made, key=lambda planned: order[planned.entry.qualified])
 
 
-def formula(group: Iterable[dict[str, Any]], additions: Additions) -> tuple[list[str], bool]:
+def formula(group: Iterable[FinishedOperator], additions: Additions) -> tuple[list[str], bool]:
     """The arguments that have a derivative formula; whether there is one for forward mode."""
-    names = {spelled(entry) for entry in group}
+    names = {entry.qualified for entry in group}
     for entry in additions.derivatives.entries:
         if entry.name not in names:
             continue

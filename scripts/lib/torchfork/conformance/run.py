@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +78,7 @@ def _known(what: str, wanted: Sequence[str], there: Sequence[str]) -> list[str]:
 def job_of(plan: Plan, extras: Path, scratch: Path, devices: Sequence[str]) -> dict[str, Any]:
     """What every worker's job has."""
     return {
-        "operators": list(plan.operators),
+        "operators": [asdict(operator) for operator in plan.operators],
         "samples": str(plan.samples or ""),
         "extras": str(extras),
         "scratch": str(scratch),

@@ -9,6 +9,7 @@ from ..additions.load import Additions
 from ..additions.merged import MergedTree
 from ..codegen import gate
 from ..codegen.build_dir import BuildDir
+from ..codegen.model import Manifest
 from ..errors import ForkError
 from ..upstream.base import Base
 from ..util import cache
@@ -33,7 +34,7 @@ def patched(base: Base, additions: Additions, ui: Ui) -> Mapping[str, str]:
 
 
 def hook_states(
-    base: Base, additions: Additions, tree: MergedTree, manifest: dict[str, Any]
+    base: Base, additions: Additions, tree: MergedTree, manifest: Manifest
 ) -> dict[str, bool | ForkError]:
     """For each file with a list whether it is to be changed, or why it cannot."""
     read = reader(base, tree.patched)
@@ -41,7 +42,7 @@ def hook_states(
 
 
 def hook_edits(
-    base: Base, additions: Additions, tree: MergedTree, manifest: dict[str, Any]
+    base: Base, additions: Additions, tree: MergedTree, manifest: Manifest
 ) -> dict[str, str]:
     """Every file with a list that changes, with its new text."""
     read = reader(base, tree.patched)
@@ -65,7 +66,7 @@ def assemble_all(
     additions: Additions,
     wrapper: gate.Wrapper,
     tree: MergedTree,
-    manifest: dict[str, Any],
+    manifest: Manifest,
     layout: BuildDir,
 ) -> None:
     """Bring the overlay's text files up to date; headers must be there before the compiler runs."""

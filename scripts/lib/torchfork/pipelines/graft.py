@@ -6,7 +6,6 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from ..additions import merge, validate
 from ..additions.load import Additions
@@ -14,6 +13,7 @@ from ..additions.merged import MergedTree
 from ..codegen import client, select, templates
 from ..codegen.build_dir import BuildDir
 from ..codegen.gating import CheckedBase
+from ..codegen.model import Manifest
 from ..codegen.select import Generated
 from ..edits import hooks, text_edits
 from ..native import compile as compile_stage
@@ -33,7 +33,7 @@ class Grafted:
 
     base: Base
     overlay: Path
-    manifest: dict[str, Any]
+    manifest: Manifest
     libraries: tuple[Path, ...]
     layout: BuildDir
     kernels: int  # kernels that generated code calls and the additions define
@@ -43,7 +43,7 @@ class Grafted:
 
 def merge_and_validate(
     base: Base, additions: Additions, gated: CheckedBase, layout: BuildDir, ui: Ui
-) -> tuple[MergedTree, dict[str, Any]]:
+) -> tuple[MergedTree, Manifest]:
     """Apply the patches, merge the YAML, have it validated, and fill the generator's own lists."""
     patched = text_edits.patched(base, additions, ui)
     with ui.step("merge the YAML") as step:
@@ -55,8 +55,7 @@ def merge_and_validate(
     with ui.step("validate with PyTorch's parser") as step:
         manifest = describe(base, additions, tree, gated.upstream, layout)
         edit_operator_lists(base, additions, tree, manifest)
-        generated = sum(op["generated"] for op in manifest["operators"])
-        step.say(f"{len(manifest['operators'])} functions, {generated} of them generated variants")
+        step.say(manifest.summary)
     return tree, manifest
 
 
@@ -77,7 +76,7 @@ def merge_yaml(
 
 
 def edit_operator_lists(
-    base: Base, additions: Additions, tree: MergedTree, manifest: dict[str, Any]
+    base: Base, additions: Additions, tree: MergedTree, manifest: Manifest
 ) -> dict[str, str]:
     """Fill the lists that upstream keeps by hand; every file that changes, with its new text."""
     edits = text_edits.hook_edits(base, additions, tree, manifest)
@@ -87,7 +86,7 @@ def edit_operator_lists(
 
 def describe(
     base: Base, additions: Additions, tree: MergedTree, upstream: Upstream, layout: BuildDir
-) -> dict[str, Any]:
+) -> Manifest:
     """The generator's description of the additions, kept while YAML and tooling are the same."""
     yamls = (additions.native, additions.derivatives, additions.deprecated)
     parser = [text for name, text in tree.patched.items() if name.startswith("torchgen/")]
@@ -131,7 +130,7 @@ def generate(
     base: Base,
     additions: Additions,
     tree: MergedTree,
-    manifest: dict[str, Any],
+    manifest: Manifest,
     layout: BuildDir,
     *,
     cuda: bool,
@@ -164,7 +163,7 @@ def compare_symbols(
 
 
 def _generate(
-    base: Base, additions: Additions, tree: MergedTree, manifest: dict[str, Any], layout: BuildDir
+    base: Base, additions: Additions, tree: MergedTree, manifest: Manifest, layout: BuildDir
 ) -> None:
     """Run the generator unless the merged tree and the tooling are those of the last run."""
     key = files.sha256_text(

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from ..additions import merge, validate
 from ..additions.load import Additions
 from ..additions.merged import MERGED_FILES, MergedTree, merge_text
 from ..codegen import client, symbolic, templates
+from ..codegen.model import Manifest
 from ..edits import base_patches, hooks, patches
 from ..errors import AdditionsError, NeedsSourceLaneError, StateError
 from ..native.units import SUPPORT
@@ -32,7 +32,7 @@ class Planned:
 
     contents: source_tree.Wanted
     added: frozenset[str]  # those that are new files
-    manifest: dict[str, Any]
+    manifest: Manifest
     upstream: Upstream  # what the tree has without them
 
 
@@ -59,8 +59,7 @@ def plan(tree: SourceTree, additions: Additions, layout: TreeBuildDir, ui: Ui) -
         manifest = described(merged, additions, upstream, layout.root, key)
         edits = hooks.text_hooks(read, manifest, "source", additions.manual_headers)
         _generate_once(key, copy, merged, edits, additions, manifest, layout)
-        generated = sum(op["generated"] for op in manifest["operators"])
-        step.say(f"{len(manifest['operators'])} functions, {generated} of them generated variants")
+        step.say(manifest.summary)
     contents, added = _contents(read, additions, {**patched, **edits}, layout)
     return Planned(contents, added, manifest, upstream)
 
@@ -144,7 +143,7 @@ def _generate_once(
     merged: MergedTree,
     edits: Mapping[str, str],
     additions: Additions,
-    manifest: dict[str, Any],
+    manifest: Manifest,
     layout: TreeBuildDir,
 ) -> None:
     """Run the whole generator, so that what it refuses is told before the long build begins.

@@ -8,9 +8,9 @@ import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ..additions.load import Additions
+from ..codegen.model import Manifest
 from ..errors import VerificationError
 from ..native import toolchain
 from ..upstream.base import Base, Interpreter
@@ -224,7 +224,7 @@ def check_version(base: Base, wanted: str) -> None:
 def verify_wheel(
     wheel: Path,
     base: Base,
-    manifest: dict[str, Any],
+    manifest: Manifest,
     schemas: Sequence[str],
     work: Path,
     cache: Path,

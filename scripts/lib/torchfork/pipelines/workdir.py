@@ -6,15 +6,15 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from ..additions.load import Additions
 from ..additions.merged import MergedTree
 from ..codegen import client
 from ..codegen.build_dir import BuildDir
+from ..codegen.model import Manifest
 from ..upstream.base import Base
 from ..upstream.inventory import Upstream
-from ..util import files
+from ..util import files, memo
 from ..util.ui import Ui
 
 # How long a second run waits for the first one's build directory.
@@ -61,13 +61,9 @@ def held(root: Path, doing: str, ui: Ui) -> Iterator[None]:
 
 def described(
     tree: MergedTree, additions: Additions, upstream: Upstream, root: Path, key: str
-) -> dict[str, Any]:
+) -> Manifest:
     """The generator's description of the additions, kept below root while the key is the same."""
-    note = root / "manifest.json"
-    known = files.read_json(note)
-    if not known or known["key"] != key:
-        found = client.describe(tree, additions, upstream.schemas, root)
-        known = {"key": key, "manifest": found}
-        files.write_json(note, known)
-    manifest: dict[str, Any] = known["manifest"]
-    return manifest
+    return memo.remember(
+        root / "manifest.json", key, Manifest,
+        lambda: client.describe(tree, additions, upstream.schemas, root),
+    )  # fmt: skip

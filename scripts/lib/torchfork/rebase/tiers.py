@@ -15,6 +15,7 @@ from ..additions.merged import MergedTree
 from ..codegen import gating
 from ..codegen.build_dir import BuildDir
 from ..codegen.gating import CheckedBase
+from ..codegen.model import Manifest
 from ..codegen.select import Generated
 from ..edits import base_patches, text_edits
 from ..edits.patches import Outcome, State
@@ -65,7 +66,7 @@ class TargetRun:
     facts: dict[str, Any] = field(default_factory=dict)
     upstream: Upstream = field(default_factory=lambda: Upstream((), frozenset(), frozenset()))
     tree: MergedTree | None = None
-    manifest: dict[str, Any] = field(default_factory=dict)
+    manifest: Manifest = field(default_factory=Manifest)
     chosen: list[Generated] = field(default_factory=list)
     gated: CheckedBase | None = None
     tools: Toolchain | None = None
@@ -89,9 +90,7 @@ def merge(run: TargetRun) -> str:
     run.step("merge and parse the YAML")
     run.tree = graft.merge_yaml(run.base, run.additions, run.upstream, run.layout)
     run.manifest = graft.describe(run.base, run.additions, run.tree, run.upstream, run.layout)
-    functions = run.manifest["operators"]
-    generated = sum(op["generated"] for op in functions)
-    return f"{len(functions)} functions, {generated} of them generated variants"
+    return run.manifest.summary
 
 
 def patches(run: TargetRun) -> str:

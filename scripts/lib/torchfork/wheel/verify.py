@@ -10,13 +10,14 @@ import time
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from email.parser import HeaderParser
 from pathlib import Path
 from typing import Any
 
 from packaging.specifiers import SpecifierSet
 
+from ..codegen.model import Manifest
 from ..errors import VerificationError
 from ..upstream.base import Base
 from ..upstream.unpack import read_record, record_hash
@@ -42,7 +43,7 @@ class Report:
 def verify(
     wheel: Path,
     base: Base,
-    manifest: Mapping[str, Any],
+    manifest: Manifest,
     workdir: Path,
     cache: Path,
     *,
@@ -66,7 +67,7 @@ def verify(
 def _verify(
     wheel: Path,
     base: Base,
-    manifest: Mapping[str, Any],
+    manifest: Manifest,
     workdir: Path,
     cache: Path,
     say: Callable[[str], None],
@@ -83,8 +84,7 @@ def _verify(
     say("hashes")
     count = _check_record(wheel, python, neutral)
     say("operators")
-    operators = list(manifest["operators"])
-    told = _ask(python, neutral, None, operators)
+    told = _ask(python, neutral, None, [asdict(op) for op in manifest.operators])
     _check_version(wheel, metadata, told, python)
     if upstream_schemas:
         upstream = _tree_schemas(upstream_schemas, told, python, neutral)

@@ -65,11 +65,11 @@ def quiet() -> Iterator[None]:
 
 
 def a_function(op: Operator) -> str:
-    return "" if op.entry["python_function"] else "no Python function by its declaration"
+    return "" if op.entry.python_function else "no Python function by its declaration"
 
 
 def a_method(op: Operator) -> str:
-    return "" if op.entry["python_method"] else "no method by its declaration"
+    return "" if op.entry.python_method else "no method by its declaration"
 
 
 def a_python_name(op: Operator) -> str:
@@ -77,8 +77,8 @@ def a_python_name(op: Operator) -> str:
 
 
 def a_torch_name(op: Operator) -> str:
-    if op.entry["python_module"] not in (None, "special", "linalg", "fft", "sparse", "nested"):
-        return f"bound in torch._C._{op.entry['python_module']} only, which is private"
+    if op.entry.python_module not in (None, "special", "linalg", "fft", "sparse", "nested"):
+        return f"bound in torch._C._{op.entry.python_module} only, which is private"
     return a_python_name(op)
 
 
@@ -119,4 +119,4 @@ def takes_sizes(op: Operator) -> bool:
 
 
 def an_overload_of_its_own(op: Operator) -> str:
-    return "" if op.entry["new_base_name"] else "a new overload of an operator of upstream's"
+    return "" if op.entry.new_base_name else "a new overload of an operator of upstream's"

@@ -8,7 +8,6 @@ import torch
 
 from . import compare
 from .bench import Bench, Item, a_function, a_method, a_python_name
-from .entries import spelled
 from .operators import Operator, overload
 from .outcome import require
 from .programs import make
@@ -17,15 +16,15 @@ from .programs import make
 def _schema(op: Operator, device: str, bench: Bench) -> None:
     for entry in (op.entry, *op.variants):
         found = overload(entry)._schema
-        expected = torch._C.parse_schema("aten::" + entry["schema"])
-        require(str(found) == str(expected), f"{spelled(entry)} is registered as {found}")
+        expected = torch._C.parse_schema("aten::" + entry.schema)
+        require(str(found) == str(expected), f"{entry.id} is registered as {found}")
     sample = bench.source.typical(op, device, limit=1)[0]
     make(op, sample, call=f"torch.ops.aten.{op.id}").results()
 
 
 def _builtin(op: Operator, device: str, bench: Bench) -> None:
     function: Any = op.function
-    holder = getattr(torch._C, f"_{op.entry['python_module']}" if op.home else "_VariableFunctions")
+    holder = getattr(torch._C, f"_{op.entry.python_module}" if op.home else "_VariableFunctions")
     require(function is getattr(holder, op.name), f"it is not the one in {holder}")
     require(type(function) is type(torch.conv2d), f"it is a {type(function).__name__}")
     for sample in bench.source.every(op, device)[:4]:

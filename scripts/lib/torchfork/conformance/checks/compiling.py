@@ -122,7 +122,7 @@ def _export(op: Operator, device: str, bench: Bench) -> None:
 
 
 def _names(op: Operator) -> list[str]:
-    return [op.name, *(str(entry["name"]) for entry in op.variants)]
+    return [op.name, *(entry.name for entry in op.variants)]
 
 
 def packages(devices: Sequence[str], scratch: Path) -> dict[str, Any]:

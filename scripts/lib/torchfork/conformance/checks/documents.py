@@ -58,8 +58,7 @@ def _prepared(name: str) -> Any:
 
 def _page(op: Operator, device: str, bench: Bench) -> None:
     wanted = [f"torch.{op.name}"] if op.function is not None and not op.home else []
-    if op.home:
-        module = op.entry["python_module"]
+    if module := op.entry.python_module:
         wanted = [f"torch.{module}.{op.name.removeprefix(module + '_')}"]
     wanted += [f"torch.Tensor.{op.name}"] if op.method is not None else []
     missing = [name for name in wanted if name not in bench.documented]

@@ -75,7 +75,7 @@ def _info(op: Operator, device: str, bench: Bench) -> None:
     for dtype in sorted(info.supported_dtypes(torch.device(device).type), key=str):
         for sample in info.sample_inputs(device, dtype):
             _consistent(info, sample, dtype)
-    outs = [entry for entry in op.variant("out") if not entry["generated"]]
+    outs = [entry for entry in op.variant("out") if not entry.generated]
     require(bool(outs) == bool(info.supports_out), f"says supports_out={info.supports_out}")
     require(
         info.supports_autograd == op.differentiable,

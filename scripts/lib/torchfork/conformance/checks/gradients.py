@@ -66,7 +66,7 @@ def _check(program: Program, op: Operator, check: Any, **options: Any) -> None:
 
 
 def _node(op: Operator, device: str, bench: Bench) -> None:
-    camel = "".join(part.title() for part in op.entry["base_name"].split("_"))
+    camel = "".join(part.title() for part in op.entry.base_name.split("_"))
     expected = f"{camel}Backward".replace("ForwardBackward", "Backward")
     program = programs(op, device, bench, limit=1)[0]
     nodes = {r.grad_fn.name() for r in program.results() if getattr(r, "grad_fn", None)}

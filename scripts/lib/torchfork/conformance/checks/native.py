@@ -17,6 +17,7 @@ import torch
 
 from . import compare
 from .bench import Bench, Check, Item
+from .entries import CppCall
 from .operators import Operator
 from .outcome import CheckFailed, Unavailable, first_lines, require_compiler
 from .samples import Sample, fresh_args
@@ -40,13 +41,13 @@ def exported_name(op: Operator, way: str) -> str:
 def source(operators: Sequence[Operator], namespace: str) -> str:
     """The C++ source that calls the operators."""
     names = sorted({op.name for op in operators})
-    bases = sorted({op.entry["base_name"] for op in operators})
+    bases = sorted({op.entry.base_name for op in operators})
     bodies, definitions = [], []
     for op in operators:
         for way in WAYS:
-            told = op.entry[f"cpp_{way}"]
-            if told is not None:
-                bodies.append(_body(op, way, told))
+            call = op.cpp(way)
+            if call is not None:
+                bodies.append(_body(op, way, call))
                 definitions.append(_definition(op, way))
     return "\n".join(
         [
@@ -65,16 +66,16 @@ def source(operators: Sequence[Operator], namespace: str) -> str:
     )
 
 
-def _body(op: Operator, way: str, told: dict[str, Any]) -> str:
-    arguments = [name for _, name in told["arguments"]]
-    given = [f"{kind} {name}" for kind, name in told["arguments"]]
+def _body(op: Operator, way: str, call: CppCall) -> str:
+    arguments = [name for _, name in call.arguments]
+    given = [f"{kind} {name}" for kind, name in call.arguments]
     if way == "method":
-        call = f"self.{told['name']}({', '.join(arguments)})"
-        given.insert(int(told["self"]), "const at::Tensor & self")
+        text = f"self.{call.name}({', '.join(arguments)})"
+        given.insert(call.self_index, "const at::Tensor & self")
     else:
-        call = f"at::{told['name']}({', '.join(arguments)})"
+        text = f"at::{call.name}({', '.join(arguments)})"
     name = exported_name(op, way)
-    return f"static {told['returns']} {name}({', '.join(given)}) {{\n  return {call};\n}}"
+    return f"static {call.returns} {name}({', '.join(given)}) {{\n  return {text};\n}}"
 
 
 def _definition(op: Operator, way: str) -> str:
@@ -203,7 +204,7 @@ def _called(way: str) -> Check:
 def _compare(op: Operator, namespace: str, sample: Sample) -> None:
     expected = compare.seeded(op, op.overload)(*fresh_args(op, sample), **sample.kwargs)
     for way in WAYS:
-        if op.entry[f"cpp_{way}"] is None:
+        if op.cpp(way) is None:
             continue
         call = getattr(getattr(torch.ops, namespace), exported_name(op, way))
         actual = compare.seeded(op, call)(*fresh_args(op, sample), **sample.kwargs)

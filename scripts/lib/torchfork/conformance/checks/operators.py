@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-from .entries import Entry, spelled
+from . import entries
+from .entries import CppCall, Entry
 
 # The shape or the control flow of what follows depends on the values.
 _DATA = {"data_dependent_output", "dynamic_output_shape"}
@@ -34,11 +35,11 @@ class Operator:
     @property
     def id(self) -> str:
         """'name' or 'name.overload'."""
-        return spelled(self.entry)
+        return self.entry.id
 
     @property
     def name(self) -> str:
-        return str(self.entry["name"])
+        return self.entry.name
 
     @cached_property
     def overload(self) -> Any:
@@ -52,7 +53,7 @@ class Operator:
     @property
     def implicit(self) -> bool:
         """Whether it is made of other operators, which is what everything then sees."""
-        return bool(self.entry["composite_implicit"])
+        return self.entry.composite_implicit
 
     @property
     def differentiable(self) -> bool:
@@ -85,18 +86,18 @@ class Operator:
 
     @property
     def tensor_arguments(self) -> bool:
-        return bool(self.entry["tensor_arguments"])
+        return self.entry.tensor_arguments
 
     @property
     def home(self) -> str:
         """Where below torch the function is: '' for torch itself, '_C._nn.' and so on."""
-        module = self.entry["python_module"]
+        module = self.entry.python_module
         return "" if module is None else f"_C._{module}."
 
     @property
     def function(self) -> Callable[..., Any] | None:
         """The builtin, or None where the declaration asks for none."""
-        if not self.entry["python_function"]:
+        if not self.entry.python_function:
             return None
         found: Callable[..., Any] = attributes.attrgetter(self.home + self.name)(torch)
         return found
@@ -104,25 +105,32 @@ class Operator:
     @property
     def method(self) -> Any:
         """Its descriptor in torch.Tensor, or None where the declaration asks for none."""
-        return getattr(torch.Tensor, self.name) if self.entry["python_method"] else None
+        return getattr(torch.Tensor, self.name) if self.entry.python_method else None
 
     @property
     def bound(self) -> bool:
-        return bool(self.entry["python_function"] or self.entry["python_method"])
+        return bool(self.entry.python_function or self.entry.python_method)
+
+    def cpp(self, way: str) -> CppCall | None:
+        """How C++ calls it; way: 'function' or 'method'."""
+        return self.entry.cpp_function if way == "function" else self.entry.cpp_method
 
     def variant(self, kind: str) -> list[Entry]:
         """The entries of a kind: 'inplace', 'out'; the operator's own among them."""
-        return [e for e in (self.entry, *self.variants) if e["kind"] == kind]
+        return [e for e in (self.entry, *self.variants) if e.kind == kind]
 
 
 def overload(entry: Entry) -> Any:
     """A manifest's entry in torch.ops.aten."""
-    packet = getattr(torch.ops.aten, entry["name"])
-    return getattr(packet, entry["overload"] or "default")
+    packet = getattr(torch.ops.aten, entry.name)
+    return getattr(packet, entry.overload or "default")
 
 
 def from_plan(told: dict[str, Any]) -> Operator:
     """An operator from the plan's JSON."""
     return Operator(
-        told["entry"], tuple(told["variants"]), tuple(told["gradients"]), bool(told["forward"])
+        entries.from_json(told["entry"]),
+        tuple(entries.from_json(variant) for variant in told["variants"]),
+        tuple(told["gradients"]),
+        bool(told["forward"]),
     )

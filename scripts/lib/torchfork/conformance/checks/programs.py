@@ -93,7 +93,7 @@ def make(op: Operator, sample: Sample, *, call: str | None = None) -> Program:
 
 def expression(op: Operator) -> str:
     """What a user calls: the function, or the operator in torch.ops."""
-    if op.entry["python_function"]:
+    if op.entry.python_function:
         return f"torch.{op.home}{op.name}"
     return f"torch.ops.aten.{op.id}"
 
@@ -110,7 +110,7 @@ def source(op: Operator, sample: Sample, call: str | None = None) -> tuple[str, 
             lines.append(f"m{place} = {positional[place]}.clone()")
             positional[place] = f"m{place}"
             kept.append(f"m{place}")
-    method = call is None and not op.entry["python_function"] and op.entry["python_method"]
+    method = call is None and not op.entry.python_function and op.entry.python_method
     if method:
         made = f"{positional[0]}.{op.name}({', '.join([*positional[1:], *named])})"
     else:
@@ -120,7 +120,7 @@ def source(op: Operator, sample: Sample, call: str | None = None) -> tuple[str, 
         lines += [made, f"return {', '.join(kept)}"]
     elif kept and returned:
         lines += [f"result = {made}", f"return result, {', '.join(kept)}"]
-    elif op.entry["structseq"] and not kept:
+    elif op.entry.structseq and not kept:
         # By names: graphs that are saved know no torch.return_types.
         names_out = ", ".join(f"r{k}" for k in range(len(op.schema.returns)))
         lines += [f"{names_out} = {made}", f"return {names_out}"]

@@ -124,7 +124,7 @@ def function_name(op: Operator) -> str:
 
 def info_name(op: Operator) -> str:
     """The name by which an OpInfo knows it; an overload of upstream's operator has none."""
-    return op.id if op.entry["new_base_name"] else f"{op.id} (overload)"
+    return op.id if op.entry.new_base_name else f"{op.id} (overload)"
 
 
 def load_file(path: Path | None) -> ModuleType | None:

@@ -8,7 +8,7 @@ import torch
 
 from . import compare
 from .bench import Bench, Item
-from .entries import Entry, spelled
+from .entries import Entry
 from .operators import Operator, overload
 from .outcome import CheckFailed, NotApplicable, require
 from .programs import flat, make
@@ -17,7 +17,7 @@ from .samples import Sample, fresh_args
 
 def _out(op: Operator, device: str, bench: Bench) -> None:
     entries = op.variant("out")
-    if not entries or op.entry["kind"] == "out":
+    if not entries or op.entry.kind == "out":
         raise NotApplicable("no out= variant by its declaration")
     for entry in entries:
         for sample in bench.source.typical(op, device, limit=2):
@@ -30,8 +30,8 @@ def _one_out(op: Operator, entry: Entry, sample: Sample) -> None:
     if len(names) != len(expected) or not all(isinstance(t, torch.Tensor) for t in expected):
         raise NotApplicable("its out= variant writes a list")
     right = [torch.full_like(t, 3) for t in expected]
-    compare.same(_call(op, entry, sample, names, right), expected, spelled(entry), exact=True)
-    compare.same(right, expected, f"{spelled(entry)}: what was handed over", exact=True)
+    compare.same(_call(op, entry, sample, names, right), expected, entry.id, exact=True)
+    compare.same(right, expected, f"{entry.id}: what was handed over", exact=True)
     strange = [torch.empty(0, dtype=t.dtype, device=t.device) for t in expected]
     compare.same(_call(op, entry, sample, names, strange), expected, "resized", exact=True)
     require(
@@ -60,7 +60,7 @@ def _refusals(
             _call(op, entry, sample, names, outs)
         except (RuntimeError, TypeError, NotImplementedError):
             continue
-        raise CheckFailed(f"{spelled(entry)} takes an out {what}")
+        raise CheckFailed(f"{entry.id} takes an out {what}")
 
 
 def _in_place(op: Operator, device: str, bench: Bench) -> None:
@@ -84,20 +84,18 @@ def _one_in_place(op: Operator, entry: Entry, sample: Sample) -> None:
         except RuntimeError:
             compare.same(given, before, "an argument after a refusal", exact=True)
             return
-        raise CheckFailed(
-            f"{spelled(entry)} writes {tuple(expected.shape)} to {tuple(given.shape)}"
-        )
+        raise CheckFailed(f"{entry.id} writes {tuple(expected.shape)} to {tuple(given.shape)}")
     version = given._version
     result = call(given, *sample.args[1:], **sample.kwargs)
-    require(result is given, f"{spelled(entry)} does not return its argument")
-    require(given._version > version, f"{spelled(entry)} does not count as a change")
-    compare.same(given, expected, spelled(entry), exact=True)
-    if entry["python_method"]:
+    require(result is given, f"{entry.id} does not return its argument")
+    require(given._version > version, f"{entry.id} does not count as a change")
+    compare.same(given, expected, entry.id, exact=True)
+    if entry.python_method:
         again = sample.args[0].clone()
         if op.random:
             torch.manual_seed(7)
-        getattr(again, entry["name"])(*sample.args[1:], **sample.kwargs)
-        compare.same(again, expected, f"Tensor.{entry['name']}", exact=True)
+        getattr(again, entry.name)(*sample.args[1:], **sample.kwargs)
+        compare.same(again, expected, f"Tensor.{entry.name}", exact=True)
 
 
 def _gradient_in_place(op: Operator, entry: Entry, bench: Bench, device: str) -> None:
@@ -116,13 +114,13 @@ def _gradient_in_place(op: Operator, entry: Entry, bench: Bench, device: str) ->
         return given
 
     _, found = compare.gradients(compare.seeded(op, written), sample.tensors())
-    compare.same(found, grads, f"gradients of {spelled(entry)}")
+    compare.same(found, grads, f"gradients of {entry.id}")
     leaf = sample.args[0].detach().requires_grad_()
     try:
         overload(entry)(leaf, *sample.args[1:], **sample.kwargs)
     except RuntimeError:
         return
-    raise CheckFailed(f"{spelled(entry)} writes to a leaf that requires a gradient")
+    raise CheckFailed(f"{entry.id} writes to a leaf that requires a gradient")
 
 
 ITEMS = (Item("out=", _out), Item("in-place", _in_place))

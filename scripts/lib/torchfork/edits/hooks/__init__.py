@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Literal
 
+from ...codegen.model import Manifest
 from ...errors import BaseRefusedError, ForkError
 from ...util.blocks import block, place, strip_blocks
 from .hook import ListEdit
@@ -17,7 +18,7 @@ Read = Callable[[str], str | None]
 
 
 def text_hooks(
-    read: Read, manifest: dict[str, Any], lane: Lane, extra_headers: Sequence[str]
+    read: Read, manifest: Manifest, lane: Lane, extra_headers: Sequence[str]
 ) -> dict[str, str]:
     """The files that change, by relative path, with their new text. Writes nothing.
 
@@ -43,11 +44,11 @@ def parse_hooks(read: Read, schemas: Sequence[str]) -> dict[str, str]:
     schemas: the 'func' of every added entry. The files (of torchgen itself, at the same paths in
     both lanes) end up as text_hooks makes them.
     """
-    return _changes(read, parser_hooks(), {"operators": [{"schema": text} for text in schemas]})
+    return _changes(read, parser_hooks(schemas), Manifest())
 
 
 def hook_states(
-    read: Read, manifest: dict[str, Any], lane: Lane, extra_headers: Sequence[str]
+    read: Read, manifest: Manifest, lane: Lane, extra_headers: Sequence[str]
 ) -> dict[str, bool | ForkError]:
     """For each hooked file whether text_hooks would change it, or why it cannot."""
     states: dict[str, bool | ForkError] = {}
@@ -68,7 +69,7 @@ def _by_path(hooks: Sequence[ListEdit]) -> dict[str, list[ListEdit]]:
     return by_path
 
 
-def _changes(read: Read, hooks: Sequence[ListEdit], manifest: dict[str, Any]) -> dict[str, str]:
+def _changes(read: Read, hooks: Sequence[ListEdit], manifest: Manifest) -> dict[str, str]:
     """Files whose text the hooks change."""
     changed: dict[str, str] = {}
     for path, of_file in _by_path(hooks).items():
@@ -80,7 +81,7 @@ def _changes(read: Read, hooks: Sequence[ListEdit], manifest: dict[str, Any]) ->
 
 
 def apply_hooks(
-    path: str, present: str | None, hooks: Sequence[ListEdit], manifest: dict[str, Any]
+    path: str, present: str | None, hooks: Sequence[ListEdit], manifest: Manifest
 ) -> str | None:
     """One file's new text; None for a file that is not there and that nothing is to be put into."""
     clean = None if present is None else strip_blocks(present, path)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
+from ...codegen.model import Manifest
 from ...util.blocks import Anchor
 
-Render = Callable[[dict[str, Any], str], list[str]]
+Render = Callable[[Manifest, str], list[str]]
 
 
 @dataclass(frozen=True)

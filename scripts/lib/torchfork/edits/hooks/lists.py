@@ -3,28 +3,32 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from ...codegen import symbolic
+from ...codegen.model import Manifest, Operator
 from ...errors import AdditionsError
 from ..python_source import defines, has_all
-from .names import Manifest, expression, functions, mentions, methods, public_name, signature
+from .names import expression, functions, mentions, methods, public_name, signature
 
 
-def without_out_variant(manifest: Manifest, upstream: str) -> list[str]:
+def without_out_variant(schemas: Sequence[str] | None) -> Callable[[Manifest, str], list[str]]:
     """FUNCTIONAL_OPS_THAT_CANNOT_GET_AN_OUT_VARIANT: operators that return no tensor.
 
-    torchgen refuses to parse such an operator, unless it is composite, before anything else can be
-    told about it; so this goes by the text of its schema.
+    torchgen refuses to parse such an operator, unless it is composite, before there is a manifest;
+    so this goes by the text of its schema: `schemas`, or those of the manifest.
     """
-    names = set()
-    for op in manifest["operators"]:
-        name, _, rest = op["schema"].partition("(")
-        arguments, _, returns = rest.rpartition("->")
-        if "Tensor" not in returns and not re.search(r"\*,.*!\)", arguments):
-            names.add(name.strip())
-    return [f'"{name}",' for name in sorted(names)]
+
+    def render(manifest: Manifest, upstream: str) -> list[str]:
+        names = set()
+        for schema in [op.schema for op in manifest.operators] if schemas is None else schemas:
+            name, _, rest = schema.partition("(")
+            arguments, _, returns = rest.rpartition("->")
+            if "Tensor" not in returns and not re.search(r"\*,.*!\)", arguments):
+                names.add(name.strip())
+        return [f'"{name}",' for name in sorted(names)]
+
+    return render
 
 
 def view_functions(manifest: Manifest, upstream: str) -> list[str]:
@@ -33,12 +37,10 @@ def view_functions(manifest: Manifest, upstream: str) -> list[str]:
     The list goes by base name, so all operators of one name are views or none is.
     """
     views: dict[str, str] = {}
-    for op in manifest["operators"]:
-        if op["view_of"] is not None and not re.search(
-            rf'^    "{op["base_name"]}"', upstream, re.M
-        ):
+    for op in manifest.operators:
+        if op.view_of is not None and not re.search(rf'^    "{op.base_name}"', upstream, re.M):
             _refuse_mixed_views(manifest, op)
-            views[op["base_name"]] = op["view_of"]
+            views[op.base_name] = op.view_of
     return [f'"{name}": "{argument}",' for name, argument in sorted(views.items())]
 
 
@@ -51,26 +53,26 @@ def whole_view_replay(manifest: Manifest, upstream: str) -> list[str]:
     if "SINGLE_OUTPUT_VIEW_REPLAY" not in upstream:
         return []
     several = [
-        op["schema"].partition("(")[0]
-        for op in manifest["operators"]
-        if op["view_of"] is not None and "[]" in op["schema"].rpartition("->")[2]
+        op.schema.partition("(")[0]
+        for op in manifest.operators
+        if op.view_of is not None and "[]" in op.schema.rpartition("->")[2]
     ]
     return [f'"{name}": None,' for name in sorted(several)]
 
 
-def _refuse_mixed_views(manifest: Manifest, view: dict[str, Any]) -> None:
+def _refuse_mixed_views(manifest: Manifest, view: Operator) -> None:
     """Refuse a view that shares its name with an operator that is none."""
     others = [
-        op["schema"]
-        for op in manifest["operators"]
-        if op["base_name"] == view["base_name"]
-        and op["view_of"] != view["view_of"]
-        and op["kind"] not in ("inplace", "out")
-        and not op["composite_implicit"]
+        op.schema
+        for op in manifest.operators
+        if op.base_name == view.base_name
+        and op.view_of != view.view_of
+        and op.kind not in ("inplace", "out")
+        and not op.composite_implicit
     ]
-    if others or not (view["new_base_name"] or view["composite_implicit"]):
+    if others or not (view.new_base_name or view.composite_implicit):
         raise AdditionsError(
-            f"'{view['schema']}' is a view, and other operators named {view['base_name']} are not",
+            f"'{view.schema}' is a view, and other operators named {view.base_name} are not",
             where="native_functions_additions.yaml",
             why="autograd tells views by name, without the overload"
             + (f"; not a view: {others[0]}" if others else ""),
@@ -86,10 +88,10 @@ def complex_gradients(manifest: Manifest, upstream: str) -> list[str]:
     refuses complex input. Overloads of an existing name keep what upstream says of that name. The
     copying variant of a view has the view's formula without an entry of its own.
     """
-    new = [op for op in manifest["operators"] if op["new_base_name"]]
-    names = {op["base_name"] for op in new if op["differentiable"]}
-    copies = {f"{op['base_name']}_copy" for op in new if op["differentiable"] and op["view_of"]}
-    names |= copies & {op["base_name"] for op in new}
+    new = [op for op in manifest.operators if op.new_base_name]
+    names = {op.base_name for op in new if op.differentiable}
+    copies = {f"{op.base_name}_copy" for op in new if op.differentiable and op.view_of}
+    names |= copies & {op.base_name for op in new}
     return [f'"{name}",' for name in sorted(names)]
 
 
@@ -97,12 +99,12 @@ def testing_overrides(manifest: Manifest, upstream: str) -> list[str]:
     """get_testing_overrides: functions and methods that a tensor argument can override."""
     lines = []
     for op in functions(manifest):
-        if _has_tensor(manifest, op["name"]) and not mentions(upstream, op, ":"):
-            parameters = signature(manifest, op["name"], "pyi_function")
+        if _has_tensor(manifest, op.name) and not mentions(upstream, op, ":"):
+            parameters = signature(manifest, op.name, "function")
             lines.append(f"{expression(op)}: {_constant(parameters)},")
     for name in methods(manifest):
         if f"Tensor.{name}:" not in upstream:
-            parameters = signature(manifest, name, "pyi_method")
+            parameters = signature(manifest, name, "method")
             lines.append(f"Tensor.{name}: {_constant(parameters)},")
     return lines
 
@@ -116,12 +118,12 @@ def ignored_functions(manifest: Manifest, upstream: str) -> list[str]:
     return [
         f"{expression(op)},"
         for op in functions(manifest)
-        if not _has_tensor(manifest, op["name"]) and not mentions(upstream, op, ",")
+        if not _has_tensor(manifest, op.name) and not mentions(upstream, op, ",")
     ]
 
 
 def _has_tensor(manifest: Manifest, name: str) -> bool:
-    return any(op["tensor_arguments"] for op in manifest["operators"] if op["name"] == name)
+    return any(op.tensor_arguments for op in manifest.operators if op.name == name)
 
 
 def in_graph_functions(manifest: Manifest, upstream: str) -> list[str]:
@@ -144,11 +146,11 @@ def in_graph_functions(manifest: Manifest, upstream: str) -> list[str]:
 
 def device_constructors(manifest: Manifest, upstream: str) -> list[str]:
     """Functions that `with torch.device(...)` and set_default_device give a device to."""
-    factories = {op["name"] for op in manifest["operators"] if op["factory"]}
+    factories = {op.name for op in manifest.operators if op.factory}
     return [
         f"{expression(op)},"
         for op in functions(manifest)
-        if op["name"] in factories and not mentions(upstream, op, ",")
+        if op.name in factories and not mentions(upstream, op, ",")
     ]
 
 
@@ -159,9 +161,9 @@ def side_effects(manifest: Manifest, upstream: str) -> list[str]:
     from every compiled graph.
     """
     return [
-        f"_ops.aten.{op['name']}.{op['overload'] or 'default'},"
-        for op in manifest["operators"]
-        if op["schema"].rpartition("->")[2].strip() == "()" and "!" not in op["schema"]
+        f"_ops.aten.{op.name}.{op.overload or 'default'},"
+        for op in manifest.operators
+        if op.schema.rpartition("->")[2].strip() == "()" and "!" not in op.schema
     ]
 
 
@@ -174,11 +176,7 @@ def added_overloads(variable: str, explicit: str) -> Callable[[Manifest, str], l
     """
 
     def render(manifest: Manifest, upstream: str) -> list[str]:
-        names = [
-            f'"aten::{op["name"]}.{op["overload"]}",'
-            for op in manifest["operators"]
-            if not op["new_name"] and op["overload"]
-        ]
+        names = [f'"aten::{op.qualified}",' for op in manifest.operators if not op.new_name]
         if not names:
             return []
         kept = f"{explicit} or _f.name() not in _added"
@@ -197,9 +195,9 @@ def module_names(module: str, home: str) -> Callable[[Manifest, str], list[str]]
 
     def render(manifest: Manifest, upstream: str) -> list[str]:
         public = {
-            public_name(op): op["name"]
+            public_name(op): op.name
             for op in functions(manifest)
-            if op["python_module"] == module and not op["name"].startswith("_")
+            if op.python_module == module and not op.name.startswith("_")
         }
         new = {n: o for n, o in sorted(public.items()) if not defines(upstream, n)}
         lines = [f"{name} = {home}.{operator}" for name, operator in new.items()]
@@ -221,6 +219,6 @@ def includes(headers: tuple[str, ...]) -> Callable[[Manifest, str], list[str]]:
 
 def symbolic_meta(manifest: Manifest, _upstream: str) -> list[str]:
     """The generated file that wraps Meta kernels, into a file that is compiled anyway."""
-    if not manifest["operators"]:
+    if not manifest.operators:
         return []
     return [f'#include "{symbolic.IN_TREE}/{symbolic.SOURCE}"']

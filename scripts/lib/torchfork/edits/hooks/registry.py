@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 from ...codegen import symbolic
@@ -36,8 +37,11 @@ def hooks_for(lane: Literal["graft", "source"], headers: tuple[str, ...]) -> lis
     return shared + ([*_stub_templates(), _symbolic_meta()] if lane == "source" else [])
 
 
-def parser_hooks() -> list[ListEdit]:
-    """Lists that torchgen needs filled to parse the additions at all; the same in both lanes."""
+def parser_hooks(schemas: Sequence[str] | None = None) -> list[ListEdit]:
+    """Lists that torchgen needs filled to parse the additions at all; the same in both lanes.
+
+    schemas: those of the additions, as long as there is no manifest.
+    """
     return [
         ListEdit(
             "torchgen/native_function_generation.py",
@@ -46,7 +50,7 @@ def parser_hooks() -> list[ListEdit]:
                 "after",
                 "of the operators that return no tensor",
             ),
-            lists.without_out_variant,
+            lists.without_out_variant(schemas),
             indent="    ",
         )
     ]

@@ -8,12 +8,12 @@ untyped builtins too.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
+from ...codegen.model import Manifest
 from ...errors import BaseRefusedError
 from ...util.blocks import END_OF_FILE, Anchor, block, place, strip_blocks
 from ..python_source import defines, has_all
-from .collect import Manifest, function_signatures, method_signatures
+from .collect import function_signatures, method_signatures
 from .edit import StubTarget, edit_stub
 from .nn import functional_stub, imports
 
@@ -22,7 +22,7 @@ __all__ = ["stub_edits"]
 Edit = Callable[[str, Manifest], str]
 
 
-def stub_edits(read: Callable[[str], str | None], manifest: dict[str, Any]) -> dict[str, str]:
+def stub_edits(read: Callable[[str], str | None], manifest: Manifest) -> dict[str, str]:
     """The stubs that change, by path relative to site-packages, with their new text.
 
     read and the answer are as those of hooks.text_hooks: blocks of an earlier run are taken out
@@ -87,15 +87,11 @@ def _return_types(path: str) -> Edit:
     anchor = _end(path, "torch.return_types")
 
     def edit(text: str, manifest: Manifest) -> str:
-        found = {
-            op["structseq"]["name"]: op["structseq"]
-            for op in manifest["operators"]
-            if op["structseq"]
-        }
+        found = {op.structseq.name: op.structseq for op in manifest.operators if op.structseq}
         new = [found[name] for name in sorted(found) if not defines(text, name)]
-        lines = [line for structseq in new for line in structseq["pyi"].split("\n")]
+        lines = [line for structseq in new for line in structseq.pyi.split("\n")]
         if new and has_all(text):
-            lines.append(f"__all__ += {[structseq['name'] for structseq in new]!r}")
+            lines.append(f"__all__ += {[structseq.name for structseq in new]!r}")
         return place(text, anchor, block(lines, "#"), path) if lines else text
 
     return edit

@@ -2,34 +2,36 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
+from ...codegen.model import Deprecated, Manifest, Operator
 from .edit import Signatures
-
-Manifest = dict[str, Any]
 
 
 def function_signatures(manifest: Manifest, module: str | None) -> dict[str, Signatures]:
     """Added functions of a python_module, deprecated signatures after the others."""
-    entries = [op for op in manifest["operators"] if op["python_function"]]
-    wanted = [e for e in [*entries, *manifest["deprecated"]] if e["python_module"] == module]
-    return _gather(manifest, wanted, "pyi_function")
+    functions = [op for op in manifest.operators if op.python_function]
+    entries: list[Operator | Deprecated] = [*functions, *manifest.deprecated]
+    wanted = [e for e in entries if e.python_module == module]
+    return _gather(manifest, [(e.name, e.pyi_function) for e in wanted])
 
 
 def method_signatures(manifest: Manifest) -> dict[str, Signatures]:
     """Added Tensor methods; upstream has no stubs for deprecated ones."""
-    wanted = [op for op in manifest["operators"] if op["python_method"]]
-    return _gather(manifest, wanted, "pyi_method")
+    wanted = [op for op in manifest.operators if op.python_method]
+    return _gather(manifest, [(op.name, op.pyi_method) for op in wanted])
 
 
-def _gather(manifest: Manifest, entries: list[dict[str, Any]], key: str) -> dict[str, Signatures]:
+def _gather(
+    manifest: Manifest, hints_by_name: Sequence[tuple[str, tuple[str, ...]]]
+) -> dict[str, Signatures]:
     """Signatures by name, equal ones once."""
-    old = {op["name"] for op in manifest["operators"] if not op["new_name"]}
+    old = {op.name for op in manifest.operators if not op.new_name}
     hints: dict[str, list[str]] = {}
-    for entry in entries:
-        hints.setdefault(entry["name"], []).extend(entry[key])
+    for name, lines in hints_by_name:
+        hints.setdefault(name, []).extend(lines)
     return {
-        name: Signatures(tuple(dict.fromkeys(lines)), name not in old)
-        for name, lines in hints.items()
-        if lines
+        name: Signatures(tuple(dict.fromkeys(found)), name not in old)
+        for name, found in hints.items()
+        if found
     }

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import builtins
 
+from ...codegen.model import Manifest
 from ..python_source import annotation_names, defines, has_all
-from .collect import Manifest, function_signatures
+from .collect import function_signatures
 from .edit import signature_lines
 
 STUB_TYPES = "torch.types"
