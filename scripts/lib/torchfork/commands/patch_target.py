@@ -36,11 +36,11 @@ def open_target(word: str, lane: Lane | None, ui: Ui) -> Target:
     if path.is_dir():
         return _directory(path, lane)
     pins = releases.load()
-    [subject] = targets.parse([word], pins, everything=False)
+    [target] = targets.parse([word], pins, everything=False)
     python = interpreter.probe(None, headers=False)
     with ui.step("open upstream") as step:
         opening = targets.Opening(python, pins, cache.directory(), UPSTREAM, runnable=False)
-        base = targets.open_subject(subject, opening, lambda text: step.advance(0, 0, text))
+        base = targets.open_target(target, opening, lambda text: step.advance(0, 0, text))
         step.say(f"torch {base.version}")
     return Target(patches.directory(base.root), base.version, lane or "graft")
 

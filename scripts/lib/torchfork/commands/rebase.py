@@ -11,7 +11,7 @@ from rich.console import Console
 from ..additions.load import load as load_additions
 from ..errors import RebaseError, UsageError
 from ..native import toolchain
-from ..rebase import chain, markdown, page, targets, terminal
+from ..rebase import render, targets
 from ..rebase import run as runner
 from ..rebase.model import TIERS, Matrix
 from ..upstream import interpreter
@@ -21,12 +21,12 @@ from ..util.ui import Ui
 from .options import PROJECT, UPSTREAM, add_additions
 
 DEFAULT_WORK = PROJECT / ".torchfork" / "matrix"
-NEEDS_THE_VERY_WHEEL = "ef"  # tiers that run what they made
+RUNNING = "ef"  # tiers that link or run for this machine
 
 
 @dataclass(frozen=True)
 class RebaseOptions:
-    """What to carry where, how far, and where the report goes."""
+    """The options of the command line."""
 
     onto: tuple[str, ...]
     everything: bool
@@ -55,25 +55,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--native", action="store_true",
-        help="take the wheels that this machine runs also for (a) to (d): CUDA kernels are "
-        "compiled where there is a toolkit",
+        help="use this machine's own wheels for (a) to (d), too: compiles CUDA kernels where there "
+        "is a toolkit",
     )  # fmt: skip
     add_additions(parser)
-    parser.add_argument("--python", metavar="PYTHON", help="the interpreter that wheels are for")
+    parser.add_argument(
+        "--python", metavar="PYTHON", help="the interpreter that the wheels are for"
+    )
     parser.add_argument(
         "--report", type=Path, default=PROJECT / ".torchfork" / "report", metavar="DIR",
-        help="where matrix.{html,md,json} go",
+        help="the directory for matrix.{html,md,json}",
     )  # fmt: skip
     parser.add_argument(
         "--chain", type=Path, metavar="FILE",
-        help="write a short log, release by release, that is worth keeping",
+        help="write a short log, release by release, to keep",
     )  # fmt: skip
     parser.add_argument(
         "--work", type=Path, default=DEFAULT_WORK, metavar="DIR",
-        help="where build files and results are kept between runs",
+        help="the directory for build files and kept results",
     )  # fmt: skip
     parser.add_argument(
-        "--repository", default=UPSTREAM, metavar="URL", help="where git refs are fetched from"
+        "--repository", default=UPSTREAM, metavar="URL", help="the repository of git refs"
     )
     parser.add_argument("--jobs", type=int, metavar="N", help="releases at once (default: cores)")
     parser.add_argument("--fresh", action="store_true", help="use no kept result")
@@ -101,7 +103,7 @@ def _run(options: argparse.Namespace, ui: Ui) -> None:
 
 
 def run(options: RebaseOptions, ui: Ui) -> None:
-    """Run the matrix, write the report, and fail where anything needs a person."""
+    """Run the matrix, write the report, and fail where a release fails."""
     if options.jobs is not None and options.jobs < 1:
         raise UsageError("--jobs is less than 1", next="give 1 or more")
     letters = "".join(TIERS)[: list(TIERS).index(options.last_tier) + 1]
@@ -115,7 +117,7 @@ def run(options: RebaseOptions, ui: Ui) -> None:
             pins=pins,
             cache=cache.directory(),
             repository=options.repository,
-            runnable=options.native or bool(set(NEEDS_THE_VERY_WHEEL) & set(letters)),
+            runnable=options.native or bool(set(RUNNING) & set(letters)),
         ),
         tiers=letters,
         work=options.work,
@@ -138,21 +140,19 @@ def run(options: RebaseOptions, ui: Ui) -> None:
 
 
 def report(matrix: Matrix, options: RebaseOptions, ui: Ui) -> None:
-    """Write the report, show it, and raise RebaseError where anything needs a person."""
+    """Write the report, show it, and raise RebaseError where a release fails."""
     files.write_json(options.report / "matrix.json", matrix.to_json())
-    files.write_text(options.report / "matrix.md", markdown.render(matrix))
-    files.write_text(options.report / "matrix.html", page.render(matrix))
+    files.write_text(options.report / "matrix.md", render.markdown(matrix))
+    files.write_text(options.report / "matrix.html", render.page(matrix))
     if options.chain:
-        files.write_text(options.chain, chain.render(matrix))
-    terminal.show(matrix, Console(highlight=False))
+        files.write_text(options.chain, render.chain(matrix))
+    render.show(matrix, Console(highlight=False))
     ui.note(f"report: {options.report / 'matrix.html'} (also matrix.md, matrix.json)")
-    red = [subject for subject in matrix.subjects if subject.red]
-    if red:
-        kinds = {s.first_failure.finding.kind for s in red
-                 if s.first_failure and s.first_failure.finding}  # fmt: skip
+    if failed := matrix.failed:
+        kinds = {tier.finding.kind for target in failed for tier in target.tiers if tier.finding}
         raise RebaseError(
-            f"the additions do not come through on {len(red)} of {len(matrix.subjects)} releases",
-            where=", ".join(subject.name for subject in red),
+            f"{len(failed)} of {len(matrix.targets)} releases fail",
+            where=", ".join(target.name for target in failed),
             why=", ".join(sorted(kinds)),
             next=f"see above, or {options.report}",
         )

@@ -47,7 +47,8 @@ def merge_and_validate(
     """Apply the patches, merge the YAML, have it validated, and fill the generator's own lists."""
     patched = text_edits.patched(base, additions, ui)
     with ui.step("merge the YAML") as step:
-        tree = merge_yaml(base, additions, gated.upstream, layout, patched)
+        validate.check(additions, gated.upstream, base.version)
+        tree = merge_yaml(base, additions, layout, patched)
         step.say(
             f"{len(additions.native.entries)} operators, "
             f"{len(additions.derivatives.entries)} derivative formulas"
@@ -62,12 +63,10 @@ def merge_and_validate(
 def merge_yaml(
     base: Base,
     additions: Additions,
-    upstream: Upstream,
     layout: BuildDir,
     patched: Mapping[str, str] | None = None,
 ) -> MergedTree:
-    """The base's code generator with the additions' YAML, checked against what upstream has."""
-    validate.check(additions, upstream, base.version)
+    """The base's code generator with the YAML of additions that `validate` has accepted."""
     tree = replace(merge.prepare(base, additions, layout.tree), patched=patched or {})
     schemas = [entry.key for entry in additions.native.entries]
     parser_edits = hooks.parse_hooks(text_edits.reader(base, tree.patched), schemas)

@@ -1,24 +1,25 @@
-"""Carries additions to every subject: side by side, each result kept by what it was made from."""
+"""Carries additions to every target, side by side; each result is kept by what it was made from."""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
 
 from ..additions.load import Additions
-from ..errors import ForkError, InternalError
+from ..codegen import gating
+from ..errors import ForkError, InternalError, combined
 from ..pipelines import workdir
 from ..upstream.base import Base
-from ..util import files
+from ..util import files, memo
 from ..util.ui import Ui
-from . import cross_release, targets, tiers
-from . import facts as facts_module
-from .findings import finding_of
+from . import compare, targets, tiers
+from .findings import TRANSIENT, finding_of
 from .model import (
     FAILED,
     IMPOSSIBLE,
@@ -26,15 +27,17 @@ from .model import (
     NOT_REACHED,
     PASSED,
     TIERS,
+    Facts,
     Matrix,
-    SubjectResult,
+    Row,
+    TargetResult,
     TierResult,
-    subject_from_json,
-    subject_to_json,
+    Wrapper,
 )
 from .targets import Opening, Target
+from .tiers import Context, P, Say, TierFailed
 
-Watch = Callable[[str, str], None]  # subject's name, what it is doing
+Watch = Callable[[str, str], None]  # target's name, what it is doing
 
 
 @dataclass(frozen=True)
@@ -45,172 +48,201 @@ class Settings:
     opening: Opening
     tiers: str  # letters, in order
     work: Path
-    jobs: int  # subjects at once
-    compilers: int  # at once for each subject
-    fresh: bool  # look at nothing that was kept
+    jobs: int  # targets at once
+    compilers: int  # at once for each target
+    fresh: bool  # use no kept result
+
+
+class _Stopped(Exception):
+    """No further tier of this target is to run."""
+
+
+@dataclass
+class _Attempts:
+    """Runs those tiers of a target that can run, and keeps how each ended."""
+
+    target: Target
+    letters: str  # the tiers that were asked for
+    context: Context
+    results: list[TierResult] = field(default_factory=list)
+    errors: tuple[ForkError, ...] = ()  # of the last tier
+    needed: tuple[str, ...] | None = None
+
+    def __call__(self, letter: str, tier: Callable[[Context], P]) -> P:
+        """Run one tier; see tiers.Attempt."""
+        if letter not in self.letters or letter not in self.target.possible:
+            raise _Stopped
+        log: list[str] = []
+
+        def keep(text: str) -> None:
+            log.append(text)
+            self.context.progress(text.partition("\n")[0])
+
+        started, rows = time.monotonic(), tuple[Row, ...]()
+        try:
+            passed = tier(replace(self.context, log=keep))
+        except TierFailed as failed:
+            self.errors, rows = failed.errors, failed.rows
+        except ForkError as error:
+            self.errors = (error, *error.also)
+        except Exception as unforeseen:  # the other targets go on
+            self.errors = (_internal(unforeseen),)
+        seconds = round(time.monotonic() - started, 2)
+        if self.errors:
+            failed_tier = _failed(letter, self.target, self.errors, seconds)
+            text = "\n".join([*log, failed_tier.log])
+            self.results.append(replace(failed_tier, log=text, rows=rows))
+            raise _Stopped
+        self.results.append(
+            TierResult(
+                letter, PASSED, seconds, passed.outcome, log="\n".join(log), rows=passed.rows
+            )
+        )
+        if isinstance(passed, tiers.Compiled):
+            self.needed = passed.needed
+        return passed
+
+
+def _internal(unforeseen: Exception) -> InternalError:
+    error = InternalError("internal error", why=f"{type(unforeseen).__name__}: {unforeseen}")
+    error.__cause__ = unforeseen
+    return error
+
+
+def _failed(letter: str, target: Target, errors: Sequence[ForkError], seconds: float) -> TierResult:
+    finding, *others = (finding_of(error, target.name, letter) for error in errors)
+    return TierResult(
+        letter, FAILED, seconds, finding.what, finding, combined(errors).render(),
+        others=tuple(others),
+    )  # fmt: skip
 
 
 def run(chosen: Sequence[Target], settings: Settings, watch: Watch) -> Matrix:
-    """All subjects; nothing is raised for one that fails."""
-    started = time.monotonic()
+    """All targets; nothing is raised for one that fails."""
+    started, additions = time.monotonic(), settings.additions
+    key = files.sha256_text(
+        additions.fingerprint(), str(additions.root), settings.tiers,
+        workdir.tooling_fingerprint(), *tiers.machine_key(settings.tiers, os.environ),
+    )  # fmt: skip
     with ThreadPoolExecutor(settings.jobs) as pool:
-        results = list(pool.map(lambda subject: _kept_or_run(subject, settings, watch), chosen))
-    additions = settings.additions
+        results = list(pool.map(lambda target: _kept_or_run(target, settings, key, watch), chosen))
     return Matrix(
         additions=additions.root.name,
         operators=tuple(entry.name for entry in additions.native.entries),
         tiers=settings.tiers,
         made=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        targets=compare.compare(results, settings.opening.pins, settings.work, additions.root),
         seconds=time.monotonic() - started,
-        subjects=cross_release.compare(results, settings.opening.pins, settings.work),
     )
 
 
-def _kept_or_run(subject: Target, settings: Settings, watch: Watch) -> SubjectResult:
-    started = time.monotonic()
+def _kept_or_run(target: Target, settings: Settings, key: str, watch: Watch) -> TargetResult:
     try:
-        watch(subject.name, "opening")
-        base = targets.open_subject(
-            subject, settings.opening, lambda text: watch(subject.name, text)
-        )
+        return _carried(target, settings, key, lambda text: watch(target.name, text))
+    finally:
+        watch(target.name, "")
+
+
+def _carried(target: Target, settings: Settings, key: str, progress: Say) -> TargetResult:
+    """key: everything that a result depends on besides its base."""
+    started = time.monotonic()
+    progress("opening")
+    try:
+        base = targets.open_target(target, settings.opening, progress)
     except ForkError as error:
-        return _unopened(subject, settings, error, time.monotonic() - started)
-    note = settings.work / "results" / f"{_key(base, settings)}.json"
-    known = None if settings.fresh else files.read_json(note)
+        failed = _failed(settings.tiers[0], target, (error,), time.monotonic() - started)
+        commit = target.release.commit if target.release else ""
+        every = _every_tier([failed], target, settings)
+        return TargetResult(target.name, "", commit, target.place, every)
+    key = files.sha256_text(base.identity, key)
+    note = settings.work / "results" / f"{key}.json"
+    known = None if settings.fresh else memo.recall(note, key, TargetResult)
     if known is not None:
-        watch(subject.name, "")
-        return replace(subject_from_json(known), name=subject.name, cached=True)
-    result = carry(subject, base, settings, watch)
-    # What failed for the machine's sake (no compiler, a full disk) may pass the next time.
-    if not any(_passing(tier) for tier in result.tiers):
-        files.write_json(note, subject_to_json(result))
-    watch(subject.name, "")
+        return replace(known, name=target.name, cached=True)
+    result = carry(target, base, settings, progress)
+    kinds = {finding.kind for tier in result.tiers for finding in tier.findings}
+    if not kinds & TRANSIENT:
+        memo.keep(note, key, result)
     return result
 
 
-def _passing(tier: TierResult) -> bool:
-    transient = {"tool missing", "cannot be written", "not to be had", "fault of torchfork"}
-    return tier.finding is not None and tier.finding.kind in transient
-
-
-def _key(base: Base, settings: Settings) -> str:
-    """Everything that a result depends on."""
-    additions = settings.additions
-    return files.sha256_text(
-        base.identity, additions.fingerprint(), str(additions.root), settings.tiers,
-        workdir.tooling_fingerprint(), *tiers.surroundings(settings.tiers),
+def carry(target: Target, base: Base, settings: Settings, progress: Say) -> TargetResult:
+    """The tiers of one target, up to the first that fails."""
+    layout = workdir.layout_for(base, settings.additions, settings.work)
+    context = Context(
+        base=base, additions=settings.additions, layout=layout, cache=settings.opening.cache,
+        work=settings.work, jobs=settings.compilers, final="e" in settings.tiers,
+        progress=progress, log=progress,
     )  # fmt: skip
-
-
-def _unopened(
-    subject: Target, settings: Settings, error: ForkError, seconds: float
-) -> SubjectResult:
-    first = settings.tiers[0]
-    failed = TierResult(
-        first, FAILED, seconds, error.what, finding_of(error, subject.name, first), error.render()
-    )
-    results = [failed if letter == first else _not_run(letter, subject, settings, first)
-               for letter in TIERS]  # fmt: skip
-    commit = subject.release.commit if subject.release else ""
-    return SubjectResult(subject.name, "", commit, subject.place, tuple(results))
-
-
-def carry(subject: Target, base: Base, settings: Settings, watch: Watch) -> SubjectResult:
-    """Every tier in turn, up to the first that fails."""
-    additions = settings.additions
-    layout = workdir.layout_for(base, additions, settings.work)
-    quiet = Ui(quiet=True)
-    with workdir.locked(layout, quiet):
-        carried = tiers.TargetRun(
-            base=base, additions=additions, layout=layout, cache=settings.opening.cache,
-            work=settings.work, jobs=settings.compilers, final="e" in settings.tiers,
-            say=lambda text: watch(subject.name, text),
-        )  # fmt: skip
-        results: list[TierResult] = []
-        failed = ""
-        error: ForkError | None = None
-        for letter in TIERS:
-            if failed or letter not in settings.tiers or letter not in subject.possible:
-                results.append(_not_run(letter, subject, settings, failed))
-                continue
-            result, error = _tier(letter, carried, subject)
-            results.append(result)
-            failed = letter if result.red else ""
-    known = carried.upstream.schemas
-    told = facts_module.gather(base, additions, carried.upstream) if known else {}
-    return SubjectResult(
-        name=subject.name,
+    attempts = _Attempts(target, settings.tiers, context)
+    with workdir.locked(layout, Ui(quiet=True)), contextlib.suppress(_Stopped):
+        tiers.run_all(attempts)
+    return TargetResult(
+        name=target.name,
         version=base.version,
         commit=base.git_version,
-        base=base.wheel.name if base.wheel else subject.place,
-        tiers=tuple(results),
-        operators=tuple(_operators(additions, error, failed)),
-        facts={**told, **carried.facts},
+        base=base.wheel.name if base.wheel else target.place,
+        tiers=_every_tier(attempts.results, target, settings),
+        operators=_operators(settings.additions, attempts),
+        facts=_facts(context, attempts),
     )
 
 
-def _not_run(letter: str, subject: Target, settings: Settings, failed: str) -> TierResult:
+def _every_tier(
+    results: Sequence[TierResult], target: Target, settings: Settings
+) -> tuple[TierResult, ...]:
+    """The tiers that ran, and why each of the others did not."""
+    ran = {result.tier: result for result in results}
+    failed = next((result.tier for result in results if result.red), "")
+    return tuple(ran.get(letter) or _not_run(letter, target, settings, failed) for letter in TIERS)
+
+
+def _not_run(letter: str, target: Target, settings: Settings, failed: str) -> TierResult:
     if letter not in settings.tiers:
         return TierResult(letter, NOT_ASKED, outcome="not among the tiers that were asked for")
-    if letter not in subject.possible:
-        why = "a source tree has no headers or libraries to hold it against"
+    if letter not in target.possible:
+        why = "a source tree has no headers or libraries to compare with"
         return TierResult(letter, IMPOSSIBLE, outcome=why)
-    return TierResult(letter, NOT_REACHED, outcome=f"tier ({failed}) failed")
+    return TierResult(letter, NOT_REACHED, outcome=f"not reached: tier ({failed}) failed")
 
 
-def _tier(
-    letter: str, carried: tiers.TargetRun, subject: Target
-) -> tuple[TierResult, ForkError | None]:
-    started = time.monotonic()
-    carried.log, carried.rows = [], []
-    error: ForkError | None = None
-    state, finding, outcome = PASSED, None, ""
+def _facts(context: Context, attempts: _Attempts) -> Facts | None:
+    """What later runs compare with; None where the code generator could not be asked."""
     try:
-        outcome = tiers.TASKS[letter](carried)
-    except ForkError as refused:
-        error = refused
-    except Exception as unforeseen:  # one subject's trouble must not end the others
-        error = InternalError(
-            "torchfork met something that it does not know",
-            why=f"{type(unforeseen).__name__}: {unforeseen}",
-        )
-        error.__cause__ = unforeseen
-    if error is not None:
-        state, outcome = FAILED, error.what
-        finding = finding_of(error, subject.name, letter)
-        carried.log.append(error.render())
-    seconds = time.monotonic() - started
-    log = "\n".join(carried.log)
-    result = TierResult(
-        letter, state, round(seconds, 2), outcome, finding, log, tuple(carried.rows)
+        upstream = gating.survey(context.base, context.cache)
+        facts = compare.facts_of(context.base, context.additions, upstream)
+        if any(result.tier == "d" for result in attempts.results):
+            checked = gating.check_headers(context.base, context.cache, Ui(quiet=True))
+            wrapper = Wrapper(checked.wrapper.before, checked.wrapper.after)
+            facts = replace(facts, wrapper=wrapper, needed=attempts.needed)
+        return facts
+    except ForkError:
+        return None
+
+
+def _operators(additions: Additions, attempts: _Attempts) -> tuple[Row, ...]:
+    """Each declared operator: whether it passed, or which error is about it."""
+    errors: dict[str, str] = {}
+    for error in attempts.errors:
+        for name in _concerned(error, additions):
+            errors.setdefault(name, error.what)
+    failed = attempts.results[-1].tier if attempts.errors else ""
+    other = (
+        Row("", NOT_REACHED, f"not reached: tier ({failed}) failed")
+        if failed
+        else Row("", PASSED, "passed")
     )
-    return result, error
+    return tuple(
+        Row(entry.name, FAILED, errors[entry.name])
+        if entry.name in errors
+        else replace(other, name=entry.name)
+        for entry in additions.native.entries
+    )
 
 
-def _operators(additions: Additions, error: ForkError | None, failed: str) -> list[dict[str, str]]:
-    """Each declared operator: whether it came through, or what was objected to it."""
-    said: dict[str, str] = {}
-    for objection in tiers.objections_of(error) if error else ():
-        for name in _concerned(objection, additions):
-            said.setdefault(name, objection.what)
-    rows = []
-    for entry in additions.native.entries:
-        held_up = f"held up: tier ({failed}) failed elsewhere" if failed else "came through"
-        state = FAILED if entry.name in said else NOT_REACHED if failed else PASSED
-        rows.append({"name": entry.name, "state": state, "text": said.get(entry.name, held_up)})
-    return rows
-
-
-def _concerned(objection: ForkError, additions: Additions) -> list[str]:
-    """The operators whose entry an objection points into, or whose name it quotes."""
-    path, _, line = objection.where.rpartition(":")
+def _concerned(error: ForkError, additions: Additions) -> list[str]:
+    """The operators whose entry an error points at, or whose name it quotes."""
     for yaml_file in (additions.native, additions.derivatives):
-        if path == str(yaml_file.path) and line.isdigit():
-            entry = yaml_file.entry_at(int(line))
-            return [entry.name] if entry else []
-    return [e.name for e in additions.native.entries if f"'{e.name}'" in objection.what]
-
-
-def as_json(matrix: Matrix) -> dict[str, Any]:
-    """The whole run as plain values."""
-    return matrix.to_json()
+        if error.where.rpartition(":")[0] == str(yaml_file.path):
+            return [entry.name for entry in tiers.entries_at(yaml_file, [error])]
+    return [e.name for e in additions.native.entries if f"'{e.name}'" in error.what]

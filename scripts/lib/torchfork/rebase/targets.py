@@ -27,13 +27,13 @@ class Target:
 
     @property
     def possible(self) -> str:
-        """The tiers that can be told of it: a source tree has no headers and no libraries."""
+        """The tiers that can run: a source tree has no headers and no libraries."""
         return "abc" if self.kind in (REF, TREE) else "abcdef"
 
 
 @dataclass(frozen=True)
 class Opening:
-    """What is needed to open any subject."""
+    """What is needed to open any target."""
 
     interpreter: Interpreter
     pins: Releases
@@ -43,18 +43,18 @@ class Opening:
 
 
 def parse(words: Sequence[str], pins: Releases, *, everything: bool) -> list[Target]:
-    """The subjects that a command line names, in the order of the pins and then as given."""
+    """The targets that a command line names, in the order of the pins and then as given."""
     given = [_one(word, pins) for word in words]
     releases = [Target(RELEASE, r.version, release=r) for r in pins.releases] if everything else []
-    found = {(subject.kind, subject.name): subject for subject in [*releases, *given]}
-    if not found:
+    named = {(target.kind, target.name): target for target in [*releases, *given]}
+    if not named:
         raise UsageError(
-            "no release is named",
+            "rebase needs a release",
             next="--onto VERSION (or a wheel file, a source tree, a git ref), or --all; pinned are "
             + ", ".join(pins.versions),
         )
     order = {version: number for number, version in enumerate(pins.versions)}
-    return sorted(found.values(), key=lambda s: order.get(s.name, len(order)))
+    return sorted(named.values(), key=lambda target: order.get(target.name, len(order)))
 
 
 def _one(word: str, pins: Releases) -> Target:
@@ -69,36 +69,32 @@ def _one(word: str, pins: Releases) -> Target:
     return Target(REF, word, place=word)
 
 
-def open_subject(
-    subject: Target,
-    opening: Opening,
-    progress: Callable[[str], None],
-) -> Base:
-    """The subject as a base: fetched, checked and unpacked."""
-    if subject.kind == REF:
+def open_target(target: Target, opening: Opening, progress: Callable[[str], None]) -> Base:
+    """The target as a base: fetched, checked and unpacked."""
+    if target.kind == REF:
         return wheel_layout.open_ref(
-            subject.place, opening.repository, opening.interpreter, opening.cache
+            target.place, opening.repository, opening.interpreter, opening.cache
         )
-    if subject.kind == TREE:
-        return wheel_layout.open_tree(Path(subject.place), opening.interpreter, opening.cache)
-    path = _wheel(subject, opening, progress)
+    if target.kind == TREE:
+        return wheel_layout.open_tree(Path(target.place), opening.interpreter, opening.cache)
+    path = _wheel(target, opening, progress)
     return wheel.open_wheel(
         path,
         opening.interpreter,
         opening.pins,
         opening.cache,
         # A wheel file that the user names may be a nightly: the report says which commit it is.
-        unpinned=subject.kind == WHEEL,
+        unpinned=target.kind == WHEEL,
         foreign=not opening.runnable,
         progress=lambda done, total: progress(f"unpacking {100 * done // max(total, 1)} %"),
     )
 
 
-def _wheel(subject: Target, opening: Opening, progress: Callable[[str], None]) -> Path:
-    if subject.release is None:
-        return Path(subject.place)
+def _wheel(target: Target, opening: Opening, progress: Callable[[str], None]) -> Path:
+    if target.release is None:
+        return Path(target.place)
     choose = fetch.fetch_wheel if opening.runnable else fetch.fetch_smallest
     return choose(
-        subject.release, opening.interpreter, opening.pins, opening.cache,
+        target.release, opening.interpreter, opening.pins, opening.cache,
         progress=lambda size: progress(f"fetching {size / 1e6:.0f} MB"), on_wait=progress,
     )  # fmt: skip

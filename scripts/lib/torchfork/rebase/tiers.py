@@ -1,25 +1,25 @@
-"""The tiers: the graft lane's own stages, each a step further, stopped where one refuses."""
+"""The tiers: stages of the graft, each a step further; each takes what earlier ones returned."""
 
 from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Protocol, TypeVar
 
 from ..additions import validate
-from ..additions.load import Additions
+from ..additions.load import Additions, Entry, YamlFile
 from ..additions.merged import MergedTree
 from ..codegen import gating
 from ..codegen.build_dir import BuildDir
-from ..codegen.gating import CheckedBase
 from ..codegen.model import Manifest
 from ..codegen.select import Generated
 from ..edits import base_patches, text_edits
 from ..edits.patches import Outcome, State
-from ..errors import CompileError, ForkError
+from ..errors import CompileError, ForkError, VerificationError, combined
 from ..native import compile as compile_stage
 from ..native import exports, fast_compile, link, ninja, symbols, toolchain, units
 from ..native.toolchain import Toolchain
@@ -28,217 +28,365 @@ from ..pipelines import graft
 from ..upstream import abi
 from ..upstream.base import Base
 from ..upstream.inventory import Upstream
-from ..util import process
+from ..util import files, process, venv
 from ..util.ui import Ui
-from . import trial
-from .model import FAILED, NOT_NEEDED, PASSED
+from ..wheel import pack, verify
+from .model import FAILED, NOT_NEEDED, PASSED, Row
 
 Say = Callable[[str], None]
-Row = dict[str, str]
+TESTS = Path("tests") / "ops"
+REQUIREMENTS = Path(__file__).resolve().parents[3] / "requirements-test.txt"
+_LOCK_SECONDS = 4 * 3600.0
 
 
-class Objections(ForkError):
-    """Several objections at once; what it says is what the first of them says."""
+@dataclass(frozen=True)
+class Context:
+    """What every tier of a target works with.
 
-    def __init__(self, all_of_them: list[ForkError]) -> None:
-        first = all_of_them[0]
-        super().__init__(
-            first.what, where=first.where, why=first.why, next=first.next, kind=first.kind
-        )
-        self.exit_code = first.exit_code
-        self.first, self.all = first, all_of_them
-
-
-@dataclass
-class TargetRun:
-    """One subject under way: what the tiers so far have made of it."""
+    jobs: compilers at once. final: the objects are to be linked, not only checked.
+    progress: is shown and not kept. log: is kept with the tier's result, and shown.
+    """
 
     base: Base
     additions: Additions
     layout: BuildDir
     cache: Path
     work: Path
-    jobs: int  # compilers at once
-    final: bool  # the objects are to be linked, not only checked
-    say: Say
-    log: list[str] = field(default_factory=list)
-    rows: list[Row] = field(default_factory=list)  # of the tier at hand
-    facts: dict[str, Any] = field(default_factory=dict)
-    upstream: Upstream = field(default_factory=lambda: Upstream((), frozenset(), frozenset()))
-    tree: MergedTree | None = None
-    manifest: Manifest = field(default_factory=Manifest)
-    chosen: list[Generated] = field(default_factory=list)
-    gated: CheckedBase | None = None
-    tools: Toolchain | None = None
-    objects: list[CompileStep] = field(default_factory=list)
-
-    def step(self, text: str) -> None:
-        """A line for the log and for whoever watches."""
-        self.log.append(text)
-        self.say(text)
+    jobs: int
+    final: bool
+    progress: Say
+    log: Say
 
 
-def merge(run: TargetRun) -> str:
+@dataclass(frozen=True, kw_only=True)
+class Passed:
+    """What a tier that passed says of itself; each tier adds what later ones need."""
+
+    outcome: str
+    rows: tuple[Row, ...] = ()
+
+
+class TierFailed(Exception):
+    """A tier that failed: every error, and the parts that it looked at."""
+
+    def __init__(self, errors: Sequence[ForkError], rows: Sequence[Row] = ()) -> None:
+        super().__init__(str(combined(errors)))
+        self.errors, self.rows = tuple(errors), tuple(rows)
+
+
+P = TypeVar("P", bound=Passed)
+
+
+class Attempt(Protocol):
+    """Runs a tier and keeps its result; raises where none is to follow."""
+
+    def __call__(self, letter: str, tier: Callable[[Context], P]) -> P: ...
+
+
+def run_all(attempt: Attempt) -> None:
+    """Every tier in order."""
+    merged = attempt("a", merge)
+    patched = attempt("b", lambda context: patch(context, merged))
+    generated = attempt("c", lambda context: generate(context, patched))
+    compiled = attempt("d", lambda context: compile_all(context, patched, generated))
+    attempt("e", lambda context: link_all(context, compiled))
+    attempt("f", lambda context: try_out(context, merged))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Merged(Passed):
+    """Of tier (a)."""
+
+    tree: MergedTree
+    manifest: Manifest
+
+
+def merge(context: Context) -> Merged:
     """(a) The YAML merges, nothing collides, and torchgen is one that can be driven."""
-    run.step("ask the code generator what this torch has")
-    run.upstream = gating.survey(run.base, run.cache)
-    run.step(f"hold {len(run.additions.native.entries)} entries against it")
-    objections = list(validate.objections(run.additions, run.upstream, run.base.version))
-    if objections:
-        run.log += [objection.render() for objection in objections]
-        raise Objections(objections)
-    run.step("merge and parse the YAML")
-    run.tree = graft.merge_yaml(run.base, run.additions, run.upstream, run.layout)
-    run.manifest = graft.describe(run.base, run.additions, run.tree, run.upstream, run.layout)
-    return run.manifest.summary
+    base, additions = context.base, context.additions
+    context.log("list the operators of this torch")
+    upstream = gating.survey(base, context.cache)
+    context.log(f"check {len(additions.native.entries)} entries against them")
+    errors = list(validate.objections(additions, upstream, base.version))
+    accepted = without(additions, errors)
+    context.log("merge and parse the YAML")
+    # Again without what was refused, until nothing is: one run names every refusal.
+    while accepted.native.entries:
+        try:
+            tree, manifest = _parsed(context, accepted, upstream)
+        except ForkError as error:
+            errors.append(error)
+            remaining = without(accepted, [error])
+            if remaining == accepted:
+                break
+            accepted = remaining
+        else:
+            break
+    if errors:
+        raise TierFailed(errors)
+    return Merged(outcome=manifest.summary, tree=tree, manifest=manifest)
 
 
-def patches(run: TargetRun) -> str:
-    """(b) Every list that upstream keeps by hand has its place, and the patches apply."""
-    assert run.tree is not None
-    run.step("apply the patches")
-    series = base_patches.load(run.additions)
-    report = base_patches.plan(run.base, series, run.cache)
-    run.rows += [_patch_row(outcome) for outcome in report.outcomes]
-    wrong = report.objections()
-    if wrong:
-        run.log += [error.render() for error in wrong]
-        raise Objections([*wrong])
-    run.tree = replace(run.tree, patched=base_patches.texts(report))
-    run.step("find the places of all lists")
-    states = text_edits.hook_states(run.base, run.additions, run.tree, run.manifest)
-    run.rows += [_hook_row(path, state) for path, state in states.items()]
-    failed = [state for state in states.values() if isinstance(state, ForkError)]
-    if failed:
-        run.log += [error.render() for error in failed]
-        raise Objections(failed)
-    edits = graft.edit_operator_lists(run.base, run.additions, run.tree, run.manifest)
+def _parsed(
+    context: Context, additions: Additions, upstream: Upstream
+) -> tuple[MergedTree, Manifest]:
+    tree = graft.merge_yaml(context.base, additions, context.layout)
+    return tree, graft.describe(context.base, additions, tree, upstream, context.layout)
+
+
+def without(additions: Additions, errors: Sequence[ForkError]) -> Additions:
+    """The additions less the entries that errors point at, and whatever depends on these.
+
+    Of a formula that is refused, the formula alone goes; of a declaration, all of its variants.
+    """
+    formulas = {e.name for e in entries_at(additions.derivatives, errors)}
+    bases = {_base_name(e) for e in entries_at(additions.native, errors)}
+    return replace(
+        additions,
+        native=_reduced(additions.native, lambda e: _base_name(e) not in bases),
+        derivatives=_reduced(
+            additions.derivatives, lambda e: _base_name(e) not in bases and e.name not in formulas
+        ),
+        deprecated=_reduced(additions.deprecated, lambda e: _base_name(e) not in bases),
+    )
+
+
+def entries_at(file: YamlFile, errors: Sequence[ForkError]) -> list[Entry]:
+    """The entries of a file that errors point at."""
+    places = [error.where.rpartition(":") for error in errors]
+    lines = [int(line) for path, _, line in places if path == str(file.path) and line.isdigit()]
+    return [entry for line in lines if (entry := file.entry_at(line))]
+
+
+def _base_name(entry: Entry) -> str:
+    return entry.name.partition(".")[0].rstrip("_")
+
+
+def _reduced(file: YamlFile, keep: Callable[[Entry], bool]) -> YamlFile:
+    """The file with the lines of some entries blank: the others stay where they are."""
+    lines = file.text.splitlines(keepends=True)
+    starts = [entry.line - 1 for entry in file.entries] + [len(lines)]
+    for entry, start, end in zip(file.entries, starts, starts[1:], strict=False):
+        if not keep(entry):
+            lines[start:end] = ["\n"] * (end - start)
+    return replace(file, text="".join(lines), entries=tuple(filter(keep, file.entries)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Patched(Passed):
+    """Of tier (b)."""
+
+    tree: MergedTree
+    manifest: Manifest
+
+
+def patch(context: Context, merged: Merged) -> Patched:
+    """(b) Every list that upstream keeps by hand has its anchor, and the patches apply."""
+    base, additions, manifest = context.base, context.additions, merged.manifest
+    context.log("apply the patches")
+    series = base_patches.load(additions)
+    report = base_patches.plan(base, series, context.cache)
+    rows = [_patch_row(outcome) for outcome in report.outcomes]
+    errors = list[ForkError](report.objections())
+    tree = merged.tree
+    if not errors:
+        tree = replace(tree, patched=base_patches.texts(report))
+    context.log("find the anchors of all lists")
+    states = text_edits.hook_states(base, additions, tree, manifest)
+    rows += [_list_row(path, state) for path, state in states.items()]
+    errors += [state for state in states.values() if isinstance(state, ForkError)]
+    if errors:
+        raise TierFailed(errors, rows)
+    edits = graft.edit_operator_lists(base, additions, tree, manifest)
     applied = len(series.entries) - len(report.of(State.NOT_HERE))
-    return f"{applied} patches ({report.variants} variants), {len(edits)} lists filled"
+    return Patched(
+        outcome=f"{applied} patches ({report.variants} variants), {len(edits)} lists filled",
+        rows=tuple(rows), tree=tree, manifest=manifest,
+    )  # fmt: skip
 
 
 def _patch_row(outcome: Outcome) -> Row:
-    fine = {State.APPLIES: PASSED, State.NOT_HERE: NOT_NEEDED}
-    state = fine.get(outcome.state, FAILED)
+    state = {State.APPLIES: PASSED, State.NOT_HERE: NOT_NEEDED}.get(outcome.state, FAILED)
     text = f"{outcome.state.value}{f': {outcome.note}' if outcome.note else ''}"
-    if outcome.state is State.NOT_HERE:
-        text = f"not needed: {text}"
-    return {"name": f"patches/{outcome.name}", "state": state, "text": text}
+    prefix = "not needed: " if state == NOT_NEEDED else ""
+    return Row(f"patches/{outcome.name}", state, prefix + text)
 
 
-def _hook_row(path: str, state: bool | ForkError) -> Row:
+def _list_row(path: str, state: bool | ForkError) -> Row:
     if isinstance(state, ForkError):
-        return {"name": path, "state": FAILED, "text": f"{state.kind}: {state.what}\n{state.why}"}
-    if state:
-        return {"name": path, "state": PASSED, "text": "filled"}
-    return {"name": path, "state": NOT_NEEDED, "text": "not needed: nothing to put in"}
+        return Row(path, FAILED, f"{state.kind}: {state.what}\n{state.why}")
+    return Row(path, PASSED, "filled") if state else Row(path, NOT_NEEDED, "not needed: no change")
 
 
-def generate(run: TargetRun) -> str:
+@dataclass(frozen=True, kw_only=True)
+class GeneratedSources(Passed):
+    """Of tier (c)."""
+
+    chosen: list[Generated]
+
+
+def generate(context: Context, patched: Patched) -> GeneratedSources:
     """(c) Everything generates: all headers of the merged tree, all sources of the additions."""
-    assert run.tree is not None
-    run.step("run the code generator")
-    run.chosen = graft.generate(
-        run.base, run.additions, run.tree, run.manifest, run.layout,
-        cuda=run.base.cuda is not None,
-    )  # fmt: skip
-    run.log += [f"  {item.name}" for item in run.chosen]
-    return f"{len(run.chosen)} generated files hold something of the additions"
+    context.log("run the code generator")
+    chosen = _generated(context, patched, cuda=context.base.cuda is not None)
+    for item in chosen:
+        context.log(f"  {item.name}")
+    return GeneratedSources(
+        outcome=f"{len(chosen)} generated files contain the additions", chosen=chosen
+    )
 
 
-def compile_all(run: TargetRun) -> str:
+def _generated(context: Context, patched: Patched, *, cuda: bool) -> list[Generated]:
+    return graft.generate(
+        context.base, context.additions, patched.tree, patched.manifest, context.layout, cuda=cuda
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compiled(Passed):
+    """Of tier (d). needed: the signatures of upstream's that the objects call."""
+
+    tools: Toolchain
+    objects: list[CompileStep]
+    needed: tuple[str, ...]
+
+
+def compile_all(context: Context, patched: Patched, generated: GeneratedSources) -> Compiled:
     """(d) The base's headers regenerate; all compiles; declared kernels are defined ones."""
-    assert run.tree is not None
-    run.step("regenerate the base's own headers")
-    run.gated = gating.check_headers(run.base, run.cache, Ui(quiet=True))
-    wrapper = run.gated.wrapper
-    run.facts["wrapper"] = {"before": wrapper.before, "after": wrapper.after}
-    run.log.append(f"{run.gated.compared} headers equal what the YAML makes")
-    text_edits.assemble_all(run.base, run.additions, wrapper, run.tree, run.manifest, run.layout)
-    tools = fast_compile.tools(run.base, os.environ, run.jobs, final=run.final)
-    if run.base.cuda is not None and tools.cuda is None:
-        run.chosen = graft.generate(
-            run.base, run.additions, run.tree, run.manifest, run.layout, cuda=False
-        )
-    objects = units.all_units(run.chosen, run.additions, tools)
-    if run.final:
-        _compile(run, tools, objects)
+    base, additions, layout = context.base, context.additions, context.layout
+    context.log("regenerate the base's own headers")
+    checked = gating.check_headers(base, context.cache, Ui(quiet=True))
+    context.log(f"{checked.compared} headers equal what the YAML makes")
+    text_edits.assemble_all(
+        base, additions, checked.wrapper, patched.tree, patched.manifest, layout
+    )
+    # Read by `compare`, also where this tier fails: it tells what upstream hides.
+    exports.note(base, context.work)
+    tools = fast_compile.tools(base, os.environ, context.jobs, final=context.final)
+    chosen = generated.chosen
+    if base.cuda is not None and tools.cuda is None:
+        chosen = _generated(context, patched, cuda=False)
+    objects = units.all_units(chosen, additions, tools)
+    if context.final:
+        _compile(context, tools, objects)
     else:
-        objects = _compile_lightly(run, tools, objects)
-    run.step("compare declared and defined kernels")
-    kernels = graft.compare_symbols(run.base, run.additions, objects, run.layout)
-    exports.note(run.base, run.work)
-    run.facts["identity"] = run.base.identity
-    needed = symbols.read_objects(run.layout.build, objects)
-    run.tools, run.objects = tools, objects
-    run.facts["needed"] = fast_compile.needed_signatures(needed.values())
-    note = f"; CUDA: {tools.cuda_note}" if tools.cuda is None and _has_cuda(run.additions) else ""
-    return f"{len(objects)} objects, {kernels} kernels declared and defined{note}"
+        objects = _compile_fast(context, tools, objects)
+    context.log("compare declared and defined kernels")
+    kernels = graft.compare_symbols(base, additions, objects, layout)
+    needed = symbols.read_objects(layout.build, objects)
+    has_cuda = any(path.suffix == ".cu" for path in additions.sources)
+    note = f"; CUDA: {tools.cuda_note}" if tools.cuda is None and has_cuda else ""
+    return Compiled(
+        outcome=f"{len(objects)} objects, {kernels} kernels declared and defined{note}",
+        tools=tools, objects=objects,
+        needed=tuple(fast_compile.needed_signatures(needed.values())),
+    )  # fmt: skip
 
 
-def _compile_lightly(
-    run: TargetRun, tools: Toolchain, objects: list[CompileStep]
+def _compile_fast(
+    context: Context, tools: Toolchain, objects: list[CompileStep]
 ) -> list[CompileStep]:
-    """Compile for the check alone; what does not pass together has the last word one by one."""
-    compile_stage.link_additions(run.additions, run.layout.additions_include)  # to be read there
+    """Compile for the check alone: several files as one, and alone where that fails."""
+    compile_stage.link_additions(context.additions, context.layout.additions_include)
     for united in fast_compile.UNITED:
-        light = fast_compile.lighten(run.base, objects, run.layout, united)
+        fast = fast_compile.lighten(context.base, objects, context.layout, united)
         try:
-            _compile(run, tools, light)
+            _compile(context, tools, fast)
             break
         except CompileError:
             if united == fast_compile.UNITED[-1]:
                 raise
-            run.log.append(f"not with {united} as one; once more")
-    return light
+            context.log(f"not with {united} as one; once more")
+    return fast
 
 
-def _compile(run: TargetRun, tools: Toolchain, objects: list[CompileStep]) -> None:
-    text = ninja.ninja_text(run.base, abi.detect(run.base), tools, objects)
-    run.step(f"compile {len(objects)} objects")
+def _compile(context: Context, tools: Toolchain, objects: list[CompileStep]) -> None:
+    text = ninja.ninja_text(context.base, abi.detect(context.base), tools, objects)
+    context.log(f"compile {len(objects)} objects")
     graft.compile_objects(
-        text, run.additions, tools, run.layout,
-        lambda done, total, name: run.say(f"compiling {done}/{total} {name}"),
+        text, context.additions, tools, context.layout,
+        lambda done, total, name: context.progress(f"compiling {done}/{total} {name}"),
     )  # fmt: skip
 
 
-def link_all(run: TargetRun) -> str:
+def link_all(context: Context, compiled: Compiled) -> Passed:
     """(e) The objects, compiled as for a wheel, link into the two libraries."""
-    assert run.tools is not None
-    run.step("link the two libraries")
+    base, layout = context.base, context.layout
+    context.log("link the two libraries")
     libraries = link.link(
-        run.base, abi.detect(run.base), run.tools, run.objects,
-        run.layout.build, run.layout.overlay,
+        base, abi.detect(base), compiled.tools, compiled.objects, layout.build, layout.overlay
+    )
+    sizes = [f"{path.name} {path.stat().st_size / 1024:.0f} KB" for path in libraries]
+    return Passed(outcome=", ".join(sizes))
+
+
+def try_out(context: Context, merged: Merged) -> Passed:
+    """(f) The wheel installs, passes its verification, and the additions' own tests pass on it."""
+    base, work, say = context.base, context.work, context.progress
+    context.log("pack the wheel")
+    version = pack.grafted_version(base.version, 1)
+    wheel = pack.pack(
+        base, context.layout.overlay, version, context.layout.root / "wheel", pack.epoch_from()
+    )
+    # One environment serves all releases that require the same: nobody else may change it now.
+    with files.lock(work / "verify" / "trial.lock", f"trying {wheel.name}", say, _LOCK_SECONDS):
+        context.log("install the wheel and compare it with its base")
+        report = verify.verify(
+            wheel, base, merged.manifest, work / "verify", context.cache, say=say, on_wait=say
+        )
+        outcome = (
+            f"imports; {report.upstream_operators} upstream schemas unchanged, "
+            f"{len(report.added)} added"
+        )
+        context.log(outcome)
+        tests = context.additions.root / TESTS
+        if not tests.is_dir():
+            return Passed(outcome=f"{outcome}; the additions bring no {TESTS}")
+        context.log(f"run {TESTS}")
+        return Passed(outcome=f"{outcome}; {_pytest(context, report.python, tests)}")
+
+
+def _pytest(context: Context, python: Path, tests: Path) -> str:
+    """Run the tests with pytest and its plugins from a directory beside the wheel's environment."""
+    neutral = context.work / "verify" / "neutral"
+    key = files.sha256_text(REQUIREMENTS.read_text("utf-8"))[:12]
+    tools = context.work / "verify" / f"pytest-{context.base.interpreter.tag}-{key}"
+    if not tools.is_dir():
+
+        def install(target: Path) -> None:
+            wanted = ["--target", str(target), "--requirement", str(REQUIREMENTS)]
+            outcome = venv.pip_run(python, neutral, "install", "--no-compile", *wanted)
+            if outcome.returncode:
+                raise process.ProcessError(outcome)
+
+        files.build_directory(tools, install)
+    project = tests.parents[1]
+    configuration = project / "pyproject.toml"
+    outcome = process.run(
+        [python, "-m", "pytest", "-p", "no:cacheprovider", "-q", "--rootdir", project,
+         "-c", configuration if configuration.is_file() else "/dev/null", tests],
+        cwd=neutral, env={"PYTHONPATH": str(tools)}, check=False, supervised=True,
     )  # fmt: skip
-    return ", ".join(f"{path.name} {path.stat().st_size / 1024:.0f} KB" for path in libraries)
+    context.log(outcome.stdout[-20000:])
+    last = (outcome.stdout.strip().splitlines() or [""])[-1]
+    if outcome.returncode or not re.search(r"\b\d+ passed\b", last):
+        raise VerificationError(
+            "the additions' tests fail on the finished wheel",
+            where=outcome.command,
+            why="\n".join((outcome.stdout + outcome.stderr).strip().splitlines()[-25:]),
+            next=f"the wheel is kept: {context.layout.root / 'wheel'}",
+            kind="tests fail",
+        )
+    return last.strip("= ")
 
 
-def _has_cuda(additions: Additions) -> bool:
-    return any(path.suffix == ".cu" for path in additions.sources)
-
-
-TASKS: dict[str, Callable[[TargetRun], str]] = {
-    "a": merge,
-    "b": patches,
-    "c": generate,
-    "d": compile_all,
-    "e": link_all,
-    "f": trial.run,
-}
-
-
-def surroundings(letters: str) -> list[str]:
+def machine_key(letters: str, environment: Mapping[str, str]) -> list[str]:
     """What of the machine a result depends on: nothing until a compiler runs."""
     if "d" not in letters:
         return []
     names = ("USE_CUDA", "TORCH_CUDA_ARCH_LIST", "CUDA_HOME")
     try:
-        compiler = process.run([*toolchain.find_cxx(os.environ).split(), "--version"]).stdout
-    except ForkError as error:  # told by the tier that needs it
+        compiler = process.run([*toolchain.find_cxx(environment).split(), "--version"]).stdout
+    except ForkError as error:  # the tier that needs it reports it
         compiler = error.what
-    return [compiler, platform.machine(), *(os.environ.get(name, "") for name in names)]
-
-
-def objections_of(error: ForkError) -> Iterator[ForkError]:
-    """Every objection that an error stands for."""
-    yield from error.all if isinstance(error, Objections) else [error]
+    return [compiler, platform.machine(), *(environment.get(name, "") for name in names)]
