@@ -62,7 +62,7 @@ def lint(session: nox.Session) -> None:
         "tests/sanitizers",
     )
     patterns = [f"{folder}/*.{end}" for folder in folders for end in ("cpp", "cu", "h", "cuh")]
-    session.run("clang-format", "--dry-run", "--Werror", *_tracked(*patterns))
+    session.run("clang-format", "--dry-run", "--Werror", *_tracked(*patterns), log=False)
 
 
 @nox.session
