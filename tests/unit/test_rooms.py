@@ -32,7 +32,6 @@ ROOMS = (
     "rebase",
     "conformance",
     "commands",
-    "cli_source",
     "cli",
     "__main__",
 )

@@ -1,1 +1,3 @@
 """torchfork: carry your own native operators inside PyTorch."""
+
+__version__ = "1.0.0"

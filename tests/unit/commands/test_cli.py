@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+import torchfork
 from torchfork import cli
 from torchfork.errors import KernelError
 
+LIB = Path(torchfork.__file__).parents[1]
 Raise = Callable[[BaseException], None]
 
 
@@ -23,7 +27,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Raise:
         def run(*arguments: object) -> None:
             raise error
 
-        monkeypatch.setattr("torchfork.commands.check.run", run)
+        monkeypatch.setattr("torchfork.commands.build.load_additions", run)
 
     return arrange
 
@@ -155,3 +159,60 @@ def test_additions_that_are_none_are_told_before_anything_is_fetched(
     assert cli.main(["build", "--additions", str(tmp_path)]) == 10
     assert "--additions DIR" in capsys.readouterr().err
     assert not (tmp_path / "cache").exists()
+
+
+def test_the_version_of_the_tooling_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["--version"])
+    assert caught.value.code == 0
+    assert capsys.readouterr().out == f"torchfork {torchfork.__version__}\n"
+
+
+def test_control_characters_reach_the_terminal_escaped(
+    failing: Raise, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failing(KernelError("no \x1b[31mred\x07 kernel\u202e", where="a\nb"))
+    assert cli.main(["check"]) == 14
+    err = capsys.readouterr().err
+    assert "no \\x1b[31mred\\x07 kernel\\u202e" in err and "\x1b" not in err
+    assert "where: a\n       b" in err
+
+
+def test_an_empty_path_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["build", "--out", ""])
+    assert caught.value.code == 2 and "--out" in capsys.readouterr().err
+
+
+def run_cli(*arguments: str, shell: str = "", cwd: Path | None = None, **env: str) -> str:
+    """The output and the exit code of the command line in a process of its own."""
+    program = f'{shell} "{sys.executable}" -m torchfork "$@"; echo "exit code $?"'
+    done = subprocess.run(
+        ["bash", "-c", program, "bash", *arguments], cwd=cwd, text=True,
+        env={**os.environ, "PYTHONPATH": str(LIB), **env}, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, check=False, timeout=60,
+    )  # fmt: skip
+    return done.stdout
+
+
+def test_a_deleted_current_directory_is_named(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    said = run_cli("releases", shell=f"rmdir '{gone}';", cwd=gone)
+    assert "the current directory was deleted" in said and "exit code 2" in said
+
+
+def test_closed_streams_and_readers_that_leave_are_no_errors() -> None:
+    assert run_cli("releases", shell="exec 3>&1;").count("2.13.0")
+    program = f'"{sys.executable}" -m torchfork releases'
+    for redirected in (">&-", "2>&-", ">&- 2>&-", "| head -n 1 | grep -q ."):
+        done = subprocess.run(
+            ["bash", "-o", "pipefail", "-c", f"{program} {redirected}"], text=True,
+            env={**os.environ, "PYTHONPATH": str(LIB)}, capture_output=True, check=False,
+        )  # fmt: skip
+        assert (done.returncode, done.stderr) == (0, ""), redirected
+
+
+def test_a_user_without_a_home_is_told_what_to_set() -> None:
+    said = run_cli("clean", "--cache", TORCHFORK_CACHE="~nosuchuser/cache")
+    assert "the home directory of this user is not known" in said and "exit code 2" in said

@@ -1,7 +1,8 @@
-"""torchfork build: graft additions onto a base, and make a wheel of it or change an environment."""
+"""torchfork build and check: additions onto a base, and what comes of it."""
 
 from __future__ import annotations
 
+import argparse
 import os
 import shlex
 from dataclasses import dataclass, replace
@@ -19,7 +20,19 @@ from ..upstream.base import Base
 from ..util import cache, files
 from ..util.ui import Ui
 from ..wheel import pack, platform_tag, verify
-from .options import PROJECT, BaseOptions, open_base
+from . import build_source
+from .options import (
+    PROJECT,
+    BaseOptions,
+    Command,
+    add_additions,
+    add_base,
+    add_work,
+    base_of,
+    directory,
+    open_base,
+    positive,
+)
 
 
 @dataclass(frozen=True)
@@ -33,6 +46,83 @@ class BuildOptions:
     develop: bool
     verify: bool
     work: Path
+
+
+def add_build_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `torchfork build`, in both build modes."""
+    add_base(parser)
+    add_additions(parser)
+    add_work(parser)
+    parser.add_argument(
+        "--out",
+        type=directory,
+        default=PROJECT / "dist",
+        metavar="DIR",
+        help="where the wheel goes",
+    )
+    parser.add_argument(
+        "--number", type=positive, default=1, metavar="N", help="the N of the version's .extN"
+    )
+    parser.add_argument(
+        "--develop", action="store_true",
+        help="put the graft into the current environment's torch instead of making a wheel",
+    )  # fmt: skip
+    parser.add_argument(
+        "--undo", action="store_true", help="take a --develop graft out again, bit for bit"
+    )
+    parser.add_argument(
+        "--no-verify", action="store_true", help="do not install and try the finished wheel"
+    )
+    build_source.add_arguments(parser)
+    parser.set_defaults(run=_run)
+
+
+def add_check_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `torchfork check`."""
+    add_base(parser)
+    add_additions(parser)
+    add_work(parser)
+    parser.set_defaults(run=check)
+
+
+COMMANDS = (
+    Command("build", "Build a torch wheel with the additions inside.", add_build_arguments),
+    Command(
+        "check", "Validate additions against a base; needs no compiler, takes seconds.",
+        add_check_arguments,
+    ),
+)  # fmt: skip
+
+
+def check(options: argparse.Namespace, ui: Ui) -> None:
+    """Read, merge and validate additions against a base."""
+    additions = load_additions(options.additions)
+    base = open_base(base_of(options), ui, headers=False)
+    gated = gating.check_headers(base, cache.directory(), ui)
+    layout = workdir.layout_for(base, additions, options.work.absolute())
+    with workdir.locked(layout, ui):
+        _, manifest = graft.merge_and_validate(base, additions, gated, layout, ui)
+    ui.note(f"\n{options.additions} is fine for torch {base.version}; {_added(manifest)}")
+
+
+def _run(options: argparse.Namespace, ui: Ui) -> None:
+    if options.from_source:
+        build_source.build(options, ui)
+        return
+    build_source.refuse_options(options)
+    if options.undo:
+        undo(options.python, ui)
+        return
+    chosen = BuildOptions(
+        base=base_of(options),
+        additions=options.additions,
+        out=options.out.absolute(),
+        number=options.number,
+        develop=options.develop,
+        verify=not options.no_verify,
+        work=options.work.absolute(),
+    )
+    run(chosen, ui)
 
 
 def run(options: BuildOptions, ui: Ui) -> None:
@@ -180,6 +270,3 @@ def _up_to_date(options: BuildOptions, layout: BuildDir, inputs: str) -> Path | 
     if wheel.parent != options.out or not wheel.is_file():
         return None
     return wheel if files.sha256_file(wheel) == known["sha256"] else None
-
-
-DEFAULT_WORK = PROJECT / ".torchfork" / "build"

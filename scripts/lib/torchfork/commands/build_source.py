@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import shlex
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from pathlib import Path
 from ..additions.load import Additions
 from ..additions.load import load as load_additions
 from ..codegen.model import Manifest
+from ..errors import UsageError
 from ..pipelines import source, source_build, tree_work
 from ..pipelines.source_build import Environment
 from ..pipelines.workdir import tooling_fingerprint
@@ -36,6 +38,63 @@ class SourceOptions:
     work: Path
     fresh: bool
     until: str | None  # stop after 'fetch' or 'apply'
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of build --from-source."""
+    group = parser.add_argument_group("from source")
+    group.add_argument(
+        "--from-source", action="store_true",
+        help="put the additions into PyTorch's sources and build all of it (up to an hour or two)",
+    )  # fmt: skip
+    group.add_argument(
+        "--source", metavar="git|debian|PATH", default=None,
+        help="where the sources come from (default: git); PATH is a tree or a tarball",
+    )  # fmt: skip
+    group.add_argument("--git-url", metavar="URL", help="another repository than upstream's")
+    group.add_argument(
+        "--fresh", action="store_true",
+        help="delete a build directory that was made with other settings",
+    )  # fmt: skip
+    group.add_argument(
+        "--until", choices=("fetch", "apply"), help="stop when the tree is there, or has ours in it"
+    )
+
+
+def refuse_options(options: argparse.Namespace) -> None:
+    """Refuse these options where --from-source is not given."""
+    for name in ("source", "git_url", "fresh", "until"):
+        if getattr(options, name):
+            raise UsageError(
+                f"--{name.replace('_', '-')} is about building from source",
+                next="add --from-source",
+            )
+
+
+def build(options: argparse.Namespace, ui: Ui) -> None:
+    """torchfork build --from-source."""
+    for name in ("develop", "undo", "base"):
+        if getattr(options, name):
+            raise UsageError(
+                f"--from-source and --{name} exclude each other",
+                why="a source build makes a wheel, and starts from sources",
+                next="leave one of them out",
+            )
+    chosen = SourceOptions(
+        source=options.source or "git",
+        torch=options.torch,
+        git_url=options.git_url,
+        python=options.python,
+        unpinned=options.unpinned,
+        additions=options.additions,
+        out=options.out.absolute(),
+        number=options.number,
+        verify=not options.no_verify,
+        work=options.work.absolute(),
+        fresh=options.fresh,
+        until=options.until,
+    )
+    run(chosen, ui)
 
 
 def run(options: SourceOptions, ui: Ui) -> None:

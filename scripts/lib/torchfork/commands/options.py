@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from ..util import cache
 from ..util.ui import Ui
 
 PROJECT = Path(__file__).resolve().parents[4]
+DEFAULT_WORK = PROJECT / ".torchfork" / "build"
 UPSTREAM = "https://github.com/pytorch/pytorch.git"
 
 
@@ -28,21 +30,78 @@ class BaseOptions:
     unpinned: bool
 
 
+@dataclass(frozen=True)
+class Command:
+    """A command of the command line; add_arguments sets the parser's `run(options, ui)`."""
+
+    name: str
+    summary: str
+    add_arguments: Callable[[argparse.ArgumentParser], None]
+    aliases: tuple[str, ...] = ()
+
+
 def add_common(parser: argparse.ArgumentParser, default: object = False) -> None:
-    """--debug and --quiet."""
-    for option, meaning in (
-        ("--debug", "show a traceback with an error"),
-        ("--quiet", "print results and errors only"),
+    """--verbose, --quiet and --debug."""
+    for names, meaning in (
+        (("-v", "--verbose"), "show each program that is run, as it can be pasted into a shell"),
+        (("--quiet",), "print results and errors only"),
+        (("--debug",), "show a traceback with an error"),
     ):
-        parser.add_argument(option, action="store_true", default=default, help=meaning)
+        parser.add_argument(*names, action="store_true", default=default, help=meaning)
 
 
 def add_additions(parser: argparse.ArgumentParser) -> None:
     """--additions."""
     parser.add_argument(
-        "--additions", type=Path, default=PROJECT, metavar="DIR",
+        "--additions", type=directory, default=PROJECT, metavar="DIR",
         help="the additions directory (default: this repository)",
     )  # fmt: skip
+
+
+def add_work(parser: argparse.ArgumentParser) -> None:
+    """--work."""
+    parser.add_argument(
+        "--work", type=directory, default=DEFAULT_WORK, metavar="DIR",
+        help="where build files are kept between runs",
+    )  # fmt: skip
+
+
+def add_base(parser: argparse.ArgumentParser) -> None:
+    """The options that name a base; base_of reads them."""
+    group = parser.add_argument_group("base")
+    group.add_argument(
+        "--torch", metavar="VERSION", help="the official wheel of this release (ci/releases.toml)"
+    )
+    group.add_argument(
+        "--base", metavar="WHEEL|installed",
+        help="a wheel file, or the torch installed in the environment",
+    )  # fmt: skip
+    group.add_argument(
+        "--python", metavar="PYTHON", help="the interpreter to build for (default: the current one)"
+    )
+    group.add_argument(
+        "--unpinned", action="store_true",
+        help="accept a base whose commit or hash ci/releases.toml does not know",
+    )  # fmt: skip
+
+
+def base_of(options: argparse.Namespace) -> BaseOptions:
+    """What the options of add_base say."""
+    return BaseOptions(options.torch, options.base, options.python, options.unpinned)
+
+
+def directory(text: str) -> Path:
+    """A path that was given as an option; an empty one, of an unset variable say, is a mistake."""
+    if not text:
+        raise argparse.ArgumentTypeError("the path is empty")
+    return Path(text)
+
+
+def positive(text: str) -> int:
+    """A whole number from 1 on."""
+    if not text.isascii() or not text.isdecimal() or len(text) > 9 or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number from 1 on")
+    return int(text)
 
 
 def open_base(options: BaseOptions, ui: Ui, *, headers: bool = True) -> Base:

@@ -1,47 +1,114 @@
-"""torchfork apply, unapply, status: the additions in a source tree that the user has."""
+"""torchfork apply, unapply, status, env: a tree of PyTorch's sources that the user has."""
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 
 from ..additions.load import load as load_additions
-from ..errors import StateError
-from ..pipelines import source, tree_work
+from ..errors import BaseRefusedError, StateError
+from ..pipelines import source, source_build, tree_work
 from ..state import applied, source_tree
-from ..upstream import pins
+from ..upstream import pins, sources
 from ..upstream import tree as sourcetree
 from ..upstream.pins import Release
+from ..upstream.sources import SourceCheckout
 from ..upstream.tree import SourceTree
 from ..util import cache
 from ..util.ui import Ui
+from .options import Command, add_additions, add_work, directory, positive
+
+# Where the value of a build setting comes from, as pipelines.settings names it.
+_ORIGINS = {
+    "user": "you set it",
+    "machine": "this machine",
+    "source": "this tree's source",
+    "default": "default",
+}
 
 
-def run_apply(root: Path, additions_root: Path, work: Path, *, unpinned: bool, ui: Ui) -> None:
+def add_apply_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `torchfork apply`."""
+    _add_tree(parser)
+    add_additions(parser)
+    add_work(parser)
+    parser.add_argument(
+        "--unpinned", action="store_true",
+        help="accept a tree at another commit than the pinned one, or with edits in it",
+    )  # fmt: skip
+    parser.set_defaults(run=apply)
+
+
+def add_unapply_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `torchfork unapply`."""
+    _add_tree(parser)
+    parser.set_defaults(run=unapply)
+
+
+def add_status_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `torchfork status`."""
+    _add_tree(parser)
+    parser.set_defaults(run=status)
+
+
+def add_env_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `torchfork env`."""
+    parser.add_argument("tree", type=directory, nargs="?", metavar="TREE", help="the tree")
+    parser.add_argument(
+        "--number", type=positive, default=1, metavar="N", help="the N of the version's .extN"
+    )
+    parser.add_argument(
+        "--shell", action="store_true", help="print lines that scripts/env.sh has a shell read"
+    )
+    parser.set_defaults(run=env)
+
+
+def _add_tree(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "tree", type=directory, nargs="?", default=Path(), metavar="TREE",
+        help="the tree (default: the current directory)",
+    )  # fmt: skip
+
+
+COMMANDS = (
+    Command("apply", "Put the additions into a tree of PyTorch's sources.", add_apply_arguments),
+    Command(
+        "unapply", "Take the additions out of a tree again, bit for bit.", add_unapply_arguments
+    ),
+    Command("status", "Say what is applied to a tree, and who edited what.", add_status_arguments),
+    Command(
+        "env", "Print what a source build sets, why, and whether the tree reads it.",
+        add_env_arguments,
+    ),
+)  # fmt: skip
+
+
+def apply(options: argparse.Namespace, ui: Ui) -> None:
     """Put additions into a tree, or bring what is in it up to date."""
-    additions = load_additions(additions_root)
-    tree = sourcetree.open_tree(root)
-    require_clean(tree, unpinned=unpinned)
+    additions = load_additions(options.additions)
+    tree = sourcetree.open_tree(options.tree)
+    require_clean(tree, unpinned=options.unpinned)
     source.require_same_additions(tree, additions)
-    layout = tree_work.layout_for(tree, additions, work)
+    layout = tree_work.layout_for(tree, additions, options.work.absolute())
     with tree_work.locked(layout, ui):
         planned = source.plan(tree, additions, layout, ui)
         source.put_in(tree, planned, additions, locks(), ui)
     names = planned.manifest.base_names
     ui.note(f"\napplied to {tree.root}: {', '.join(names) or 'nothing'}")
-    ui.note("take it out again with: scripts/torchfork unapply " + str(root))
+    ui.note("take it out again with: scripts/torchfork unapply " + str(options.tree))
 
 
-def run_unapply(root: Path, ui: Ui) -> None:
+def unapply(options: argparse.Namespace, ui: Ui) -> None:
     """Make every file of a tree its own again."""
-    tree = sourcetree.open_tree(root)
+    tree = sourcetree.open_tree(options.tree)
     with ui.step("restore the tree's files") as step:
         changes = source_tree.unapply(tree, locks(), on_wait=ui.warn)
         step.say(f"{len(changes.restored)} restored, {len(changes.removed)} removed")
 
 
-def run_status(root: Path, ui: Ui) -> None:
+def status(options: argparse.Namespace, ui: Ui) -> None:
     """Say what is applied to a tree. The exit code tells a clean state from a disturbed one."""
-    tree = sourcetree.open_tree(root)
+    tree = sourcetree.open_tree(options.tree)
     release = pins.load().by_commit(tree.commit) if tree.commit else None
     pinned = "as pinned" if release else "not pinned"
     ui.result(f"tree:      {tree.root}")
@@ -92,3 +159,41 @@ def require_clean(tree: SourceTree, *, unpinned: bool) -> Release | None:
 def locks() -> Path:
     """Where the locks on trees lie: a tree itself must be as its commit has it."""
     return cache.directory() / "locks"
+
+
+def env(options: argparse.Namespace, ui: Ui) -> None:
+    """Print the settings for a tree; with --shell as lines for a shell, the table beside them."""
+    opened = sources.with_pieces(_tree(options.tree))
+    version = source_build.wheel_version(opened, options.number)
+    settled = source_build.resolve_settings(opened, _environment_of(opened), version)
+    show = ui.note if options.shell else ui.result
+    for setting in settled:
+        value = setting.value or "(empty)"
+        show(f"{setting.name}={value}")
+        read = f"read by {setting.read_by}" if setting.read_by else "nothing in this tree reads it"
+        show(f"    {_ORIGINS[setting.origin]}: {setting.reason}; {read}")
+    if options.shell:
+        for setting in settled:
+            ui.result(setting.line)
+
+
+def _tree(root: Path | None) -> SourceTree:
+    try:
+        return sourcetree.open_tree(root or Path())
+    except BaseRefusedError as error:
+        if root is not None:
+            raise
+        raise BaseRefusedError(
+            "the environment of a build depends on the tree, and this directory is none",
+            where=str(Path().absolute()),
+            why=error.why,
+            next="name the tree: scripts/torchfork env TREE; scripts/build_torch.sh --from-source "
+            "--source ... --until fetch gets one",
+        ) from error
+
+
+def _environment_of(opened: SourceCheckout) -> Path | None:
+    """The build environment that lies beside a tree which torchfork fetched, if it was made."""
+    beside = opened.tree.root.parent.parent if opened.prefix else opened.tree.root.parent
+    made = sorted(beside.glob("env-cp*/bin/python"))
+    return made[-1] if made else None

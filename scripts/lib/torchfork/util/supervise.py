@@ -39,7 +39,7 @@ def main(command: list[str]) -> int:
     def end(number: int, _frame: FrameType | None) -> None:
         if not ended:
             ended.append(number)
-            _interrupt_group()
+            _signal_group(signal.SIGINT)  # ninja then deletes what is half-written
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, end)
@@ -53,15 +53,17 @@ def main(command: list[str]) -> int:
         if deadline is not None and time.monotonic() > deadline:
             os.killpg(0, signal.SIGKILL)
     if ended:
+        # What a shell started in the background ignores interrupts.
+        _signal_group(signal.SIGTERM)
         return 128 + ended[0]
     return status if status >= 0 else 128 - status
 
 
-def _interrupt_group() -> None:
-    """SIGINT to everybody else of the group: ninja then deletes what is half-written."""
-    kept = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.killpg(0, signal.SIGINT)
-    signal.signal(signal.SIGINT, kept)
+def _signal_group(number: signal.Signals) -> None:
+    """Send a signal to everybody else of the group."""
+    kept = signal.signal(number, signal.SIG_IGN)
+    os.killpg(0, number)
+    signal.signal(number, kept)
 
 
 if __name__ == "__main__":

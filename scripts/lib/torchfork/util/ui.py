@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import sys
 import time
 from collections.abc import Iterator
@@ -10,6 +11,15 @@ from dataclasses import dataclass
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+
+# Control characters but newline and tab, and those that change the direction of text: in a path or
+# a name they could move the cursor, or make it look like another.
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+
+
+def printable(text: str) -> str:
+    """Text for a terminal: control characters as Python would escape them."""
+    return _CONTROL.sub(lambda found: repr(found[0])[1:-1], text)
 
 
 @dataclass
@@ -23,7 +33,7 @@ class Step:
 
     def advance(self, done: int, total: int, what: str = "") -> None:
         """Show `done` of `total`, and what is being worked on."""
-        self._progress.update(self._task, completed=done, total=total or None, what=what)
+        self._progress.update(self._task, completed=done, total=total or None, what=printable(what))
 
     def say(self, outcome: str) -> None:
         """Set the text that stands beside the step's name when it is done."""
@@ -67,15 +77,15 @@ class Ui:
 
     def _line(self, label: str, outcome: str, seconds: float, colour: str) -> None:
         self.console.print(f"[{colour}]{label:<34}[/]{seconds:>7.1f} s  ", end="")
-        self.console.print(outcome, markup=False)
+        self.console.print(printable(outcome), markup=False)
 
     def note(self, text: str) -> None:
         """A line of information."""
-        self.console.print(text, markup=False)
+        self.console.print(printable(text), markup=False)
 
     def warn(self, text: str) -> None:
         """A line that the user should not miss."""
-        self.console.print(f"note: {text}", style="yellow", markup=False)
+        self.console.print(f"note: {printable(text)}", style="yellow", markup=False)
 
     def result(self, text: str) -> None:
         """A result on stdout."""

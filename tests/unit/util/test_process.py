@@ -1,0 +1,94 @@
+"""Programs: what is reported of them, and that they end with the run that started them."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import torchfork
+from torchfork.errors import ForkError, ToolMissingError
+from torchfork.util import process
+
+LIB = Path(torchfork.__file__).parents[1]
+
+
+@pytest.mark.parametrize("supervised", [False, True])
+def test_output_and_status_come_back(supervised: bool) -> None:
+    program = "import sys; print(input()); print('b', file=sys.stderr); sys.exit(3)"
+    outcome = process.run(
+        [sys.executable, "-c", program], check=False, input_text="a", supervised=supervised
+    )
+    assert (outcome.returncode, outcome.stdout, outcome.stderr) == (3, "a\n", "b\n")
+
+
+@pytest.mark.parametrize("supervised", [False, True])
+def test_a_program_that_is_missing_is_named(supervised: bool) -> None:
+    with pytest.raises(ToolMissingError, match="no-such-program"):
+        process.run(["no-such-program", "x"], supervised=supervised)
+
+
+@pytest.mark.parametrize("supervised", [False, True])
+def test_a_program_that_takes_too_long_is_ended(supervised: bool) -> None:
+    started = time.monotonic()
+    with pytest.raises(ForkError, match="did not finish within"):
+        process.run(["sleep", "60"], timeout=0.5, supervised=supervised)
+    assert time.monotonic() - started < 30
+
+
+def test_commands_are_logged_as_they_can_be_pasted(
+    caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    caplog.set_level(logging.INFO)
+    process.run(["echo", "a b"], cwd=tmp_path)
+    assert caplog.messages == [f"+ cd {tmp_path} && echo 'a b'"]
+
+
+RUN = """
+import sys
+from torchfork.util import process
+script = "sleep 60 & echo $! > {place}; wait"
+process.{call}
+"""
+CALLS = {
+    "run": "run(['sh', '-c', script], supervised=True)",
+    "stream": "stream(['sh', '-c', script], print, env=process.clean_environment())",
+}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux reports the death of a parent")
+@pytest.mark.parametrize("call", sorted(CALLS))
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_descendants_end_with_a_run_that_is_killed(tmp_path: Path, call: str, number: int) -> None:
+    place = tmp_path / "pid"
+    program = RUN.format(place=place, call=CALLS[call])
+    running = subprocess.Popen(
+        [sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": str(LIB)},
+        stderr=subprocess.DEVNULL, start_new_session=True,
+    )  # fmt: skip
+    grandchild = int(_eventually(lambda: place.read_text().strip() if place.exists() else ""))
+    running.send_signal(number)
+    running.wait(20)
+    assert _eventually(lambda: "" if _alive(grandchild) else "ended") == "ended"
+
+
+def _eventually(read: Callable[[], str], seconds: float = 30) -> str:
+    deadline = time.monotonic() + seconds
+    while not (found := read()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return found
+
+
+def _alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
