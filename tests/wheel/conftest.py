@@ -111,8 +111,8 @@ def added(base: Base, tmp_path_factory: pytest.TempPathFactory) -> Added:
     gated = gating.check_headers(base, cache.directory(), quiet)
     layout = workdir.layout_for(base, additions, work)
     with workdir.locked(layout, quiet):
-        _, manifest = graft.merge_and_validate(base, additions, gated, layout, quiet)
-    return Added(manifest)
+        merged = graft.merge_and_validate(base, additions, gated, layout, quiet)
+    return Added(merged.manifest)
 
 
 @pytest.fixture(scope="session")

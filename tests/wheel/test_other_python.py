@@ -83,8 +83,8 @@ def test_the_additions_fit_the_official_wheels_of_other_pythons(base: Base, tmp_
             gated = gating.check_headers(opened, cache.directory(), quiet)
             layout = workdir.layout_for(opened, additions, tmp_path)
             with workdir.locked(layout, quiet):
-                _, manifest = graft.merge_and_validate(opened, additions, gated, layout, quiet)
-            assert manifest.operators
+                merged = graft.merge_and_validate(opened, additions, gated, layout, quiet)
+            assert merged.manifest.operators
             checked.append(path.name)
     if not checked:
         pytest.skip(

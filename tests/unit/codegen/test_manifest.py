@@ -17,7 +17,7 @@ from sample_manifest import reader
 
 from torchfork.codegen.manifest import build_manifest, load_binding_generator
 from torchfork.codegen.model import Manifest, Operator
-from torchfork.edits.hooks import text_hooks
+from torchfork.edits.lists import edit_lists
 from torchfork.errors import BaseRefusedError
 
 FOUND = importlib.util.find_spec("torchgen")
@@ -223,7 +223,7 @@ def test_lists_hooked_after_the_manifest_are_not_read_from_before(
         for name in set(sys.modules) - before
         if name.startswith(("autograd", "torchgen.packaged"))
     ]
-    for path, text in text_hooks(read, views, "graft", ()).items():
+    for path, text in edit_lists(read, views, "graft", ()).items():
         (tmp_path / path.removeprefix("torchgen/packaged/")).write_text(text, encoding="utf-8")
     load_binding_generator(tmp_path)
     siblings = sys.modules["_torchfork_packaged_autograd.gen_inplace_or_view_type"]
@@ -270,7 +270,7 @@ def test_each_list_has_the_operator_however_its_overloads_are_named(
     declared = {entry["func"].partition("(")[0] for entry in yaml.safe_load(added)}
     manifest = described(tmp_path, added, declared, [])
     assert {op.qualified for op in manifest.operators if op.differentiable} >= declared
-    texts = text_hooks(reader(), manifest, "graft", ())
+    texts = edit_lists(reader(), manifest, "graft", ())
     blocks = {
         path: re.findall(r"# torchfork:begin\n(.*?)# torchfork:end", text, re.DOTALL)[0]
         for path, text in texts.items()

@@ -12,7 +12,7 @@ from sample_patches import about_toml, diff, hook, write
 
 from torchfork.additions import merge
 from torchfork.edits import base_patches, text_edits
-from torchfork.edits.hooks import text_hooks
+from torchfork.edits.lists import edit_lists
 from torchfork.edits.patches import Tree, layered, plan
 from torchfork.errors import PatchError
 from torchfork.util.blocks import strip_blocks
@@ -36,13 +36,13 @@ def test_a_patch_and_a_list_in_the_same_file_keep_both(tmp_path: Path) -> None:
     report = plan(series, tree, "2.13.0", "graft")
     assert report.ok
     with_patches = layered(tree, report.texts)
-    filled = text_hooks(with_patches.read, MANIFEST, "graft", ())[OVERRIDES]
+    filled = edit_lists(with_patches.read, MANIFEST, "graft", ())[OVERRIDES]
     for part in ("torch.mine: lambda x: -1", "# kept", "torch.gadd: lambda"):
         assert part in filled
     compile(filled, OVERRIDES, "exec")
     # what the lists put in comes out again, and the patches stay
     assert strip_blocks(filled, OVERRIDES) == report.texts[OVERRIDES]
-    assert text_hooks(layered(tree, {OVERRIDES: filled}).read, NOTHING, "graft", ()) == {
+    assert edit_lists(layered(tree, {OVERRIDES: filled}).read, NOTHING, "graft", ()) == {
         OVERRIDES: report.texts[OVERRIDES]
     }
 

@@ -67,7 +67,7 @@ def result(name: str = "9.1.0", *, fails: str = "") -> TargetResult:
         elif fails and letter > fails:
             every.append(TierResult(letter, NOT_REACHED))
         else:
-            rows = (Row("torch/overrides.py", PASSED, "filled"),)
+            rows = (Row("torch/overrides.py", PASSED, "edited"),)
             every.append(TierResult(letter, PASSED, 2.0, "fine", None, "log", rows))
     row = Row("swing", FAILED if fails else PASSED, "said")
     return TargetResult(name, f"{name}+cpu", "c0ffee" * 6, "torch.whl", tuple(every), (row,))

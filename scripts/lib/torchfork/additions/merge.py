@@ -50,16 +50,16 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def apply_edits(
-    base: Rooted, tree: MergedTree, edits: Mapping[str, str], hooked: Iterable[str]
+    base: Rooted, tree: MergedTree, edits: Mapping[str, str], editable: Iterable[str]
 ) -> None:
-    """Write edited generator files (patched ones, lists that hooks filled) into the merged copy.
+    """Write edited generator files (patched ones, lists of operators) into the merged copy.
 
-    hooked: every file that may be edited. One that is not any more gets the base's text again: the
-    tree depends on the additions alone, not on what they were before.
+    editable: every file that may be edited. One that is not edited any more gets the base's text
+    again: the tree depends on the additions alone, not on what they were before.
     """
     note = tree.root / "patched.json"
     texts = {**tree.patched, **edits}
-    for relative in dict.fromkeys([*hooked, *(files.read_json(note) or ()), *tree.patched]):
+    for relative in dict.fromkeys([*editable, *(files.read_json(note) or ()), *tree.patched]):
         if relative in texts and relative.startswith("torchgen/"):
             write_if_changed(tree.root / relative, texts[relative])
         elif (tree.root / relative).is_file() and (base.root / relative).is_file():

@@ -23,8 +23,8 @@ PRIVATE_PACKAGE = "_torchfork_packaged_autograd"
 def load_binding_generator(packaged_dir: Path) -> ModuleType:
     """The base's gen_python_functions.py, imported under a name that nothing else uses.
 
-    Its siblings hold the lists that hooks extend; under their usual name they would stay imported
-    with the old contents in a process that goes on to generate.
+    Its siblings hold lists that edits.lists extends; under their usual name they would stay
+    imported with the old contents in a process that goes on to generate.
     """
     directory = packaged_dir / "autograd"
     package = ModuleType(PRIVATE_PACKAGE)

@@ -101,8 +101,8 @@ def check(options: argparse.Namespace, ui: Ui) -> None:
     gated = gating.check_headers(base, cache.directory(), ui)
     layout = workdir.layout_for(base, additions, options.work.absolute())
     with workdir.locked(layout, ui):
-        _, manifest = graft.merge_and_validate(base, additions, gated, layout, ui)
-    ui.note(f"\n{options.additions} is fine for torch {base.version}; {_added(manifest)}")
+        merged = graft.merge_and_validate(base, additions, gated, layout, ui)
+    ui.note(f"\n{options.additions} is fine for torch {base.version}; {_added(merged.manifest)}")
 
 
 def _run(options: argparse.Namespace, ui: Ui) -> None:

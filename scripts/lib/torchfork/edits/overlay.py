@@ -1,4 +1,4 @@
-"""Fills the overlay: headers, packaged YAML, hooked Python files and stubs that the wheel gets."""
+"""Fills the overlay: headers, packaged YAML, edited Python files and stubs that the wheel gets."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ..additions.load import Additions
 from ..additions.merged import MERGED_FILES, MergedTree
+from ..codegen import gate
 from ..codegen.build_dir import BuildDir
 from ..upstream.base import Base
 from ..util.files import tree_files, write_if_changed
@@ -17,11 +18,29 @@ KEPT_HEADERS = frozenset({"ATen/core/aten_interned_strings.h", "ATen/core/enum_t
                           "torch/headeronly/core/enum_tag.h"})  # fmt: skip
 
 
-def headers(
+def fill(
     base: Base,
-    generated: Iterator[tuple[Path, str]],
-    wrapper: tuple[str, str],
+    additions: Additions,
+    wrapper: gate.Wrapper,
+    tree: MergedTree,
+    texts: Mapping[str, str],
     layout: BuildDir,
+) -> None:
+    """Bring the overlay's files up to date; headers must be there before the compiler runs.
+
+    texts: every text file that changes, by path relative to site-packages.
+    """
+    generated = gate.generated_headers(layout.generated / "all")
+    wanted = headers(base, generated, wrapper, layout)
+    source_headers(layout.generated / "added", layout)
+    wanted |= additions_headers(additions, layout)
+    wanted |= packaged_yaml(base, tree, layout)
+    wanted |= edits(layout, texts)
+    remove_others(layout, wanted)
+
+
+def headers(
+    base: Base, generated: Iterator[tuple[Path, str]], wrapper: gate.Wrapper, layout: BuildDir
 ) -> set[Path]:
     """Write the headers that differ from the base's; those that wheels leave out go to private.
 
@@ -37,7 +56,7 @@ def headers(
         if not installed.is_file() and str(Path(relative).parent) not in shipped_folders:
             write_if_changed(layout.private / relative, text)
             continue
-        wrapped = wrapper[0] + text + wrapper[1]
+        wrapped = wrapper.around(text)
         if installed.is_file() and installed.read_text(encoding="utf-8") in (text, wrapped):
             continue
         target = layout.overlay / "torch" / "include" / relative
@@ -74,7 +93,7 @@ def packaged_yaml(base: Base, tree: MergedTree, layout: BuildDir) -> set[Path]:
 
 
 def edits(layout: BuildDir, texts: Mapping[str, str]) -> set[Path]:
-    """Edited text files: patched ones, lists that hooks filled, type stubs."""
+    """Edited text files: patched ones, operator lists, type stubs."""
     wanted = set()
     for relative, text in texts.items():
         # As it was read: a byte that is no UTF-8 is a surrogate in the text.

@@ -1,20 +1,16 @@
-"""The text files of a graft: patched ones, lists that hooks filled, stubs, headers."""
+"""The text files of a graft that change: by patches, by list edits, and the type stubs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
 
 from ..additions.load import Additions
 from ..additions.merged import MergedTree
-from ..codegen import gate
-from ..codegen.build_dir import BuildDir
 from ..codegen.model import Manifest
-from ..errors import ForkError
 from ..upstream.base import Base
 from ..util import cache
 from ..util.ui import Ui
-from . import base_patches, hooks, overlay, stubs
+from . import base_patches, lists, stubs
 from .patches import State
 
 
@@ -33,50 +29,29 @@ def patched(base: Base, additions: Additions, ui: Ui) -> Mapping[str, str]:
     return base_patches.texts(report)
 
 
-def hook_states(
-    base: Base, additions: Additions, tree: MergedTree, manifest: Manifest
-) -> dict[str, bool | ForkError]:
-    """For each file with a list whether it is to be changed, or why it cannot."""
-    read = reader(base, tree.patched)
-    return hooks.hook_states(read, manifest, "graft", additions.manual_headers)
-
-
-def hook_edits(
-    base: Base, additions: Additions, tree: MergedTree, manifest: Manifest
-) -> dict[str, str]:
-    """Every file with a list that changes, with its new text."""
-    read = reader(base, tree.patched)
-    return hooks.text_hooks(read, manifest, "graft", additions.manual_headers)
-
-
-def reader(base: Base, patched: Mapping[str, str] | None = None) -> Any:
-    """Reads a file of the base as the patches leave it: lists are filled after them."""
+def reader(base: Base, texts: Mapping[str, str]) -> Callable[[str], str | None]:
+    """Reads a file of the base, or its text in `texts` (edits come on top of patches)."""
 
     def read(relative: str) -> str | None:
-        if patched and relative in patched:
-            return patched[relative]
+        if relative in texts:
+            return texts[relative]
         path = base.root / relative
         return path.read_text(encoding="utf-8") if path.is_file() else None
 
     return read
 
 
-def assemble_all(
-    base: Base,
-    additions: Additions,
-    wrapper: gate.Wrapper,
-    tree: MergedTree,
-    manifest: Manifest,
-    layout: BuildDir,
-) -> None:
-    """Bring the overlay's text files up to date; headers must be there before the compiler runs."""
-    generated = gate.generated_headers(layout.generated / "all")
-    wanted = overlay.headers(base, generated, (wrapper.before, wrapper.after), layout)
-    overlay.source_headers(layout.generated / "added", layout)
-    wanted |= overlay.additions_headers(additions, layout)
-    wanted |= overlay.packaged_yaml(base, tree, layout)
-    texts = dict(tree.patched)
-    texts.update(hook_edits(base, additions, tree, manifest))
-    texts.update(stubs.stub_edits(reader(base, texts), manifest))
-    wanted |= overlay.edits(layout, texts)
-    overlay.remove_others(layout, wanted)
+def list_edits(
+    base: Base, additions: Additions, tree: MergedTree, manifest: Manifest
+) -> list[lists.FileEdit]:
+    """What happens to each file with a list of operators."""
+    read = reader(base, tree.patched)
+    return lists.edit_files(read, manifest, "graft", additions.manual_headers)
+
+
+def all_texts(
+    base: Base, tree: MergedTree, manifest: Manifest, list_texts: Mapping[str, str]
+) -> dict[str, str]:
+    """Every text file that changes; list_texts: those that list edits changed."""
+    texts = {**tree.patched, **list_texts}
+    return {**texts, **stubs.stub_edits(reader(base, texts), manifest)}

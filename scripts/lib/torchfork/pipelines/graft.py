@@ -15,7 +15,7 @@ from ..codegen.build_dir import BuildDir
 from ..codegen.gating import CheckedBase
 from ..codegen.model import Manifest
 from ..codegen.select import Generated
-from ..edits import hooks, text_edits
+from ..edits import lists, overlay, text_edits
 from ..native import compile as compile_stage
 from ..native import link, ninja, symbols, toolchain, units
 from ..native.toolchain import Toolchain
@@ -41,10 +41,19 @@ class Grafted:
     cuda_note: str  # why there are no CUDA kernels; '' where there are
 
 
+@dataclass(frozen=True)
+class Merged:
+    """Additions merged into a base's code generator, and validated by it."""
+
+    tree: MergedTree
+    manifest: Manifest
+    list_texts: Mapping[str, str]  # files whose lists of operators change, with their new text
+
+
 def merge_and_validate(
     base: Base, additions: Additions, gated: CheckedBase, layout: BuildDir, ui: Ui
-) -> tuple[MergedTree, Manifest]:
-    """Apply the patches, merge the YAML, have it validated, and fill the generator's own lists."""
+) -> Merged:
+    """Apply the patches, merge the YAML, have it validated, and extend the generator's lists."""
     patched = text_edits.patched(base, additions, ui)
     with ui.step("merge the YAML") as step:
         validate.check(additions, gated.upstream, base.version)
@@ -55,9 +64,10 @@ def merge_and_validate(
         )
     with ui.step("validate with PyTorch's parser") as step:
         manifest = describe(base, additions, tree, gated.upstream, layout)
-        edit_operator_lists(base, additions, tree, manifest)
+        edits = text_edits.list_edits(base, additions, tree, manifest)
+        list_texts = apply_list_edits(base, tree, edits)
         step.say(manifest.summary)
-    return tree, manifest
+    return Merged(tree, manifest, list_texts)
 
 
 def merge_yaml(
@@ -69,18 +79,18 @@ def merge_yaml(
     """The base's code generator with the YAML of additions that `validate` has accepted."""
     tree = replace(merge.prepare(base, additions, layout.tree), patched=patched or {})
     schemas = [entry.key for entry in additions.native.entries]
-    parser_edits = hooks.parse_hooks(text_edits.reader(base, tree.patched), schemas)
-    merge.apply_edits(base, tree, parser_edits, hooks.hooked_files("graft", parser_only=True))
+    parser_edits = lists.edit_parser_lists(text_edits.reader(base, tree.patched), schemas)
+    merge.apply_edits(base, tree, parser_edits, lists.parser_files())
     return tree
 
 
-def edit_operator_lists(
-    base: Base, additions: Additions, tree: MergedTree, manifest: Manifest
+def apply_list_edits(
+    base: Base, tree: MergedTree, edits: Sequence[lists.FileEdit]
 ) -> dict[str, str]:
-    """Fill the lists that upstream keeps by hand; every file that changes, with its new text."""
-    edits = text_edits.hook_edits(base, additions, tree, manifest)
-    merge.apply_edits(base, tree, edits, hooks.hooked_files("graft"))
-    return edits
+    """Extend the generator's own lists of operators; every file that changes, with its new text."""
+    texts = lists.changed_texts(edits)
+    merge.apply_edits(base, tree, texts, lists.edited_files("graft"))
+    return texts
 
 
 def describe(
@@ -104,10 +114,12 @@ def build(
     """
     found_traits = abi.detect(base)
     tools = toolchain.find(base, os.environ)
-    tree, manifest = merge_and_validate(base, additions, gated, layout, ui)
+    merged = merge_and_validate(base, additions, gated, layout, ui)
+    tree, manifest = merged.tree, merged.manifest
     with ui.step("generate") as step:
         chosen = generate(base, additions, tree, manifest, layout, cuda=tools.cuda is not None)
-        text_edits.assemble_all(base, additions, gated.wrapper, tree, manifest, layout)
+        texts = text_edits.all_texts(base, tree, manifest, merged.list_texts)
+        overlay.fill(base, additions, gated.wrapper, tree, texts, layout)
         step.say(f"{len(chosen)} generated files have something of the additions in them")
     objects = units.all_units(chosen, additions, tools)
     with ui.step("compile") as step:

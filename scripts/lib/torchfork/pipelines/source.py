@@ -11,7 +11,7 @@ from ..additions.load import Additions
 from ..additions.merged import MERGED_FILES, MergedTree, merge_text
 from ..codegen import client, symbolic, templates
 from ..codegen.model import Manifest
-from ..edits import base_patches, hooks, patches
+from ..edits import base_patches, lists, patches
 from ..errors import AdditionsError, NeedsSourceLaneError, StateError
 from ..native.units import SUPPORT
 from ..state import applied, source_tree
@@ -57,7 +57,7 @@ def plan(tree: SourceTree, additions: Additions, layout: TreeBuildDir, ui: Ui) -
     with ui.step("validate with PyTorch's generator") as step:
         key = files.sha256_text(copy.fingerprint, tooling_fingerprint(), additions.fingerprint())
         manifest = described(merged, additions, upstream, layout.root, key)
-        edits = hooks.text_hooks(read, manifest, "source", additions.manual_headers)
+        edits = lists.edit_lists(read, manifest, "source", additions.manual_headers)
         _generate_once(key, copy, merged, edits, additions, manifest, layout)
         step.say(manifest.summary)
     contents, added = _contents(read, additions, {**patched, **edits}, layout)
@@ -124,8 +124,8 @@ def _merge(copy: mirror.Mirror, additions: Additions, layout: TreeBuildDir) -> M
             files.write_if_changed(layout.merged / relative, path.read_bytes())
     merged = merge.prepare(copy, additions, layout.merged)
     schemas = [entry.key for entry in additions.native.entries]
-    edits = hooks.parse_hooks(_reading(copy.root), schemas)
-    merge.apply_edits(copy, merged, edits, hooks.hooked_files("graft", parser_only=True))
+    edits = lists.edit_parser_lists(_reading(copy.root), schemas)
+    merge.apply_edits(copy, merged, edits, lists.parser_files())
     return merged
 
 
@@ -154,9 +154,9 @@ def _generate_once(
     note = layout.root / "generated.json"
     if files.read_json(note) == key and layout.symbolic_meta.is_file():
         return
-    hooked = hooks.hooked_files("graft")
-    in_wheel = {name: edits[in_tree(name)] for name in hooked if in_tree(name) in edits}
-    merge.apply_edits(copy, merged, in_wheel, hooked)
+    editable = lists.edited_files("graft")
+    in_wheel = {name: edits[in_tree(name)] for name in editable if in_tree(name) in edits}
+    merge.apply_edits(copy, merged, in_wheel, editable)
     with files.scratch_directory(layout.root / "generated") as out:
         own = copy.root / "torchgen" / "packaged" / "autograd" / "templates"
         templates.make_autograd_templates(own, out / "templates")

@@ -17,7 +17,8 @@ from ..codegen import gating
 from ..codegen.build_dir import BuildDir
 from ..codegen.model import Manifest
 from ..codegen.select import Generated
-from ..edits import base_patches, text_edits
+from ..edits import base_patches, overlay, text_edits
+from ..edits.lists import FileEdit
 from ..edits.patches import Outcome, State
 from ..errors import CompileError, ForkError, VerificationError, combined
 from ..native import compile as compile_stage
@@ -174,10 +175,11 @@ def _reduced(file: YamlFile, keep: Callable[[Entry], bool]) -> YamlFile:
 
 @dataclass(frozen=True, kw_only=True)
 class Patched(Passed):
-    """Of tier (b)."""
+    """Of tier (b). list_texts: files whose lists of operators change, with their new text."""
 
     tree: MergedTree
     manifest: Manifest
+    list_texts: Mapping[str, str]
 
 
 def patch(context: Context, merged: Merged) -> Patched:
@@ -191,17 +193,17 @@ def patch(context: Context, merged: Merged) -> Patched:
     tree = merged.tree
     if not errors:
         tree = replace(tree, patched=base_patches.texts(report))
-    context.log("find the anchors of all lists")
-    states = text_edits.hook_states(base, additions, tree, manifest)
-    rows += [_list_row(path, state) for path, state in states.items()]
-    errors += [state for state in states.values() if isinstance(state, ForkError)]
+    context.log("edit the lists of operators")
+    edits = text_edits.list_edits(base, additions, tree, manifest)
+    rows += [_list_row(edit) for edit in edits]
+    errors += [edit.error for edit in edits if edit.error is not None]
     if errors:
         raise TierFailed(errors, rows)
-    edits = graft.edit_operator_lists(base, additions, tree, manifest)
+    list_texts = graft.apply_list_edits(base, tree, edits)
     applied = len(series.entries) - len(report.of(State.NOT_HERE))
     return Patched(
-        outcome=f"{applied} patches ({report.variants} variants), {len(edits)} lists filled",
-        rows=tuple(rows), tree=tree, manifest=manifest,
+        outcome=f"{applied} patches ({report.variants} variants), {len(list_texts)} lists edited",
+        rows=tuple(rows), tree=tree, manifest=manifest, list_texts=list_texts,
     )  # fmt: skip
 
 
@@ -212,10 +214,12 @@ def _patch_row(outcome: Outcome) -> Row:
     return Row(f"patches/{outcome.name}", state, prefix + text)
 
 
-def _list_row(path: str, state: bool | ForkError) -> Row:
-    if isinstance(state, ForkError):
-        return Row(path, FAILED, f"{state.kind}: {state.what}\n{state.why}")
-    return Row(path, PASSED, "filled") if state else Row(path, NOT_NEEDED, "not needed: no change")
+def _list_row(edit: FileEdit) -> Row:
+    if edit.error is not None:
+        return Row(edit.path, FAILED, f"{edit.error.kind}: {edit.error.what}\n{edit.error.why}")
+    if edit.text is not None:
+        return Row(edit.path, PASSED, "edited")
+    return Row(edit.path, NOT_NEEDED, "not needed: no change")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -257,9 +261,8 @@ def compile_all(context: Context, patched: Patched, generated: GeneratedSources)
     context.log("regenerate the base's own headers")
     checked = gating.check_headers(base, context.cache, Ui(quiet=True))
     context.log(f"{checked.compared} headers equal what the YAML makes")
-    text_edits.assemble_all(
-        base, additions, checked.wrapper, patched.tree, patched.manifest, layout
-    )
+    texts = text_edits.all_texts(base, patched.tree, patched.manifest, patched.list_texts)
+    overlay.fill(base, additions, checked.wrapper, patched.tree, texts, layout)
     # Read by `compare`, also where this tier fails: it tells what upstream hides.
     exports.note(base, context.work)
     tools = fast_compile.tools(base, os.environ, context.jobs, final=context.final)

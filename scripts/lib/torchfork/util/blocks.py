@@ -19,7 +19,7 @@ class Anchor:
 
     pattern: a regular expression for the whole line, which must match exactly one line.
     place: on which side of that line the block goes.
-    purpose: what the block is for, as an error says it ("... of VIEW_FUNCTIONS").
+    purpose: what an error calls it: "anchor for VIEW_FUNCTIONS not found".
     """
 
     pattern: str
@@ -96,7 +96,7 @@ def place(text: str, anchor: Anchor, inserted: str, path: str) -> str:
     found = [i for i, line in enumerate(lines) if re.fullmatch(anchor.pattern, line.rstrip("\r\n"))]
     if len(found) != 1:
         raise BaseRefusedError(
-            f"the place {anchor.purpose} is not where every known release has it",
+            f"anchor {anchor.purpose} {'found several times' if found else 'not found'}",
             where=path,
             why=f"{len(found)} lines match /{anchor.pattern}/, one is needed",
             next="use a release of ci/releases.toml, or report the release that moved it",
@@ -110,7 +110,7 @@ def _append(text: str, inserted: str, anchor: Anchor, path: str) -> str:
     """The text with a block at its end; a last line without its newline could not be restored."""
     if text and not text.endswith("\n"):
         raise BaseRefusedError(
-            f"the place {anchor.purpose} is not where every known release has it",
+            f"anchor {anchor.purpose} not found",
             where=path,
             why="the file's last line has no newline",
             next="restore the file from upstream (git checkout, or reinstall the wheel)",

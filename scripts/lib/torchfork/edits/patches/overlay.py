@@ -46,7 +46,7 @@ class AnchoredBlock:
         """The anchor as the marker functions want it."""
         pattern = "|".join(map(re.escape, self.anchors)) if self.anchors else END_OF_FILE
         where = " or ".join(f"'{line.strip()}'" for line in self.anchors) or END
-        return Anchor(pattern, self.place, f"{self.place} {where}")
+        return Anchor(pattern, self.place, where)
 
     @property
     def comment(self) -> str:

@@ -13,7 +13,7 @@ import pytest
 from sample_manifest import MANIFEST, NOTHING, OPERATORS, operator, reader, source_reader
 
 from torchfork.codegen.model import Manifest, Operator
-from torchfork.edits.hooks import parse_hooks, text_hooks
+from torchfork.edits.lists import edit_lists, edit_parser_lists
 from torchfork.errors import AdditionsError, BaseRefusedError, StateError
 from torchfork.util.blocks import strip_blocks
 
@@ -43,7 +43,7 @@ class Fake:
 
 @pytest.fixture(scope="module")
 def hooked() -> dict[str, str]:
-    return text_hooks(reader(), MANIFEST, "graft", HEADERS)
+    return edit_lists(reader(), MANIFEST, "graft", HEADERS)
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def test_the_copy_of_a_differentiable_view_has_complex_gradients_too() -> None:
         "gpart(Tensor(a) self) -> Tensor(a)", kind="view", view_of="self", differentiable=True
     )
     operators = [view, operator("gpart_copy(Tensor self) -> Tensor"), operator("gsum_copy() -> ()")]
-    changed = text_hooks(reader(), Manifest(tuple(operators)), "graft", ())
+    changed = edit_lists(reader(), Manifest(tuple(operators)), "graft", ())
     assert '"gpart_copy",' in changed[COMPLEX]
     assert '"gsum_copy",' not in changed[COMPLEX]
 
@@ -99,13 +99,13 @@ def test_the_list_that_parsing_needs_is_the_same_before_and_after_parsing(
     hooked: dict[str, str],
 ) -> None:
     schemas = [op.schema for op in OPERATORS]
-    assert parse_hooks(reader(), schemas) == {OUTLESS: hooked[OUTLESS]}
+    assert edit_parser_lists(reader(), schemas) == {OUTLESS: hooked[OUTLESS]}
 
 
 def test_an_out_variant_that_returns_nothing_is_not_listed_as_without_one() -> None:
     schema = "g.out(Tensor[] self, *, Tensor(a!)[] out) -> ()"
-    assert parse_hooks(reader(), [schema, "gint.x(Tensor self) -> int"]).keys() == {OUTLESS}
-    assert '"g.out"' not in parse_hooks(reader(), [schema, "gint(Tensor t) -> int"])[OUTLESS]
+    assert edit_parser_lists(reader(), [schema, "gint.x(Tensor self) -> int"]).keys() == {OUTLESS}
+    assert '"g.out"' not in edit_parser_lists(reader(), [schema, "gint(Tensor t) -> int"])[OUTLESS]
 
 
 def test_torch_function_overrides_have_the_signatures_of_the_additions(run: Any) -> None:
@@ -201,7 +201,7 @@ def test_an_added_overload_is_not_handed_to_upstreams_code_for_its_siblings(
 
 def test_a_default_overload_beside_upstreams_named_ones_is_kept_from_their_code() -> None:
     added = operator("argmax(Tensor self) -> Tensor", new_name=False)
-    changed = text_hooks(reader(), Manifest((added,)), "graft", ())
+    changed = edit_lists(reader(), Manifest((added,)), "graft", ())
     assert '"aten::argmax",' in changed["torch/_decomp/__init__.py"]
 
 
@@ -234,15 +234,15 @@ def test_generated_autograd_code_sees_the_formulas_header(hooked: dict[str, str]
 @pytest.mark.parametrize("lane", ["graft", "source"])
 def test_a_second_run_changes_nothing_and_upstream_comes_back_byte_for_byte(lane: Any) -> None:
     make = reader if lane == "graft" else source_reader
-    first = text_hooks(make(), MANIFEST, lane, HEADERS)
+    first = edit_lists(make(), MANIFEST, lane, HEADERS)
     again = make(over=first)
-    assert first and text_hooks(again, MANIFEST, lane, HEADERS) == {}
-    restored = text_hooks(again, NOTHING, lane, ())
+    assert first and edit_lists(again, MANIFEST, lane, HEADERS) == {}
+    restored = edit_lists(again, NOTHING, lane, ())
     assert restored == {path: make()(path) for path in first}
 
 
 def test_both_lanes_put_the_same_text_into_the_same_lists(hooked: dict[str, str]) -> None:
-    source = text_hooks(source_reader(), MANIFEST, "source", HEADERS)
+    source = edit_lists(source_reader(), MANIFEST, "source", HEADERS)
     moved = {VIEWS: "tools/autograd/gen_inplace_or_view_type.py",
              COMPLEX: "tools/autograd/gen_variable_type.py",
              MANUAL: "torch/csrc/autograd/FunctionsManual.h"}  # fmt: skip
@@ -255,7 +255,7 @@ def test_both_lanes_put_the_same_text_into_the_same_lists(hooked: dict[str, str]
 
 
 def test_additions_with_nothing_for_a_list_leave_its_file_alone() -> None:
-    changed = text_hooks(reader(), Manifest((OPERATORS[1],)), "graft", ())
+    changed = edit_lists(reader(), Manifest((OPERATORS[1],)), "graft", ())
     assert set(changed) == {COMPLEX, "torch/overrides.py", "torch/_dynamo/trace_rules.py"}
 
 
@@ -264,15 +264,15 @@ def test_a_missing_or_doubled_place_is_refused_by_file_line_and_purpose(lines: i
     text = reader()(VIEWS) or ""
     changed = re.sub(r"^VIEW_FUNCTIONS = \{$", "VIEW_FUNCTIONS = {\n" * lines, text, flags=re.M)
     with pytest.raises(BaseRefusedError) as caught:
-        text_hooks(reader(over={VIEWS: changed}), MANIFEST, "graft", ())
+        edit_lists(reader(over={VIEWS: changed}), MANIFEST, "graft", ())
     message = caught.value.render()
     assert VIEWS in message and "VIEW_FUNCTIONS" in message and f"{lines} lines" in message
 
 
 def test_a_file_that_is_gone_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(BaseRefusedError, match=re.escape(OUTLESS)):
-        text_hooks(reader(tmp_path), MANIFEST, "graft", ())
-    assert text_hooks(reader(tmp_path), NOTHING, "graft", ()) == {}
+        edit_lists(reader(tmp_path), MANIFEST, "graft", ())
+    assert edit_lists(reader(tmp_path), NOTHING, "graft", ()) == {}
 
 
 def test_a_marker_without_its_other_half_is_refused_with_its_line() -> None:
@@ -285,7 +285,7 @@ def test_a_marker_without_its_other_half_is_refused_with_its_line() -> None:
 def test_a_file_whose_last_newline_could_not_be_restored_is_refused() -> None:
     path = "torch/nn/functional.py"
     with pytest.raises(BaseRefusedError, match="no newline"):
-        text_hooks(reader(over={path: "import torch"}), MANIFEST, "graft", ())
+        edit_lists(reader(over={path: "import torch"}), MANIFEST, "graft", ())
 
 
 @pytest.mark.parametrize(
@@ -299,7 +299,7 @@ def test_a_view_that_shares_its_name_with_no_view_is_refused(other: Operator) ->
     view = operator("gview.view(Tensor(a) self) -> Tensor(a)", view_of="self", kind="view")
     operators = [view, other] if other.view_of is None else [other]
     with pytest.raises(AdditionsError, match="gview"):
-        text_hooks(reader(), Manifest(tuple(operators)), "graft", ())
+        edit_lists(reader(), Manifest(tuple(operators)), "graft", ())
 
 
 def test_views_with_several_results_are_listed_where_torchgen_asks_for_them() -> None:
@@ -314,7 +314,7 @@ def test_views_with_several_results_are_listed_where_torchgen_asks_for_them() ->
         def read(wanted: str) -> str | None:
             return text if wanted == path else reader()(wanted)
 
-        return text_hooks(read, manifest, "graft", ())
+        return edit_lists(read, manifest, "graft", ())
 
     scope: dict[str, Any] = {}
     exec(changed(table)[path], scope)

@@ -1,15 +1,15 @@
-"""What each of upstream's lists says about the additions: manifest in, lines out."""
+"""What each of upstream's lists of operators says about the additions: manifest in, lines out."""
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Callable, Sequence
 
-from ...codegen import symbolic
-from ...codegen.model import Manifest, Operator
-from ...errors import AdditionsError
-from ..python_source import defines, has_all
-from .names import expression, functions, mentions, methods, public_name, signature
+from ..codegen import symbolic
+from ..codegen.model import Manifest, Operator, Variant
+from ..errors import AdditionsError
+from .python_source import defines, has_all
 
 
 def without_out_variant(schemas: Sequence[str] | None) -> Callable[[Manifest, str], list[str]]:
@@ -157,8 +157,8 @@ def device_constructors(manifest: Manifest, upstream: str) -> list[str]:
 def side_effects(manifest: Manifest, upstream: str) -> list[str]:
     """_side_effectful_functions: operators that return nothing and write to no argument.
 
-    All that such an operator does is to check or to tell, and dead code elimination would drop it
-    from every compiled graph.
+    All that such an operator does is to check or to print: dead code elimination would drop it from
+    every compiled graph.
     """
     return [
         f"_ops.aten.{op.name}.{op.overload or 'default'},"
@@ -208,7 +208,7 @@ def module_names(module: str, home: str) -> Callable[[Manifest, str], list[str]]
     return render
 
 
-def includes(headers: tuple[str, ...]) -> Callable[[Manifest, str], list[str]]:
+def includes(headers: Sequence[str]) -> Callable[[Manifest, str], list[str]]:
     """#include lines for headers of helpers that derivative formulas call."""
 
     def render(_manifest: Manifest, _upstream: str) -> list[str]:
@@ -222,3 +222,70 @@ def symbolic_meta(manifest: Manifest, _upstream: str) -> list[str]:
     if not manifest.operators:
         return []
     return [f'#include "{symbolic.IN_TREE}/{symbolic.SOURCE}"']
+
+
+# How Python reaches an operator.
+
+
+def functions(manifest: Manifest) -> list[Operator]:
+    """One entry a Python function name, sorted: the first of its overloads."""
+    by_name: dict[str, Operator] = {}
+    for op in manifest.operators:
+        if op.python_function:
+            by_name.setdefault(op.name, op)
+    return [by_name[name] for name in sorted(by_name)]
+
+
+def methods(manifest: Manifest) -> list[str]:
+    """The names of new Tensor methods, sorted."""
+    return sorted({op.name for op in manifest.operators if op.python_method and op.new_name})
+
+
+def expression(op: Operator) -> str:
+    """Where the builtin lives: torch.x, torch._C._nn.x, torch._C._special.special_x."""
+    module = op.python_module
+    return f"torch.{op.name}" if module is None else f"torch._C._{module}.{op.name}"
+
+
+def public_name(op: Operator) -> str:
+    """The name in torch.<module>: special_x is torch.special.x, as upstream has it."""
+    return op.name.removeprefix(f"{op.python_module}_")
+
+
+def mentions(text: str, op: Operator, after: str) -> bool:
+    """Whether upstream's text has the operator already, followed by a character of `after`."""
+    names = [expression(op)]
+    if op.python_module is not None:
+        module = "nn.functional" if op.python_module == "nn" else op.python_module
+        names.append(f"torch.{module}.{public_name(op)}")
+    return any(re.search(rf"\b{re.escape(name)}[{after}]", text) for name in names)
+
+
+def signature(manifest: Manifest, name: str, variant: Variant) -> str:
+    """Parameters, without types, of the longest signature that stubs have for a name."""
+    named = [op for op in manifest.operators if op.name == name]
+    hints = [hint for op in named for hint in op.pyi(variant)]
+    parsed = [bare_parameters(hint) for hint in hints]
+    plain = [parameters for parameters in parsed if not re.match(r"(self, )?\*\w", parameters)]
+    return max(plain or parsed or ["*args, **kwargs"], key=lambda p: p.count(","))
+
+
+def bare_parameters(hint: str) -> str:
+    """'input, *, out=None' of 'def f(input: Tensor, *, out: Tensor = None) -> Tensor: ...'."""
+    function = ast.parse(hint).body[0]
+    assert isinstance(function, ast.FunctionDef)
+    arguments = function.args
+    for argument in [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]:
+        argument.annotation = None
+    if arguments.vararg is not None:
+        arguments.vararg.annotation = None
+    arguments.defaults = [_runtime_default(default) for default in arguments.defaults]
+    arguments.kw_defaults = [d if d is None else _runtime_default(d) for d in arguments.kw_defaults]
+    return ast.unparse(arguments)
+
+
+def _runtime_default(default: ast.expr) -> ast.expr:
+    """A bare name in a stub (contiguous_format, inf) is an attribute of torch at run time."""
+    if isinstance(default, ast.Name):
+        return ast.Attribute(ast.Name("torch", ast.Load()), default.id, ast.Load())
+    return default

@@ -1,0 +1,280 @@
+"""The lists of operators that upstream keeps by hand: where each stands, and how it is extended.
+
+What a list says about an added operator is in edits.list_entries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from ..codegen import symbolic
+from ..codegen.model import Manifest
+from ..errors import BaseRefusedError, ForkError, combined
+from ..util.blocks import END_OF_FILE, Anchor, block, place, strip_blocks
+from . import BuildMode, list_entries, stubs
+
+Read = Callable[[str], str | None]
+Render = Callable[[Manifest, str], list[str]]
+
+AUTOGRAD = {"graft": "torchgen/packaged/autograd", "source": "tools/autograd"}
+CSRC = {"graft": "torch/include/torch/csrc", "source": "torch/csrc"}
+# python_module -> (file that holds its public names, the builtin module as that file calls it)
+MODULES = {
+    "nn": ("torch/nn/functional.py", "torch._C._nn"),
+    "special": ("torch/special/__init__.py", "_special"),
+    "linalg": ("torch/linalg/__init__.py", "_linalg"),
+    "fft": ("torch/fft/__init__.py", "_fft"),
+    "nested": ("torch/nested/__init__.py", "_nested"),
+    "sparse": ("torch/sparse/__init__.py", "_sparse"),
+}
+
+
+@dataclass(frozen=True)
+class ListEdit:
+    """Lines put into a file at an anchor.
+
+    render: the lines, from the manifest and upstream's text of the file; none for no block.
+    """
+
+    path: str
+    anchor: Anchor
+    render: Render
+    indent: str = ""
+    comment: str = "#"
+
+
+@dataclass(frozen=True)
+class FileEdit:
+    """What the list edits do to one file."""
+
+    path: str
+    text: str | None = None  # the new text; None where the file stays as it is
+    error: ForkError | None = None  # why the file cannot be edited
+
+
+def edit_files(
+    read: Read, manifest: Manifest, mode: BuildMode, extra_headers: Sequence[str]
+) -> list[FileEdit]:
+    """Extend every list of a build mode; files without a list of theirs are not in the answer.
+
+    read: a file's present text, or None where there is none. Blocks of an earlier run are taken
+        out first, so the result depends on upstream's text and the manifest alone; a file that
+        needs no block any more gets upstream's text again.
+    mode: "graft" for a directory laid out as site-packages, "source" for a source tree.
+    extra_headers: headers that generated autograd code needs, as an #include names them.
+    """
+    return _edit(read, list_edits(mode, extra_headers), manifest)
+
+
+def edit_lists(
+    read: Read, manifest: Manifest, mode: BuildMode, extra_headers: Sequence[str]
+) -> dict[str, str]:
+    """The new texts of the files that edit_files changes, by path. Raises what it met."""
+    return changed_texts(edit_files(read, manifest, mode, extra_headers))
+
+
+def changed_texts(edits: Sequence[FileEdit]) -> dict[str, str]:
+    """The new texts by path. Raises every error that the edits met, as one."""
+    errors = [edit.error for edit in edits if edit.error is not None]
+    if errors:
+        raise combined(errors)
+    return {edit.path: edit.text for edit in edits if edit.text is not None}
+
+
+def edit_parser_lists(read: Read, schemas: Sequence[str]) -> dict[str, str]:
+    """Extend the lists without which torchgen cannot parse the additions at all.
+
+    schemas: the 'func' of every added entry. The files (of torchgen itself, at the same paths in
+    both modes) end up as edit_files makes them.
+    """
+    return changed_texts(_edit(read, _parser_lists(schemas), Manifest()))
+
+
+def edited_files(mode: BuildMode) -> tuple[str, ...]:
+    """Every file that edit_files may change."""
+    return tuple(dict.fromkeys(edit.path for edit in list_edits(mode, ())))
+
+
+def parser_files() -> tuple[str, ...]:
+    """Every file that edit_parser_lists may change."""
+    return tuple(edit.path for edit in _parser_lists(None))
+
+
+def _edit(read: Read, edits: Sequence[ListEdit], manifest: Manifest) -> list[FileEdit]:
+    by_path: dict[str, list[ListEdit]] = {}
+    for edit in edits:
+        by_path.setdefault(edit.path, []).append(edit)
+    return [_edit_file(path, read(path), by_path[path], manifest) for path in by_path]
+
+
+def _edit_file(
+    path: str, present: str | None, edits: Sequence[ListEdit], manifest: Manifest
+) -> FileEdit:
+    try:
+        clean = None if present is None else strip_blocks(present, path)
+        text = clean
+        for edit in edits:
+            lines = edit.render(manifest, clean or "")
+            if lines and text is None:
+                raise _no_file(edit)
+            if lines and text is not None:
+                text = place(text, edit.anchor, block(lines, edit.comment, edit.indent), path)
+    except ForkError as error:
+        return FileEdit(path, error=error)
+    return FileEdit(path, None if text == present else text)
+
+
+def _no_file(edit: ListEdit) -> BaseRefusedError:
+    return BaseRefusedError(
+        f"anchor {edit.anchor.purpose} not found",
+        where=edit.path,
+        why="there is no such file",
+        next="use a release of ci/releases.toml, or report the release that moved it",
+        kind="anchor gone",
+    )
+
+
+def list_edits(mode: BuildMode, extra_headers: Sequence[str]) -> list[ListEdit]:
+    """Every list of a build mode; those of one file in the order of their insertion."""
+    shared = [
+        *_parser_lists(None),
+        *_codegen_lists(mode, extra_headers),
+        *_python_lists(),
+        *_overload_lists(),
+        *_public_names(),
+    ]
+    return [*shared, *_source_tree_lists()] if mode == "source" else shared
+
+
+def _after(pattern: str, purpose: str) -> Anchor:
+    return Anchor(pattern, "after", f"for {purpose}")
+
+
+def _before(pattern: str, purpose: str) -> Anchor:
+    return Anchor(pattern, "before", f"for {purpose}")
+
+
+def _parser_lists(schemas: Sequence[str] | None) -> list[ListEdit]:
+    """Lists that torchgen reads while it parses; schemas: as long as there is no manifest."""
+    name = "FUNCTIONAL_OPS_THAT_CANNOT_GET_AN_OUT_VARIANT"
+    return [
+        ListEdit(
+            "torchgen/native_function_generation.py",
+            _after(rf"{name} = \[", name),
+            list_entries.without_out_variant(schemas),
+            indent="    ",
+        )
+    ]
+
+
+def _codegen_lists(mode: BuildMode, extra_headers: Sequence[str]) -> Iterator[ListEdit]:
+    """Lists that the autograd generator reads, and the header that its output includes."""
+    yield ListEdit(
+        f"{AUTOGRAD[mode]}/gen_inplace_or_view_type.py",
+        _after(r"VIEW_FUNCTIONS = \{", "VIEW_FUNCTIONS"),
+        list_entries.view_functions,
+        indent="    ",
+    )
+    yield ListEdit(
+        "torchgen/gen_functionalization_type.py",
+        _after(r"SINGLE_OUTPUT_VIEW_REPLAY: dict\[str, str\] = \{", "SINGLE_OUTPUT_VIEW_REPLAY"),
+        list_entries.whole_view_replay,
+        indent="    ",
+    )
+    yield ListEdit(
+        f"{AUTOGRAD[mode]}/gen_variable_type.py",
+        _after(r"GRADIENT_IMPLEMENTED_FOR_COMPLEX = \{", "GRADIENT_IMPLEMENTED_FOR_COMPLEX"),
+        list_entries.complex_gradients,
+        indent="    ",
+    )
+    yield ListEdit(
+        f"{CSRC[mode]}/autograd/FunctionsManual.h",
+        _after(
+            r"\} // namespace torch::autograd::generated::details", "headers of derivative helpers"
+        ),
+        list_entries.includes(extra_headers),
+        comment="//",
+    )
+
+
+def _python_lists() -> Iterator[ListEdit]:
+    """Tables of functions that PyTorch's Python code looks into."""
+    yield ListEdit(
+        "torch/overrides.py",
+        _after(r"    ret: [dD]ict\[Callable, Callable\] = \{", "get_testing_overrides"),
+        list_entries.testing_overrides,
+        indent=" " * 8,
+    )
+    yield ListEdit(
+        "torch/overrides.py",
+        _after(r"        torch\.typename,", "get_ignored_functions"),
+        list_entries.ignored_functions,
+        indent=" " * 8,
+    )
+    yield ListEdit(
+        "torch/_dynamo/trace_rules.py",
+        _before(r"torch_name_rule_map = \[", "torch_c_binding_in_graph_functions"),
+        list_entries.in_graph_functions,
+    )
+    yield ListEdit(
+        "torch/utils/_device.py",
+        _after(r"        torch\.empty,", "_device_constructors"),
+        list_entries.device_constructors,
+        indent=" " * 8,
+    )
+    yield ListEdit(
+        "torch/fx/node.py",
+        _after(
+            r"_side_effectful_functions: [sS]et\[Callable.*\] = \{", "_side_effectful_functions"
+        ),
+        list_entries.side_effects,
+        indent="    ",
+    )
+
+
+def _overload_lists() -> Iterator[ListEdit]:
+    """Places where upstream hands every overload of a name to code written for its own."""
+    yield ListEdit(
+        "torch/_decomp/__init__.py",
+        _before(r"    for op_overload in overloads:", "overloads that decompositions are for"),
+        list_entries.added_overloads("overloads", "_f is op"),
+        indent="    ",
+    )
+    yield ListEdit(
+        "torch/_inductor/lowering.py",
+        _before(r"    return aten_fn", "overloads that lowerings are for"),
+        list_entries.added_overloads(
+            "aten_fn",
+            "not isinstance(_f, torch._ops.OpOverload) or _f.overloadpacket not in aten_fn",
+        ),
+        indent="    ",
+    )
+
+
+def _public_names() -> Iterator[ListEdit]:
+    """Public names of operators with a python_module."""
+    for module, (path, home) in MODULES.items():
+        anchor = _after(END_OF_FILE, f"the public names of torch.{module}")
+        yield ListEdit(path, anchor, list_entries.module_names(module, home))
+
+
+def _source_tree_lists() -> Iterator[ListEdit]:
+    """What a wheel has not: stub templates kept by hand, and a source of libtorch_python.
+
+    The Meta kernels that know symbolic shapes go into the library that is loaded after libtorch.
+    """
+    yield ListEdit(
+        "torch/_C/_nn.pyi.in", _after(END_OF_FILE, "stubs of torch._C._nn"), stubs.nn_stub
+    )
+    yield ListEdit(
+        "torch/nn/functional.pyi.in",
+        _after(END_OF_FILE, "stubs of torch.nn.functional"),
+        stubs.functional_stub,
+    )
+    yield ListEdit(
+        symbolic.INCLUDED_BY,
+        _after(END_OF_FILE, "Meta kernels that know symbolic shapes"),
+        list_entries.symbolic_meta,
+        comment="//",
+    )
