@@ -44,8 +44,8 @@ nox.options.error_on_external_run = True
 
 @nox.session
 def lint(session: nox.Session) -> None:
-    """Every linter."""
-    _install(session, *TOOLS)
+    """Every linter; mypy reads this file too, and so nox's types."""
+    _install(session, *TOOLS, "-r", str(SCRIPTS / "requirements-nox.txt"))
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", "scripts", "ci", "tests", "noxfile.py")
     session.run(str(SCRIPTS / "torchfork"), "patch", "lint", external=True)

@@ -1,8 +1,14 @@
-"""python -m torchfork."""
+"""python -m torchfork, and the console command."""
 
 import sys
 
 from .cli import main
 
+
+def run() -> int:
+    """What the console command calls."""
+    return main(sys.argv[1:])
+
+
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(run())

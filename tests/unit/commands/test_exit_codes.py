@@ -1,4 +1,4 @@
-"""Every class of error has an exit code of its own, which README.md lists with its cure."""
+"""Every class of error has an exit code of its own, which docs/exit-codes.md lists with its cure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from torchfork import cli, errors
 
-README = Path(__file__).resolve().parents[3] / "README.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "exit-codes.md"
 CLASSES = [
     value
     for value in vars(errors).values()
@@ -26,21 +26,21 @@ def test_no_two_classes_share_an_exit_code() -> None:
 
 
 def rows() -> dict[int, str]:
-    """The rows of README.md's table of exit codes."""
-    lines = README.read_text(encoding="utf-8").splitlines()
+    """The rows of the page's table of exit codes."""
+    lines = PAGE.read_text(encoding="utf-8").splitlines()
     found = [re.match(r"\|\s*`?(\d+)`?\s*\|(.+)\|\s*$", line) for line in lines]
     return {int(match[1]): match[2] for match in found if match}
 
 
 @pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__name__)
-def test_the_readme_has_every_exit_code_and_its_cure(kind: type[errors.ForkError]) -> None:
+def test_the_page_has_every_exit_code_and_its_cure(kind: type[errors.ForkError]) -> None:
     row = rows().get(kind.exit_code)
-    assert row is not None, f"README.md lacks {kind.exit_code} ({kind.__name__})"
+    assert row is not None, f"{PAGE.name} lacks {kind.exit_code} ({kind.__name__})"
     meaning, _, cure = (cell.strip() for cell in row.rpartition("|"))
     assert kind.__name__ in meaning and len(meaning) > 30 and len(cure) > 5, row
 
 
-def test_the_readme_has_no_exit_code_that_does_not_exist() -> None:
+def test_the_page_has_no_exit_code_that_does_not_exist() -> None:
     known = {kind.exit_code for kind in CLASSES} | {0, cli.INTERRUPTED}
     assert set(rows()) <= known
 
