@@ -12,7 +12,7 @@ import pytest
 from subject import PROJECT, Archive, Subject
 
 from torchfork.additions.load import load as load_additions
-from torchfork.codegen import gating
+from torchfork.codegen import header_check
 from torchfork.codegen.model import Manifest
 from torchfork.pipelines import graft, workdir
 from torchfork.upstream import fetch, interpreter, versions
@@ -108,7 +108,7 @@ def added(base: Base, tmp_path_factory: pytest.TempPathFactory) -> Added:
     """The manifest of this project's additions on the base (what `torchfork check` makes)."""
     quiet, work = Ui(quiet=True), tmp_path_factory.mktemp("manifest")
     additions = load_additions(PROJECT)
-    gated = gating.check_headers(base, cache.directory(), quiet)
+    gated = header_check.check_headers(base, cache.directory(), quiet)
     layout = workdir.layout_for(base, additions, work)
     with workdir.locked(layout, quiet):
         merged = graft.merge_and_validate(base, additions, gated, layout, quiet)

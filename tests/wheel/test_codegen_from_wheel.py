@@ -10,7 +10,7 @@ import yaml
 from conftest import Added
 from subject import Subject
 
-from torchfork.codegen import client, gate, gating
+from torchfork.codegen import client, header_check
 from torchfork.edits.overlay import KEPT_HEADERS
 from torchfork.upstream.base import Base
 from torchfork.upstream.inventory import Upstream
@@ -39,7 +39,7 @@ def regenerated(subject: Subject, tmp_path_factory: pytest.TempPathFactory) -> R
 def test_the_packaged_yaml_holds_exactly_the_additions_more(
     regenerated: Regenerated, added: Added, base: Base
 ) -> None:
-    theirs = gating.check_headers(base, cache.directory(), Ui(quiet=True)).upstream
+    theirs = header_check.check_headers(base, cache.directory(), Ui(quiet=True)).upstream
     assert set(regenerated.upstream.schemas) - set(theirs.schemas) == added.schemas
     assert not set(theirs.schemas) - set(regenerated.upstream.schemas)
 
@@ -47,17 +47,17 @@ def test_the_packaged_yaml_holds_exactly_the_additions_more(
 def test_the_wheel_regenerates_its_own_headers(
     regenerated: Regenerated, subject: Subject, base: Base
 ) -> None:
-    """The gate that a base has to pass, held on the grafted wheel itself."""
+    """The header check that a base has to pass, on the grafted wheel itself."""
     grafted = replace(base, root=subject.site, version=subject.wheel.version)
     # Compiled into libtorch with their values, so that a wheel keeps the base's.
-    for _, relative in list(gate.generated_headers(regenerated.headers)):
+    for _, relative in list(header_check.generated_headers(regenerated.headers)):
         if relative in KEPT_HEADERS:
             ours = subject.site / "torch" / "include" / relative
             assert ours.read_bytes() == (base.include / relative).read_bytes()
-    for header, relative in list(gate.generated_headers(regenerated.headers)):
+    for header, relative in list(header_check.generated_headers(regenerated.headers)):
         if relative in KEPT_HEADERS:
             header.unlink()
-    assert gate.check(grafted, regenerated.headers).compared > 5_000
+    assert header_check.compare_headers(grafted, regenerated.headers).compared > 5_000
 
 
 def test_a_stranger_runs_the_wheels_own_torchgen(subject: Subject) -> None:

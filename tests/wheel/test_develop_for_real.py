@@ -126,8 +126,8 @@ def workshop(
     """Everything below a path with a space and letters beyond ASCII; the base's gate is shared."""
     place = foreign_place / "develop"
     (place / "cache").mkdir(parents=True)
-    (cache.directory() / "gate").mkdir(parents=True, exist_ok=True)
-    (place / "cache" / "gate").symlink_to(cache.directory() / "gate")
+    (cache.directory() / "headers").mkdir(parents=True, exist_ok=True)
+    (place / "cache" / "headers").symlink_to(cache.directory() / "headers")
     shutil.copytree(SMALL, place / "additions")
     requirements = base_wheel.metadata.get_all("Requires-Dist", [])
     python = venv.with_wheel(

@@ -17,7 +17,7 @@ import pytest
 from subject import PROJECT
 
 from torchfork.additions.load import load as load_additions
-from torchfork.codegen import gating
+from torchfork.codegen import header_check
 from torchfork.errors import ForkError
 from torchfork.pipelines import graft, workdir
 from torchfork.upstream import fetch, interpreter, pins
@@ -80,7 +80,7 @@ def test_the_additions_fit_the_official_wheels_of_other_pythons(base: Base, tmp_
         for path in fetch.cached_wheels(release, one, cache.directory()):
             quiet, additions = Ui(quiet=True), load_additions(PROJECT)
             opened = wheel_base.open_wheel(path, one, pins.load(), cache.directory())
-            gated = gating.check_headers(opened, cache.directory(), quiet)
+            gated = header_check.check_headers(opened, cache.directory(), quiet)
             layout = workdir.layout_for(opened, additions, tmp_path)
             with workdir.locked(layout, quiet):
                 merged = graft.merge_and_validate(opened, additions, gated, layout, quiet)

@@ -35,7 +35,7 @@ class Bench:
         self.tree: SourceTree = sample.unpacked(root / "tree")
         self.root = root
         self.generated = 0
-        monkeypatch.setattr(client, "survey", lambda home, scratch: UPSTREAM)
+        monkeypatch.setattr(client, "list_operators", lambda home, scratch: UPSTREAM)
         monkeypatch.setattr(client, "describe", lambda *a: MANIFEST)
         monkeypatch.setattr(source.templates, "make_autograd_templates", lambda *a: None)
 

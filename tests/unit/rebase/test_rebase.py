@@ -229,7 +229,7 @@ def test_one_run_names_collisions_and_what_the_generator_refuses(
     native = "".join(f"- func: {n}(Tensor self) -> Tensor\n" for n in ("relu", "one", "two", "ok"))
     mine = sample.write(tmp_path / "mine", native)
     known = tiers.Upstream(("relu(Tensor self) -> Tensor",), frozenset(), frozenset())
-    monkeypatch.setattr(tiers.gating, "survey", lambda *_: known)
+    monkeypatch.setattr(tiers.header_check, "list_operators", lambda *_: known)
     monkeypatch.setattr(tiers.graft, "merge_yaml", lambda *_: None)
 
     def describe(_base: Any, additions: Additions, *_: Any) -> Manifest:

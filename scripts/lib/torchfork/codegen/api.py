@@ -1,7 +1,7 @@
-"""What the driver needs of a release's torchgen, and what of it is not there any more.
+"""What the driver needs of a release's torchgen, and what of it that torchgen lacks.
 
-Runs in the process that has the base's torchgen on sys.path. A release that renames a function or
-changes its parameters is told here by name, not by a traceback out of the middle of a run.
+Runs in the process that has the base's torchgen on sys.path. A function that a release renamed, or
+whose parameters it changed, is reported by name, and not as a traceback from the middle of a run.
 """
 
 from __future__ import annotations
@@ -43,33 +43,33 @@ READ = (
 
 
 def missing() -> list[str]:
-    """One line for each thing that this torchgen lacks or wants called otherwise."""
+    """One line for each thing that this torchgen lacks or that takes other arguments."""
     return [*_attributes(), *_calls()]
 
 
 def _attributes() -> Iterator[str]:
     for name in READ:
-        found, complaint = _find(name)
-        if found is None:
-            yield complaint
+        value, problem = _find(name)
+        if value is None:
+            yield problem
 
 
 def _calls() -> Iterator[str]:
     for name, count in CALLED.items():
-        found, complaint = _find(name)
-        if found is None:
-            yield complaint
-        elif not _takes(found, count):
-            yield f"{_dotted(name)}{inspect.signature(found)} is called with {count} arguments"
+        function, problem = _find(name)
+        if function is None:
+            yield problem
+        elif not _takes(function, count):
+            yield f"{_dotted(name)}{inspect.signature(function)} is called with {count} arguments"
 
 
 def _find(name: str) -> tuple[Any, str]:
-    """An object by 'module:attribute', or None and why it is not to be had."""
+    """An object by 'module:attribute', or None and why there is none."""
     module, attribute = name.split(":")
     try:
         return getattr(importlib.import_module(module), attribute), ""
     except AttributeError:
-        return None, f"{_dotted(name)} is not there"
+        return None, f"{_dotted(name)} does not exist"
     except ImportError as error:
         return None, f"{module} cannot be imported: {error}"
 

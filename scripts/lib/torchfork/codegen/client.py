@@ -1,4 +1,4 @@
-"""Runs a tree's code generator in a process of its own, and translates its complaints."""
+"""Runs a tree's code generator in a child process, and translates its errors."""
 
 from __future__ import annotations
 
@@ -47,6 +47,7 @@ def run_driver(torchgen_home: Path, request: dict[str, Any], scratch: Path) -> d
         },
         cwd=scratch,
         check=False,
+        supervised=True,
     )
     reply = read_json(answer)
     if DISK_FULL in outcome.stderr or (isinstance(reply, dict) and _disk_is_full(reply)):
@@ -75,13 +76,15 @@ def regenerate_base(
 
     devices: options of the generator's for devices that the base was built for ('mps').
     """
-    request = {"task": "gate", "out": str(out), "devices": list(devices)}
+    request = {"task": "headers", "out": str(out), "devices": list(devices)}
     return _upstream(torchgen_home, request, scratch)
 
 
-def survey(torchgen_home: Path, scratch: Path) -> Upstream:
-    """What an unmodified tree has, once its generator is known to be one that we can drive."""
-    return _upstream(torchgen_home, {"task": "survey"}, scratch)
+def list_operators(torchgen_home: Path, scratch: Path) -> Upstream:
+    """What operators an unmodified tree has. Raises BaseRefusedError where its generator lacks
+    something that the driver needs.
+    """
+    return _upstream(torchgen_home, {"task": "operators"}, scratch)
 
 
 def _upstream(torchgen_home: Path, request: dict[str, Any], scratch: Path) -> Upstream:
@@ -99,7 +102,7 @@ def _upstream(torchgen_home: Path, request: dict[str, Any], scratch: Path) -> Up
         ) from refusal
     if reply.get("missing"):
         raise BaseRefusedError(
-            "this code generator is not the one that torchfork drives",
+            "this code generator has another interface than the driver expects",
             where=str(torchgen_home / "torchgen"),
             why="\n".join(reply["missing"]),
             next="adapt scripts/lib/torchfork/codegen/{driver,api}.py to what upstream has now",
@@ -168,7 +171,7 @@ def generate(
 ) -> None:
     """Generate merged headers (out/all) and the added functions' sources (out/added, none)."""
     request = {
-        "task": "additions",
+        "task": "sources",
         "packaged": str(tree.packaged),
         "templates": str(templates),
         "out": str(out),
@@ -181,7 +184,7 @@ def generate(
 
 
 def translate(refusal: CodegenRefusal, tree: MergedTree, additions: Additions) -> ForkError:
-    """The generator's complaint as an error that names the line of our file."""
+    """The generator's error as one that names the line of our file."""
     message = str(refusal)
     entry = _located(message, tree, additions) or _mentioned(message, additions)
     derivative = entry is not None and entry.file == additions.derivatives.path
@@ -199,11 +202,11 @@ def translate(refusal: CodegenRefusal, tree: MergedTree, additions: Additions) -
 
 
 def _cause(message: str) -> str:
-    """The complaint itself, without the place in a merged file that may follow it."""
-    found = _LOCATION.search(message)
-    if found is None:
+    """The message itself, without the place in a merged file that may follow it."""
+    location = _LOCATION.search(message)
+    if location is None:
         return message.strip()
-    before = message[: found.start()].rpartition("\n")[0] or message[: found.start()]
+    before = message[: location.start()].rpartition("\n")[0] or message[: location.start()]
     return re.sub(r"\s*\bin \S*$", "", before).strip()
 
 

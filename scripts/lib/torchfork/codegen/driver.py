@@ -1,7 +1,7 @@
 """Runs the base's own torchgen, over all functions or over the added ones alone.
 
-This module is executed by `stages.codegen` in a process of its own whose path starts with the
-torchgen at hand, because torchgen keeps global caches and one process must see one torchgen only.
+`client` executes this module in a child process whose path starts with the base's torchgen, because
+torchgen keeps global caches and one process must see one torchgen only.
 torchgen has no notion of "these functions only, with everybody's backend indices", so the parser
 is wrapped: the whole merged YAML is parsed, and what the generators are handed is filtered. A YAML
 of the added functions alone would drop structured Meta kernels or trip assertions.
@@ -15,13 +15,13 @@ import gc
 import importlib
 import inspect
 import json
+import os
 import sys
+import traceback
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-from . import children
 
 AUTOGRAD = "torchgen.packaged.autograd"
 
@@ -37,16 +37,16 @@ def _schema_of(function: Any) -> str:
     return str(function.func)
 
 
-def _wrap_parser(gate: _Filter) -> Callable[..., Any]:
+def _wrap_parser(shown: _Filter) -> Callable[..., Any]:
     """Replace torchgen's parser by one that filters; give the unfiltered one back."""
     gen: Any = importlib.import_module("torchgen.gen")
     original = gen.parse_native_yaml
 
     def filtered(*args: Any, **kwargs: Any) -> Any:
         parsed = original(*args, **kwargs)
-        if gate.keep is None:
+        if shown.keep is None:
             return parsed
-        kept = [f for f in parsed.native_functions if _schema_of(f) in gate.keep]
+        kept = [f for f in parsed.native_functions if _schema_of(f) in shown.keep]
         return gen.ParsedYaml(kept, parsed.backend_indices)
 
     gen.parse_native_yaml = filtered
@@ -78,15 +78,15 @@ class Generator:
     """torchgen and the autograd generator of one tree, a directory with ATen/ and autograd/."""
 
     packaged: Path
-    gate: _Filter
+    shown: _Filter
     parse_all: Callable[..., Any]
 
     @classmethod
     def over(cls, packaged: Path) -> Generator:
-        """Take hold of the torchgen on the path; call once a process."""
-        gate = _Filter()
+        """Patch the torchgen on the path; call once a process."""
+        shown = _Filter()
         _sign_as_upstream()
-        return cls(packaged, gate, _wrap_parser(gate))
+        return cls(packaged, shown, _wrap_parser(shown))
 
     @property
     def native_yaml(self) -> str:
@@ -150,7 +150,7 @@ class Generator:
         kept_infos = {
             schema: value
             for schema, value in infos.items()
-            if self.gate.keep is None or str(schema) in self.gate.keep
+            if self.shown.keep is None or str(schema) in self.shown.keep
         }
         where, common = str(out), (self.native_yaml, self.tags_yaml)
         variable_type.gen_variable_type(where, *common, paired, str(templates), used_keys)
@@ -165,7 +165,7 @@ class Generator:
     def _derivatives(self) -> tuple[Any, Any]:
         """The differentiability infos of the whole tree; a filtered one would miss functions."""
         load = importlib.import_module(f"{AUTOGRAD}.load_derivatives")
-        keep, self.gate.keep = self.gate.keep, None
+        keep, self.shown.keep = self.shown.keep, None
         try:
             found = load.load_derivatives(
                 str(self.packaged / "autograd" / "derivatives.yaml"),
@@ -173,7 +173,7 @@ class Generator:
                 self.tags_yaml,
             )
         finally:
-            self.gate.keep = keep
+            self.shown.keep = keep
         return found[0], found[1]
 
     def _python(self, out: Path, templates: Path, keep: Collection[str] | None) -> None:
@@ -186,7 +186,7 @@ class Generator:
             return [p for p in pairs if keep is None or _schema_of(p.function) in keep]
 
         module.load_signatures = chosen
-        filter_keep, self.gate.keep = self.gate.keep, None
+        filter_keep, self.shown.keep = self.shown.keep, None
         try:
             module.gen(
                 str(out), self.native_yaml, self.tags_yaml,
@@ -194,10 +194,10 @@ class Generator:
             )  # fmt: skip
         finally:
             module.load_signatures = original
-            self.gate.keep = filter_keep
+            self.shown.keep = filter_keep
 
 
-def gate(request: dict[str, Any]) -> dict[str, Any]:
+def headers(request: dict[str, Any]) -> dict[str, Any]:
     """Regenerate a base's own headers."""
     packaged, out = Path(request["packaged"]), Path(request["out"])
     generator = Generator.over(packaged)
@@ -207,15 +207,13 @@ def gate(request: dict[str, Any]) -> dict[str, Any]:
         generator.autograd(out / "autograd", packaged / "autograd" / "templates", None)
         (out / "schemas.json").write_text(json.dumps(schemas), encoding="utf-8")
 
-    children.fork_all(
-        [lambda: generator.aten(out / "ATen", "headers", request["devices"]), autograd]
-    )
+    _fork_all([lambda: generator.aten(out / "ATen", "headers", request["devices"]), autograd])
     schemas = json.loads((out / "schemas.json").read_text(encoding="utf-8"))
     return _names(generator, schemas)
 
 
-def survey(request: dict[str, Any]) -> dict[str, Any]:
-    """Say what a tree has, or what this driver misses in its torchgen; nothing is generated."""
+def operators(request: dict[str, Any]) -> dict[str, Any]:
+    """List what a tree has, or what this driver misses in its torchgen; nothing is generated."""
     missing = importlib.import_module("torchfork.codegen.api").missing()
     if missing:
         return {"missing": missing}
@@ -243,7 +241,7 @@ def siblings(added: Collection[str], everything: list[Any]) -> frozenset[str]:
 
 
 def describe(request: dict[str, Any]) -> dict[str, Any]:
-    """Parse a merged tree and say what it adds; nothing is generated."""
+    """Parse a merged tree and list what it adds; nothing is generated."""
     manifests = importlib.import_module("torchfork.codegen.manifest")
     packaged = Path(request["packaged"])
     generator = Generator.over(packaged)
@@ -260,12 +258,13 @@ def describe(request: dict[str, Any]) -> dict[str, Any]:
 def finished(request: dict[str, Any]) -> dict[str, Any]:
     """Describe operators of a tree that has them, by their names; nothing is generated."""
     packaged = Path(request["packaged"])
-    module = importlib.import_module("torchfork.codegen.finished")
-    told: dict[str, Any] = module.describe(Generator.over(packaged).functions(), request, packaged)
-    return told
+    manifests = importlib.import_module("torchfork.codegen.manifest")
+    functions = Generator.over(packaged).functions()
+    found = manifests.finished_operators(functions, request["names"], request["formulas"], packaged)
+    return {"operators": [dataclasses.asdict(operator) for operator in found]}
 
 
-def additions(request: dict[str, Any]) -> dict[str, Any]:
+def sources(request: dict[str, Any]) -> dict[str, Any]:
     """Generate a merged tree: all headers, and the sources of the added functions.
 
     The sources are made twice, for the added functions and for none at all: a file whose text is
@@ -280,7 +279,7 @@ def additions(request: dict[str, Any]) -> dict[str, Any]:
     def aten() -> None:
         generator.aten(out / "all" / "ATen", "headers")
         for name, keep in runs:
-            generator.gate.keep = keep
+            generator.shown.keep = keep
             generator.aten(out / name / "ATen", "sources")
             generator.symbolic_meta(out / name / "ATen")
 
@@ -288,15 +287,75 @@ def additions(request: dict[str, Any]) -> dict[str, Any]:
         generator.autograd(out / "all" / "autograd", packaged / "autograd" / "templates", None)
         everything = generator.functions()
         for name, keep in runs:
-            generator.gate.keep = keep
+            generator.shown.keep = keep
             bound = siblings(keep, everything)
             generator.autograd(out / name / "autograd", templates, bound)
 
-    children.fork_all([aten, autograd])
+    _fork_all([aten, autograd])
     return {}
 
 
-TASKS = {task.__name__: task for task in (gate, survey, describe, finished, additions)}
+def _fork_all(jobs: list[Callable[[], None]]) -> None:
+    """Run jobs in child processes, side by side; the first failure is raised here too.
+
+    torchgen's main parses without the keys of devices that are not built (MPS, XPU), the autograd
+    generator with them, and the parser caches by path: one process cannot serve both.
+    """
+    started = [_fork(job) for job in jobs]
+    reports = [_wait(*child) for child in started]
+    for failure in reports:
+        if failure is not None:
+            raise CodegenFailure(failure)
+
+
+class CodegenFailure(Exception):
+    """A child's error, as `_report` describes it."""
+
+
+def _fork(job: Callable[[], None]) -> tuple[int, int]:
+    """Start a job in a child; its process id and the pipe on which it reports a failure."""
+    read_end, write_end = os.pipe()
+    child = os.fork()
+    if child:
+        os.close(write_end)
+        return child, read_end
+    status = 0
+    try:
+        job()
+    except BaseException as error:
+        os.write(write_end, json.dumps(_report(error)).encode())
+        status = 1
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def _wait(child: int, pipe: int) -> Any:
+    """The child's report, or None where it succeeded."""
+    with os.fdopen(pipe, "rb") as stream:
+        text = stream.read()
+    status = os.waitpid(child, 0)[1]
+    if text:
+        return json.loads(text)
+    if status:
+        signal = os.waitstatus_to_exitcode(status)
+        return {"type": "Killed", "message": f"the generator ended with {signal}", "trace": ""}
+    return None
+
+
+def _report(error: BaseException) -> Any:
+    """What an error says, and its trace for --debug."""
+    if isinstance(error, CodegenFailure):
+        return error.args[0]
+    trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    # a parser's message keeps to 64 KiB, which is what a pipe takes without a reader
+    return {
+        "type": type(error).__name__, "message": str(error)[-8000:], "trace": trace[-20000:]
+    }  # fmt: skip
+
+
+TASKS = {task.__name__: task for task in (headers, operators, describe, finished, sources)}
 
 
 def main() -> None:
@@ -307,7 +366,7 @@ def main() -> None:
     try:
         answer = TASKS[request["task"]](request)
     except BaseException as error:
-        answer = {"error": children.report(error)}
+        answer = {"error": _report(error)}
     Path(sys.argv[2]).write_text(json.dumps(answer), encoding="utf-8")
 
 

@@ -5,6 +5,7 @@ Runs in the process that has the base's torchgen on sys.path.
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import sys
 from collections.abc import Collection, Sequence
@@ -13,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from ..errors import BaseRefusedError
-from .model import Manifest, Operator
+from .model import CppCall, FinishedOperator, Manifest, Operator
 from .pyi import Stubs
 
 BOUND_MODULES = (None, "nn", "fft", "linalg", "nested", "sparse", "special")
@@ -66,6 +67,48 @@ def build_manifest(
     operators = [_operator(f, generator, stubs, upstream, differentiated) for f in added]
     operators.sort(key=lambda op: (op.name, op.overload))
     return Manifest(tuple(operators), tuple(stubs.deprecated_entries()))
+
+
+def finished_operators(
+    functions: Sequence[Any], names: Collection[str], formulas: Collection[str], packaged_dir: Path
+) -> list[FinishedOperator]:
+    """The operators of a finished torch that have these qualified names.
+
+    functions: every NativeFunction of that torch; formulas and packaged_dir as for build_manifest.
+    """
+    chosen = [f for f in functions if str(f.func.name) in frozenset(names)]
+    manifest = build_manifest(chosen, functions, formulas, [], packaged_dir)
+    by_schema = {str(f.func): f for f in chosen}
+    return [_finished(op, by_schema[op.schema]) for op in manifest.operators]
+
+
+def _finished(op: Operator, f: Any) -> FinishedOperator:
+    fields = {field.name: getattr(op, field.name) for field in dataclasses.fields(op)}
+    return FinishedOperator(
+        **fields,
+        signature=str(f.func.signature(strip_default=True)),
+        cpp_function=_call(f, method=False) if "function" in op.variants else None,
+        cpp_method=_call(f, method=True) if "method" in op.variants else None,
+    )
+
+
+def _call(f: Any, *, method: bool) -> CppCall:
+    """The call as a function or as a method."""
+    types = importlib.import_module("torchgen.api.types")
+    cpp = importlib.import_module("torchgen.api.cpp")
+    context = importlib.import_module("torchgen.context")
+    names = [argument.name for argument in f.func.arguments.flat_all]
+    with context.native_function_manager(f):
+        group = types.CppSignatureGroup.from_native_function(
+            f, method=method, fallback_binding=False
+        )
+        signature = group.most_faithful_signature()
+        return CppCall(
+            signature.name(),
+            cpp.returns_type(f.func.returns, symint=False).cpp_type(),
+            tuple((binding.type, binding.name) for binding in signature.arguments()),
+            names.index("self") if "self" in names else 0,
+        )
 
 
 def _operator(

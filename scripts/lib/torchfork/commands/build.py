@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ..additions.load import Additions
 from ..additions.load import load as load_additions
-from ..codegen import gating
+from ..codegen import header_check
 from ..codegen.build_dir import BuildDir
 from ..codegen.model import Manifest
 from ..errors import UsageError
@@ -98,7 +98,7 @@ def check(options: argparse.Namespace, ui: Ui) -> None:
     """Read, merge and validate additions against a base."""
     additions = load_additions(options.additions)
     base = open_base(base_of(options), ui, headers=False)
-    gated = gating.check_headers(base, cache.directory(), ui)
+    gated = header_check.check_headers(base, cache.directory(), ui)
     layout = workdir.layout_for(base, additions, options.work.absolute())
     with workdir.locked(layout, ui):
         merged = graft.merge_and_validate(base, additions, gated, layout, ui)
@@ -139,7 +139,7 @@ def run(options: BuildOptions, ui: Ui) -> None:
             ui.note(f"nothing to do: {known} is up to date")
             ui.result(str(known))
             return
-        gated = gating.check_headers(base, cache.directory(), ui)
+        gated = header_check.check_headers(base, cache.directory(), ui)
         grafted = graft.build(base, additions, gated, layout, ui)
         if grafted.cuda_note and base.cuda:
             ui.warn(grafted.cuda_note)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..additions.load import Additions
 from ..additions.merged import MERGED_FILES, MergedTree
-from ..codegen import gate
+from ..codegen import header_check
 from ..codegen.build_dir import BuildDir
 from ..upstream.base import Base
 from ..util.files import tree_files, write_if_changed
@@ -21,7 +21,7 @@ KEPT_HEADERS = frozenset({"ATen/core/aten_interned_strings.h", "ATen/core/enum_t
 def fill(
     base: Base,
     additions: Additions,
-    wrapper: gate.Wrapper,
+    wrapper: header_check.Wrapper,
     tree: MergedTree,
     texts: Mapping[str, str],
     layout: BuildDir,
@@ -30,7 +30,7 @@ def fill(
 
     texts: every text file that changes, by path relative to site-packages.
     """
-    generated = gate.generated_headers(layout.generated / "all")
+    generated = header_check.generated_headers(layout.generated / "all")
     wanted = headers(base, generated, wrapper, layout)
     source_headers(layout.generated / "added", layout)
     wanted |= additions_headers(additions, layout)
@@ -40,7 +40,10 @@ def fill(
 
 
 def headers(
-    base: Base, generated: Iterator[tuple[Path, str]], wrapper: gate.Wrapper, layout: BuildDir
+    base: Base,
+    generated: Iterator[tuple[Path, str]],
+    wrapper: header_check.Wrapper,
+    layout: BuildDir,
 ) -> set[Path]:
     """Write the headers that differ from the base's; those that wheels leave out go to private.
 

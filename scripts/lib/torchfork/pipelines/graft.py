@@ -12,7 +12,7 @@ from ..additions.load import Additions
 from ..additions.merged import MergedTree
 from ..codegen import client, select, templates
 from ..codegen.build_dir import BuildDir
-from ..codegen.gating import CheckedBase
+from ..codegen.header_check import CheckedBase
 from ..codegen.model import Manifest
 from ..codegen.select import Generated
 from ..edits import lists, overlay, text_edits

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..additions import merge, validate
@@ -18,7 +18,7 @@ from ..state import applied, source_tree
 from ..upstream import mirror
 from ..upstream.inventory import Upstream
 from ..upstream.tree import ATEN, SourceTree, in_tree
-from ..util import cache, files
+from ..util import cache, files, memo
 from ..util.ui import Ui
 from .tree_work import TreeBuildDir
 from .workdir import described, tooling_fingerprint
@@ -45,7 +45,7 @@ def plan(tree: SourceTree, additions: Additions, layout: TreeBuildDir, ui: Ui) -
     read = patches.layered(_upstream_tree(tree), patched).read
     with ui.step("read the tree") as step:
         copy = mirror.make(tree, read, layout.mirror, tuple(patched))
-        upstream = _survey(copy, layout)
+        upstream = _list_operators(copy, layout)
         step.say(f"torch {tree.version}, {len(upstream.schemas)} functions")
     with ui.step("merge the YAML") as step:
         _validate(additions, upstream, tree.version)
@@ -101,19 +101,13 @@ def _validate(additions: Additions, upstream: Upstream, version: str) -> None:
         ) from error
 
 
-def _survey(copy: mirror.Mirror, layout: TreeBuildDir) -> Upstream:
-    """What the tree has, asked once a state of its code generator."""
-    note = layout.root / "upstream.json"
-    known = files.read_json(note)
+def _list_operators(copy: mirror.Mirror, layout: TreeBuildDir) -> Upstream:
+    """What the tree has, asked once for each state of its code generator."""
     key = files.sha256_text(copy.fingerprint, tooling_fingerprint())
-    if not known or known["key"] != key:
-        found = client.survey(copy.root, layout.root)
-        told = {name: sorted(values) for name, values in asdict(found).items()}
-        known = {"key": key, **told}
-        files.write_json(note, known)
-    return Upstream(
-        tuple(known["schemas"]), frozenset(known["tags"]), frozenset(known["dispatch_keys"])
-    )
+    return memo.remember(
+        layout.root / "upstream.json", key, Upstream,
+        lambda: client.list_operators(copy.root, layout.root),
+    )  # fmt: skip
 
 
 def _merge(copy: mirror.Mirror, additions: Additions, layout: TreeBuildDir) -> MergedTree:

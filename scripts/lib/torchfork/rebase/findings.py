@@ -73,7 +73,7 @@ KINDS = {
     "template changed": "torch {release} changed a codegen template, and the graft cannot read it. "
     "Compare the template with the release before, and adapt codegen/templates.py.",
     "headers differ": "torch {release}'s YAML does not regenerate its own headers. A release: its "
-    "packaging changed, adapt codegen/gate.py. Another wheel: somebody edited it.",
+    "packaging changed, adapt codegen/header_check.py. Another wheel: somebody edited it.",
     "does not compile": "torch {release} changed something that the kernels or the generated code "
     "use; the compiler's first error is under 'why'.",
     "symbol hidden": "torch {release} no longer exports a function that the additions call. Call "

@@ -12,7 +12,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from ..additions.load import Additions
-from ..codegen import gating
+from ..codegen import header_check
 from ..errors import ForkError, InternalError, combined
 from ..pipelines import workdir
 from ..upstream.base import Base
@@ -209,10 +209,10 @@ def _not_run(letter: str, target: Target, settings: Settings, failed: str) -> Ti
 def _facts(context: Context, attempts: _Attempts) -> Facts | None:
     """What later runs compare with; None where the code generator could not be asked."""
     try:
-        upstream = gating.survey(context.base, context.cache)
+        upstream = header_check.list_operators(context.base, context.cache)
         facts = compare.facts_of(context.base, context.additions, upstream)
         if any(result.tier == "d" for result in attempts.results):
-            checked = gating.check_headers(context.base, context.cache, Ui(quiet=True))
+            checked = header_check.check_headers(context.base, context.cache, Ui(quiet=True))
             wrapper = Wrapper(checked.wrapper.before, checked.wrapper.after)
             facts = replace(facts, wrapper=wrapper, needed=attempts.needed)
         return facts

@@ -13,7 +13,7 @@ from typing import Protocol, TypeVar
 from ..additions import validate
 from ..additions.load import Additions, Entry, YamlFile
 from ..additions.merged import MergedTree
-from ..codegen import gating
+from ..codegen import header_check
 from ..codegen.build_dir import BuildDir
 from ..codegen.model import Manifest
 from ..codegen.select import Generated
@@ -106,7 +106,7 @@ def merge(context: Context) -> Merged:
     """(a) The YAML merges, nothing collides, and torchgen is one that can be driven."""
     base, additions = context.base, context.additions
     context.log("list the operators of this torch")
-    upstream = gating.survey(base, context.cache)
+    upstream = header_check.list_operators(base, context.cache)
     context.log(f"check {len(additions.native.entries)} entries against them")
     errors = list(validate.objections(additions, upstream, base.version))
     accepted = without(additions, errors)
@@ -259,7 +259,7 @@ def compile_all(context: Context, patched: Patched, generated: GeneratedSources)
     """(d) The base's headers regenerate; all compiles; declared kernels are defined ones."""
     base, additions, layout = context.base, context.additions, context.layout
     context.log("regenerate the base's own headers")
-    checked = gating.check_headers(base, context.cache, Ui(quiet=True))
+    checked = header_check.check_headers(base, context.cache, Ui(quiet=True))
     context.log(f"{checked.compared} headers equal what the YAML makes")
     texts = text_edits.all_texts(base, patched.tree, patched.manifest, patched.list_texts)
     overlay.fill(base, additions, checked.wrapper, patched.tree, texts, layout)

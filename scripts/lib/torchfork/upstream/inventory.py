@@ -1,4 +1,4 @@
-"""What a base has, as its code generator told: the names that additions can meet."""
+"""What a base has, by its code generator: the names that additions must not collide with."""
 
 from __future__ import annotations
 

@@ -1,13 +1,23 @@
-"""The gate: a base whose own YAML does not regenerate its own headers must not be grafted onto."""
+"""The header reproducibility check: nothing is grafted onto a base whose own YAML does not
+regenerate its own headers.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import BaseRefusedError
 from ..upstream.base import Base
+from ..upstream.inventory import Upstream
+from ..util import files, memo
+from ..util.ui import Ui
+from . import client
+
+LOCK_SECONDS = 600.0
 
 # Where the headers of each generated folder lie below torch/include.
 HEADER_HOMES = {
@@ -32,11 +42,76 @@ class Wrapper:
 
 
 @dataclass(frozen=True)
-class GateReport:
+class Comparison:
     """How many headers were compared, and the wrapper that the release puts around them."""
 
     compared: int
     wrapper: Wrapper
+
+
+@dataclass(frozen=True)
+class CheckedBase:
+    """A base that has passed the check."""
+
+    upstream: Upstream
+    wrapper: Wrapper
+    compared: int
+
+
+def check_headers(base: Base, cache: Path, ui: Ui) -> CheckedBase:
+    """Check once per base, and per version of this check, that its YAML regenerates its headers."""
+    key = _source_key("driver.py", "header_check.py")
+    note = cache / "headers" / f"{base.identity}-{key[:16]}.json"
+    with ui.step("regenerate the base's headers") as step:
+        checked = memo.recall(note, key, CheckedBase)
+        if checked is None:
+            guard = cache / "locks" / f"headers-{note.stem[:16]}.lock"
+            purpose = f"checking torch {base.version}"
+            with files.lock(guard, purpose, lambda holder: _waiting(ui, holder), LOCK_SECONDS):
+                checked = memo.remember(note, key, CheckedBase, lambda: _check(base, note))
+        step.say(f"{checked.compared} headers of torch {base.version} equal what its YAML makes")
+    return checked
+
+
+def list_operators(base: Base, cache: Path) -> Upstream:
+    """What operators a base has, from its code generator, once per base; nothing is generated."""
+    key = _source_key("driver.py", "api.py")
+    note = cache / "operators" / f"{base.identity}-{key[:16]}.json"
+
+    def ask() -> Upstream:
+        with _torchgen_home(base, note) as (home, scratch):
+            return client.list_operators(home, scratch)
+
+    return memo.remember(note, key, Upstream, ask)
+
+
+def _source_key(*modules: str) -> str:
+    folder = Path(__file__).parent
+    return files.sha256_text(*(folder.joinpath(name).read_text("utf-8") for name in modules))
+
+
+def _waiting(ui: Ui, holder: str) -> None:
+    ui.warn(f"another run checks this base: {holder}; waiting for it")
+
+
+def _check(base: Base, note: Path) -> CheckedBase:
+    """The caller holds the lock: temporary directories beside `note` are those of killed runs."""
+    for left in note.parent.glob(f".{note.stem[:60]}.*"):
+        shutil.rmtree(left, ignore_errors=True)
+    with _torchgen_home(base, note) as (home, scratch):
+        upstream = client.regenerate_base(home, scratch / "out", scratch, devices(base))
+        comparison = compare_headers(base, scratch / "out")
+    return CheckedBase(upstream, comparison.wrapper, comparison.compared)
+
+
+@contextlib.contextmanager
+def _torchgen_home(base: Base, note: Path) -> Iterator[tuple[Path, Path]]:
+    """A directory with the base's torchgen and nothing else of it; and a scratch one."""
+    with files.scratch_directory(note.with_suffix("")) as directory:
+        home = directory / "home"
+        home.mkdir()
+        (home / "torchgen").symlink_to(base.root / "torchgen")
+        yield home, directory
 
 
 def generated_headers(generated: Path) -> Iterator[tuple[Path, str]]:
@@ -59,7 +134,7 @@ def detect_wrapper(installed: str, generated: str) -> Wrapper | None:
 def devices(base: Base) -> list[str]:
     """The generator's options for devices that this base was built for beside CPU and CUDA.
 
-    A macOS wheel has been generated with --mps, which shows in RegistrationDeclarations.h.
+    A macOS wheel was generated with --mps, which shows in RegistrationDeclarations.h.
     """
     header = base.include / "ATen" / "MPSFunctions.h"
     return ["mps"] if header.is_file() else []
@@ -72,7 +147,7 @@ def _shipped_pairs(base: Base, generated: Path) -> Iterator[tuple[str, str, str]
             yield relative, installed.read_text("utf-8"), header.read_text("utf-8")
 
 
-def check(base: Base, generated: Path) -> GateReport:
+def compare_headers(base: Base, generated: Path) -> Comparison:
     """Compare regenerated headers with the base's; refuse the base on the first that differs."""
     wrapped: dict[Wrapper, list[str]] = {}
     for relative, installed, text in _shipped_pairs(base, generated):
@@ -86,7 +161,7 @@ def check(base: Base, generated: Path) -> GateReport:
             raise _refusal(base, f"torch/include/ATen/ops/{header.name}", "is not made by its YAML")
     if not wrapped:
         raise _refusal(base, "torch/include", "holds none of the generated headers")
-    return GateReport(sum(map(len, wrapped.values())), _wrapper_of_most(base, wrapped))
+    return Comparison(sum(map(len, wrapped.values())), _wrapper_of_most(base, wrapped))
 
 
 def _wrapper_of_most(base: Base, wrapped: dict[Wrapper, list[str]]) -> Wrapper:

@@ -1,4 +1,4 @@
-"""The gate on a small tree: a base whose headers are not its YAML's is refused by file name."""
+"""A base whose headers are not those that its YAML makes is refused, and the file named."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import sample_additions as sample
 
-from torchfork.codegen import gate
+from torchfork.codegen import header_check
 from torchfork.errors import BaseRefusedError
 from torchfork.upstream.base import Base
 
@@ -17,7 +17,7 @@ HEADERS = {
     "autograd/Functions.h": "// nodes\n",
     "headeronly/core/enum_tag.h": "// tags\n",
 }
-WRAPPED = gate.Wrapper("#if !defined(STABLE)\n", "#endif\n")
+WRAPPED = header_check.Wrapper("#if !defined(STABLE)\n", "#endif\n")
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def world(tmp_path: Path) -> tuple[Base, Path]:
     for name, text in HEADERS.items():
         (generated / name).parent.mkdir(parents=True, exist_ok=True)
         (generated / name).write_text(text)
-    for header, relative in gate.generated_headers(generated):
+    for header, relative in header_check.generated_headers(generated):
         (base.include / relative).parent.mkdir(parents=True, exist_ok=True)
         (base.include / relative).write_text(header.read_text())
     (base.include / "ATen" / "ops" / "from_blob.h").write_text("// by hand\n")
@@ -35,17 +35,17 @@ def world(tmp_path: Path) -> tuple[Base, Path]:
 
 
 def test_a_whole_base_passes(world: tuple[Base, Path]) -> None:
-    report = gate.check(*world)
-    assert report.compared == len(HEADERS) and report.wrapper == gate.Wrapper()
+    report = header_check.compare_headers(*world)
+    assert report.compared == len(HEADERS) and report.wrapper == header_check.Wrapper()
 
 
 def test_a_release_that_wraps_its_headers_passes_and_the_wrapper_is_known(
     world: tuple[Base, Path],
 ) -> None:
     base, generated = world
-    for header, relative in gate.generated_headers(generated):
+    for header, relative in header_check.generated_headers(generated):
         (base.include / relative).write_text(WRAPPED.around(header.read_text()))
-    assert gate.check(base, generated).wrapper == WRAPPED
+    assert header_check.compare_headers(base, generated).wrapper == WRAPPED
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_an_edited_header_is_refused_and_named(world: tuple[Base, Path], edited:
     base, generated = world
     (base.include / edited).write_text("// edited\n")
     with pytest.raises(BaseRefusedError, match=f"torch/include/{edited} differs") as caught:
-        gate.check(base, generated)
+        header_check.compare_headers(base, generated)
     assert caught.value.where == str(base.include / edited)
     assert caught.value.exit_code == 23 and "--from-source" in caught.value.next
 
@@ -66,10 +66,10 @@ def test_a_header_that_a_wrapping_release_leaves_unwrapped_passes(
 ) -> None:
     """As releases since 2.9 leave those of torch/headeronly."""
     base, generated = world
-    for header, relative in gate.generated_headers(generated):
+    for header, relative in header_check.generated_headers(generated):
         if "headeronly" not in relative:
             (base.include / relative).write_text(WRAPPED.around(header.read_text()))
-    assert gate.check(base, generated).compared == len(HEADERS)
+    assert header_check.compare_headers(base, generated).compared == len(HEADERS)
 
 
 @pytest.mark.parametrize("text", ["// relu\n#define MORE\n", "#define MORE\n// relu\n"])
@@ -79,7 +79,7 @@ def test_text_put_around_one_header_is_an_edit_and_no_wrapper(
     base, generated = world
     (base.include / "ATen" / "ops" / "relu.h").write_text(text)
     with pytest.raises(BaseRefusedError, match=r"ATen/ops/relu\.h differs"):
-        gate.check(base, generated)
+        header_check.compare_headers(base, generated)
 
 
 def test_a_header_that_the_yaml_does_not_make_is_refused_and_named(
@@ -88,15 +88,15 @@ def test_a_header_that_the_yaml_does_not_make_is_refused_and_named(
     base, generated = world
     (base.include / "ATen" / "ops" / "stray.h").write_text("")
     with pytest.raises(BaseRefusedError, match=r"ATen/ops/stray\.h is not made by its YAML"):
-        gate.check(base, generated)
+        header_check.compare_headers(base, generated)
 
 
 def test_headers_that_only_upstreams_build_needs_may_be_missing(world: tuple[Base, Path]) -> None:
     base, generated = world
     (base.include / "ATen" / "Functions.h").unlink()
-    assert gate.check(base, generated).compared == len(HEADERS) - 1
+    assert header_check.compare_headers(base, generated).compared == len(HEADERS) - 1
 
 
 def test_a_base_without_any_generated_header_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BaseRefusedError, match="holds none"):
-        gate.check(sample.base(tmp_path), tmp_path / "generated")
+        header_check.compare_headers(sample.base(tmp_path), tmp_path / "generated")
