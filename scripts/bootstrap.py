@@ -35,7 +35,7 @@ def main(tools: Path, pointer: Path, python: str) -> None:
             if _read(marker) != _read(REQUIREMENTS) or not runner.exists():
                 _make(environment, runner, python)
                 _write(marker, _read(REQUIREMENTS))
-            _write(pointer, f"{python}\n{runner}\n")
+            _write(pointer, f"{python}\n{runner.relative_to(tools)}\n")
     except OSError as error:
         _fail(
             "cannot set up the tools here",

@@ -145,6 +145,22 @@ def test_a_second_start_sets_nothing_up(made: Project) -> None:
     assert after == before
 
 
+def test_a_copy_of_a_checkout_runs_its_own_tools(made: Project, tmp_path: Path) -> None:
+    copy = Project(tmp_path / "copy", made.shelf)
+    shutil.copytree(made.root, copy.root, symlinks=True)
+    done = copy.run()
+    assert Path(told(done)[1]).is_relative_to(copy.root) and "setting up" not in done.stderr
+
+
+def test_a_checkout_whose_path_has_a_colon_is_refused_with_the_cure(
+    made: Project, tmp_path: Path
+) -> None:
+    odd = Project(tmp_path / "a:b", made.shelf)
+    shutil.copytree(made.root, odd.root, symlinks=True)
+    done = odd.run()
+    assert done.returncode == 16 and "':'" in done.stderr and "next:  move" in done.stderr
+
+
 def test_any_directory_and_symbolic_links_to_the_launcher_will_do(
     made: Project, tmp_path: Path
 ) -> None:
