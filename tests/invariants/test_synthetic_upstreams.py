@@ -21,7 +21,7 @@ from torchfork.additions.load import load
 from torchfork.rebase import cross_release, run, targets
 from torchfork.rebase.model import FAILED, IMPOSSIBLE, NOT_REACHED, PASSED, SubjectResult
 from torchfork.upstream import pins as releases
-from torchfork.upstream import wheel_layout
+from torchfork.upstream import tree
 from torchfork.upstream.base import Base
 from torchfork.util import files
 
@@ -264,7 +264,7 @@ def source(world: World) -> Path:
     """A source tree in a git repository, made of what the wheel has of it."""
     root = world.root / "pytorch"
     wheel = world.upstream("for the tree", {}).root
-    for own, packaged in wheel_layout.MOVED.items():
+    for own, packaged in tree.MOVED.items():
         place = wheel / packaged if (wheel / packaged).exists() else world.base.root / packaged
         if place.is_dir():
             shutil.copytree(place, root / own, ignore=shutil.ignore_patterns("__pycache__"))

@@ -15,7 +15,7 @@ from torchfork.additions.load import load as load_additions
 from torchfork.codegen import header_check
 from torchfork.codegen.model import Manifest
 from torchfork.pipelines import graft, workdir
-from torchfork.upstream import fetch, interpreter, versions
+from torchfork.upstream import fetch, interpreter
 from torchfork.upstream import pins as releases
 from torchfork.upstream import wheel as wheel_base
 from torchfork.upstream.base import Base
@@ -74,7 +74,7 @@ def base(subject: Subject) -> Base:
     candidates = at_hand or [fetch.fetch_wheel(release, target, pins, cache.directory())]
     for path in candidates:
         opened = wheel_base.open_wheel(path, target, pins, cache.directory())
-        if version.startswith(versions.grafted_version(opened.version, 0)[:-1]):
+        if version.startswith(wheel_base.grafted_version(opened.version, 0)[:-1]):
             return opened
     pytest.fail(f"none of {candidates} is what torch {version} was made from", pytrace=False)
 

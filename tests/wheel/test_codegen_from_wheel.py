@@ -12,8 +12,7 @@ from subject import Subject
 
 from torchfork.codegen import client, header_check
 from torchfork.edits.overlay import KEPT_HEADERS
-from torchfork.upstream.base import Base
-from torchfork.upstream.inventory import Upstream
+from torchfork.upstream.base import Base, Upstream
 from torchfork.util import cache
 from torchfork.util.ui import Ui
 

@@ -16,8 +16,8 @@ from subject import Archive, Subject
 
 from torchfork.codegen.model import Manifest
 from torchfork.errors import VerificationError
+from torchfork.upstream.archives import record_hash
 from torchfork.upstream.base import Base
-from torchfork.upstream.unpack import record_hash
 from torchfork.util import cache, files
 from torchfork.wheel import pack, verify
 from torchfork.wheel.rawzip import RawZipWriter

@@ -16,7 +16,7 @@ from torchfork.errors import (
     KernelError,
     NeedsSourceLaneError,
 )
-from torchfork.upstream.inventory import Upstream
+from torchfork.upstream.base import Upstream
 
 UPSTREAM = Upstream(
     (

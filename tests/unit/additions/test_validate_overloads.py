@@ -8,7 +8,7 @@ import pytest
 
 from torchfork.additions import load, validate
 from torchfork.errors import CollisionError, DerivativeError, KernelError
-from torchfork.upstream.inventory import Upstream
+from torchfork.upstream.base import Upstream
 
 UPSTREAM = Upstream(
     (

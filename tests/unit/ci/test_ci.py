@@ -15,7 +15,7 @@ import yaml
 from torchfork import cli
 from torchfork.commands import pin
 from torchfork.errors import BaseRefusedError, DownloadError
-from torchfork.upstream import index, interpreter
+from torchfork.upstream import git, index, interpreter
 from torchfork.upstream import pins as releases
 from torchfork.upstream.base import Interpreter
 from torchfork.upstream.pins import Release, WheelPin
@@ -136,23 +136,25 @@ def test_a_release_is_written_in_the_order_of_the_versions(tmp_path: Path) -> No
     pins = sample.releases(tmp_path / "releases.toml", sample.write_wheel(tmp_path))
     for version, digit in (("9.10.0", "1"), ("9.2.0", "2")):
         file = WheelPin(f"torch-{version}-cp311-cp311-manylinux_2_28_x86_64.whl", digit * 64)
-        pins = releases.add_release(pins, Release(version, digit * 40, (file,)))
+        pins = releases.add(pins, Release(version, digit * 40, (file,)))
     assert pins.versions == ["9.1.0", "9.2.0", "9.10.0"]
     assert pins.path.read_text().startswith("# kept\n")
 
 
 def test_a_wheel_that_is_not_of_upstreams_tag_is_refused(tmp_path: Path) -> None:
     upstream = tmp_path / "upstream"
-    git = ["git", "-C", str(upstream), "-c", "user.name=a", "-c", "user.email=a@b"]
+    command = ["git", "-C", str(upstream), "-c", "user.name=a", "-c", "user.email=a@b"]
     upstream.mkdir()
-    subprocess.run([*git, "init", "--quiet"], check=True)
-    subprocess.run([*git, "commit", "--quiet", "--allow-empty", "--message", "x"], check=True)
-    subprocess.run([*git, "tag", "--annotate", "--message", "x", "v9.1.0"], check=True)
-    head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
-    assert index.tag_commit("9.1.0", str(upstream)) == head.stdout.strip()
-    assert index.tag_commit("9.1.0", str(tmp_path / "nothing")) is None
+    subprocess.run([*command, "init", "--quiet"], check=True)
+    subprocess.run([*command, "commit", "--quiet", "--allow-empty", "--message", "x"], check=True)
+    subprocess.run([*command, "tag", "--annotate", "--message", "x", "v9.1.0"], check=True)
+    head = subprocess.run(
+        [*command, "rev-parse", "HEAD"], capture_output=True, text=True, check=True
+    )
+    assert git.tag_commit("9.1.0", str(upstream)) == head.stdout.strip()
+    assert git.tag_commit("9.1.0", str(tmp_path / "nothing")) is None
     with pytest.raises(DownloadError, match=r"no tag v9\.2\.0"):
-        index.tag_commit("9.2.0", str(upstream))
+        git.tag_commit("9.2.0", str(upstream))
     with pytest.raises(BaseRefusedError, match="not built from upstream's tag"):
         pin.require_same("9.1.0", sample.COMMIT, head.stdout.strip(), tmp_path)
 

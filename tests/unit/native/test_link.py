@@ -6,7 +6,7 @@ import pytest
 
 from torchfork.native import link
 from torchfork.native.toolchain import Toolchain
-from torchfork.upstream.capabilities import DEFAULT_ONLY
+from torchfork.upstream.abi import DEFAULT_ONLY
 
 
 @pytest.mark.parametrize(

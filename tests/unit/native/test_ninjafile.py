@@ -14,8 +14,8 @@ from torchfork.codegen.select import Generated
 from torchfork.native.ninja import STAND_INS, common_flags, include_flags, ninja_text
 from torchfork.native.toolchain import Cuda, Toolchain
 from torchfork.native.units import SUPPORT, CompileStep, additions_units, all_units
-from torchfork.upstream.abi import BaseAbi, Elf
-from torchfork.upstream.capabilities import AVX, DEFAULT_ONLY, Capabilities
+from torchfork.upstream.abi import AVX, DEFAULT_ONLY, BaseAbi, Capabilities
+from torchfork.upstream.binaries import Elf
 
 ELF = Elf((), "", "", "")
 TRAITS = BaseAbi("c++20", True, "libgomp.so.1", "", True, False, ELF, ELF)

@@ -14,7 +14,7 @@ from torchfork.additions.load import Additions
 from torchfork.codegen import client
 from torchfork.errors import AdditionsError, StateError
 from torchfork.pipelines import source, tree_work
-from torchfork.upstream.inventory import Upstream
+from torchfork.upstream.base import Upstream
 from torchfork.upstream.tree import SourceTree
 from torchfork.util.blocks import strip_blocks
 from torchfork.util.ui import Ui

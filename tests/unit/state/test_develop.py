@@ -14,10 +14,10 @@ import sample_wheel as sample
 
 from torchfork.errors import BaseRefusedError, OutputError, StateError, UsageError
 from torchfork.state import installed_journal, installed_torch
+from torchfork.upstream.archives import read_record
 from torchfork.upstream.base import Base, Interpreter
 from torchfork.upstream.installed import locate, open_installed
 from torchfork.upstream.pins import Releases
-from torchfork.upstream.unpack import read_record
 from torchfork.upstream.wheel import open_wheel
 from torchfork.wheel.pack import pack
 
@@ -45,7 +45,11 @@ class World:
         return self.root / "overlay"
 
     def base(self) -> Base:
-        return open_installed(self.interpreter, self.pins, self.cache)
+        journal = installed_journal.load(self.site)
+        return open_installed(
+            locate(self.interpreter), self.interpreter, self.pins, self.cache,
+            original=lambda name: installed_journal.as_installed(self.site, name, journal),
+        )  # fmt: skip
 
     def lay(self, files: dict[str, str]) -> None:
         subprocess.run(["rm", "-rf", str(self.overlay)], check=True)

@@ -8,9 +8,8 @@ import pytest
 import sample_additions as sample
 
 from torchfork.errors import BaseRefusedError
-from torchfork.upstream import capabilities
+from torchfork.upstream.abi import AVX, DEFAULT_ONLY, Capabilities, find_capabilities
 from torchfork.upstream.base import Base
-from torchfork.upstream.capabilities import AVX, DEFAULT_ONLY, Capabilities
 
 OLD_ARM = """#if defined(HAVE_SVE256_CPU_DEFINITION) && defined(HAVE_ARM_BF16_CPU_DEFINITION)
   static TORCH_API FnPtr DEFAULT;
@@ -28,7 +27,7 @@ CHOOSER = b"_ZN2at6native16DispatchStubImpl12get_call_ptrEN3c1010DeviceTypeEPv"
 def a_base(tmp_path: Path, header: str, functions: int) -> Base:
     """A base whose dispatcher chooses among so many functions."""
     base = sample.base(tmp_path / "base", version="9.1.0+cpu")
-    stub = base.include / capabilities.STUB_HEADER
+    stub = base.include / "ATen/native/DispatchStub.h"
     stub.parent.mkdir(parents=True, exist_ok=True)
     stub.write_text(header)
     base.torch_cpu.parent.mkdir(parents=True, exist_ok=True)
@@ -41,7 +40,7 @@ def a_base(tmp_path: Path, header: str, functions: int) -> Base:
 @pytest.mark.parametrize("machine", ["x86_64", "AMD64"])
 def test_x86_has_avx_whatever_the_base_says(tmp_path: Path, machine: str) -> None:
     """Its wheels need not be there: a check compiles with other machines' headers, too."""
-    assert capabilities.find(sample.base(tmp_path, version="9.1.0"), machine) == AVX
+    assert find_capabilities(sample.base(tmp_path, version="9.1.0"), machine) == AVX
 
 
 @pytest.mark.parametrize(
@@ -66,12 +65,12 @@ def test_x86_has_avx_whatever_the_base_says(tmp_path: Path, machine: str) -> Non
 def test_arm_has_what_the_base_was_built_with(
     tmp_path: Path, header: str, functions: int, found: Capabilities
 ) -> None:
-    assert capabilities.find(a_base(tmp_path, header, functions), "aarch64") == found
+    assert find_capabilities(a_base(tmp_path, header, functions), "aarch64") == found
 
 
 def test_a_base_without_the_header_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BaseRefusedError, match="lacks a file"):
-        capabilities.find(sample.base(tmp_path, version="9.1.0"), "aarch64")
+        find_capabilities(sample.base(tmp_path, version="9.1.0"), "aarch64")
 
 
 @pytest.mark.parametrize(
@@ -83,11 +82,11 @@ def test_a_base_with_other_capabilities_is_refused(
     tmp_path: Path, header: str, functions: int
 ) -> None:
     with pytest.raises(BaseRefusedError) as refused:
-        capabilities.find(a_base(tmp_path, header, functions), "aarch64")
+        find_capabilities(a_base(tmp_path, header, functions), "aarch64")
     assert f"among {functions} versions" in str(refused.value)
     assert "DispatchStub.h" in str(refused.value.where)
-    assert "capabilities.py" in str(refused.value.next)
+    assert "abi.py" in str(refused.value.next)
 
 
 def test_other_processors_have_the_default_only(tmp_path: Path) -> None:
-    assert capabilities.find(a_base(tmp_path, NEW_ARM, 3), "riscv64") == DEFAULT_ONLY
+    assert find_capabilities(a_base(tmp_path, NEW_ARM, 3), "riscv64") == DEFAULT_ONLY

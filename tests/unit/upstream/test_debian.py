@@ -20,9 +20,9 @@ from torchfork.errors import (
     UnknownReleaseError,
     UsageError,
 )
-from torchfork.upstream import archives, debian, debian_pins
+from torchfork.upstream import archives, debian
 from torchfork.upstream import tree as sourcetree
-from torchfork.upstream.debian_pins import DebianPins
+from torchfork.upstream.pins import Archive, DebianPins, debian_versions, load_debian
 from torchfork.upstream.pins import load as load_releases
 
 FILE = "pool/main/p/pytorch/pytorch_9.1.0.orig.tar.gz"
@@ -71,13 +71,12 @@ def pins(mirror: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Debia
     )
     (tmp_path / "ci").mkdir()
     (tmp_path / "ci" / "debian-9.1.0.toml").write_text(text)
-    monkeypatch.setattr(debian_pins, "DIRECTORY", tmp_path / "ci")
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
     monkeypatch.setattr("platform.system", lambda: "Linux")
-    return debian_pins.load("9.1.0")
+    return load_debian("9.1.0", tmp_path / "ci")
 
 
-def fetched(pins: DebianPins, mirror: Path, cache: Path) -> dict[debian_pins.Archive, Path]:
+def fetched(pins: DebianPins, mirror: Path, cache: Path) -> dict[Archive, Path]:
     environment = {debian.MIRROR: f"file://{mirror}"}
     return debian.fetch(pins, cache, environment, quiet, quiet)
 
@@ -144,7 +143,7 @@ def test_an_edit_that_does_not_match_is_refused_and_leaves_no_tree(
 ) -> None:
     text = pins.path.read_text().replace("VERSION 3", "VERSION 33")
     pins.path.write_text(text)
-    changed = debian_pins.load("9.1.0")
+    changed = load_debian("9.1.0", tmp_path / "ci")
     with pytest.raises(BaseRefusedError, match="does not match"):
         debian.assemble(
             changed, fetched(changed, mirror, tmp_path / "c"), tmp_path / "trees", quiet
@@ -152,9 +151,11 @@ def test_an_edit_that_does_not_match_is_refused_and_leaves_no_tree(
     assert [path for path in (tmp_path / "trees").iterdir() if path.is_dir()] == []
 
 
-def test_a_release_that_is_not_pinned_lists_those_that_are(pins: DebianPins) -> None:
+def test_a_release_that_is_not_pinned_lists_those_that_are(
+    pins: DebianPins, tmp_path: Path
+) -> None:
     with pytest.raises(UnknownReleaseError, match=r"no torch 2\.13\.0") as caught:
-        debian_pins.load("2.13.0")
+        load_debian("2.13.0", tmp_path / "ci")
     assert "9.1.0" in caught.value.why
 
 
@@ -168,17 +169,19 @@ def test_a_release_that_is_not_pinned_lists_those_that_are(pins: DebianPins) -> 
         ("size = ", "bytes = "),
     ],
 )
-def test_pins_that_lead_elsewhere_are_malformed(pins: DebianPins, old: str, new: str) -> None:
+def test_pins_that_lead_elsewhere_are_malformed(
+    pins: DebianPins, tmp_path: Path, old: str, new: str
+) -> None:
     text = pins.path.read_text()
     assert old in text
     pins.path.write_text(text.replace(old, new))
     with pytest.raises(UsageError, match="malformed"):
-        debian_pins.load("9.1.0")
+        load_debian("9.1.0", tmp_path / "ci")
 
 
 def test_the_projects_own_pins_are_of_the_commits_of_its_releases() -> None:
-    for version in debian_pins.versions():
-        own = debian_pins.load(version)
+    for version in debian_versions():
+        own = load_debian(version)
         assert load_releases().get(version).commit == own.commit
         assert own.archives and own.requirements and own.options
         assert all("==" in requirement.name for requirement in own.requirements)

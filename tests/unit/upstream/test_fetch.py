@@ -17,8 +17,8 @@ from torchfork.errors import DownloadError, HashMismatchError, OutputError, Tool
 from torchfork.upstream.base import Interpreter
 from torchfork.upstream.fetch import cached_wheels, fetch_wheel
 from torchfork.upstream.interpreter import probe
-from torchfork.upstream.pins import Release, Releases, WheelPin
-from torchfork.upstream.wheel import pin
+from torchfork.upstream.pins import Release, Releases, WheelPin, add
+from torchfork.upstream.wheel import official
 from torchfork.util import cache as cache_module
 from torchfork.util import pip, process
 
@@ -125,7 +125,7 @@ def test_after_pinning_it_the_refused_wheel_is_used_without_another_download(
     )  # fmt: skip
     with pytest.raises(HashMismatchError) as caught:
         fetched(tmp_path, interpreter, pins)
-    _, pins = pin(Path(caught.value.where), pins)
+    pins = add(pins, official(Path(caught.value.where), pins))
     hidden(shelf, wheel)
     assert fetched(tmp_path, interpreter, pins).parent.parent.name == "wheels"
 

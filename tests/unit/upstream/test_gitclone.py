@@ -38,7 +38,8 @@ def clone(source: Path, commit: str, root: Path, **environment: str) -> SourceTr
     release = Release(sample.VERSION, commit, ())
     url = None if environment else f"file://{source}"
     said: list[str] = []
-    return git.clone(release, url, root, environment, lambda *a: said.append(a[2]), said.append)
+    place = git.clone(release, url, root, environment, lambda *a: said.append(a[2]), said.append)
+    return sourcetree.open_tree(place)
 
 
 def test_the_pinned_commit_is_cloned_shallow_with_its_submodules(
@@ -125,7 +126,7 @@ def test_a_submodule_that_is_missing_or_moved_is_named(
         (part / "part.h").write_text("// other\n")
         sample.git(part, "commit", "-q", "-a", "-m", "moved")
     with pytest.raises(BaseRefusedError, match="submodule") as caught:
-        git.require_submodules(tree)
+        git.require_submodules(tree.root)
     assert "third_party/part" in caught.value.why and "submodule update" in caught.value.next
 
 

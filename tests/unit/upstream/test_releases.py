@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,7 +13,7 @@ from packaging.version import Version
 
 from torchfork.errors import UnknownReleaseError, UsageError
 from torchfork.upstream import pins as module
-from torchfork.upstream.pins import WheelPin, add_pin, load
+from torchfork.upstream.pins import Release, WheelName, WheelPin, add, load
 
 EXPECTED = [f"2.{minor}.0" for minor in range(6, 16)]
 PATCH_RELEASES = ["2.7.1", "2.9.1", "2.12.1", "2.14.1"]
@@ -40,7 +43,7 @@ def test_no_sha256_is_pinned_twice() -> None:
 
 def test_the_cpu_wheel_and_the_cuda_wheel_of_one_release_are_both_known() -> None:
     found = load().get("2.13.0").wheels_for("cp311", "Linux", "x86_64")
-    assert {pin.version for pin in found} == {"2.13.0", "2.13.0+cpu"}
+    assert {pin.name.version for pin in found} == {"2.13.0", "2.13.0+cpu"}
 
 
 def test_a_local_part_or_a_v_does_not_hide_a_release() -> None:
@@ -69,35 +72,77 @@ def test_a_platform_is_matched_with_its_own_wheels_only() -> None:
 
 
 def test_a_build_number_does_not_shift_the_tags() -> None:
-    pin = WheelPin("torch-2.10.0-3-cp311-cp311-manylinux_2_28_x86_64.whl", "0" * 64)
-    assert (pin.version, pin.python_tag) == ("2.10.0", "cp311")
+    name = WheelName.parse("torch-2.10.0-3-cp311-cp311-manylinux_2_28_x86_64.whl")
+    assert (name.version, name.python, name.tag) == (
+        "2.10.0", "cp311", "cp311-cp311-manylinux_2_28_x86_64",
+    )  # fmt: skip
+
+
+def release(version: str, digit: str, commit: str = sample.COMMIT) -> Release:
+    """A release with one wheel."""
+    pin = WheelPin(f"torch-{version}-{sample.TAG}.whl", digit * 64)
+    return Release(version, commit, (pin,))
 
 
 def test_adding_a_pin_keeps_the_rest_of_the_file(tmp_path: Path) -> None:
     wheel = sample.write_wheel(tmp_path)
     pins = sample.releases(tmp_path / "releases.toml", wheel)
     before = pins.path.read_text()
-    added = WheelPin(f"torch-9.1.0-{sample.TAG}.whl", "1" * 64)
-    after = add_pin(pins, "9.1.0", sample.COMMIT, added)
-    assert after.get("9.1.0").wheels == (*pins.get("9.1.0").wheels, added)
-    assert [line for line in pins.path.read_text().splitlines() if added.sha256 not in line] == (
-        before.splitlines()
-    )
-    assert add_pin(after, "9.1.0", sample.COMMIT, added) is after
+    added = release("9.1.0", "1")
+    after = add(pins, added)
+    assert after.get("9.1.0").wheels == (*pins.get("9.1.0").wheels, *added.wheels)
+    lines = pins.path.read_text().splitlines()
+    assert [line for line in lines if "1" * 64 not in line] == before.splitlines()
+    text = pins.path.read_text()
+    assert add(after, added) == after and pins.path.read_text() == text
 
 
-def test_a_pin_of_a_new_version_adds_its_release(tmp_path: Path) -> None:
-    pins = sample.releases(tmp_path / "releases.toml")
-    added = WheelPin(f"torch-9.2.0-{sample.TAG}.whl", "2" * 64)
-    after = add_pin(pins, "9.2.0", sample.OTHER_COMMIT, added)
-    assert after.versions == ["9.1.0", "9.2.0"]
-    assert after.by_commit(sample.OTHER_COMMIT) == after.get("9.2.0")
+@pytest.mark.parametrize("version", ["8.9.0", "9.1.1", "10.0.0"])
+def test_a_new_release_stands_in_the_order_of_the_versions(tmp_path: Path, version: str) -> None:
+    pins = add(sample.releases(tmp_path / "releases.toml"), release("9.2.0", "1", "1" * 40))
+    after = add(pins, release(version, "2", sample.OTHER_COMMIT))
+    assert after.versions == sorted(["9.1.0", "9.2.0", version], key=Version)
+    assert after.by_commit(sample.OTHER_COMMIT) == after.get(version)
+    text = pins.path.read_text()
+    assert text.count("\n\n[[release]]\n") == 3 and "\n\n\n" not in text
 
 
 def test_a_pin_with_another_commit_than_its_release_is_refused(tmp_path: Path) -> None:
     pins = sample.releases(tmp_path / "releases.toml")
     with pytest.raises(UsageError, match="commit"):
-        add_pin(pins, "9.1.0", sample.OTHER_COMMIT, WheelPin("torch-9.1.0-x-cp3-x-x.whl", "3" * 64))
+        add(pins, release("9.1.0", "3", sample.OTHER_COMMIT))
+
+
+def test_a_linked_file_its_mode_and_its_line_ends_stay(tmp_path: Path) -> None:
+    pins = sample.releases(tmp_path / "elsewhere" / "pins.toml")
+    pins.path.write_bytes(pins.path.read_bytes().replace(b"\n", b"\r\n"))
+    pins.path.chmod(0o664)
+    link = tmp_path / "releases.toml"
+    link.symlink_to(pins.path)
+    after = add(load(link), release("9.1.0", "1"))
+    assert link.is_symlink() and len(after.get("9.1.0").wheels) == 1
+    assert pins.path.stat().st_mode & 0o777 == 0o664
+    data = pins.path.read_bytes()
+    assert data.count(b"\n") == data.count(b"\r\n") > 5
+
+
+def test_pins_that_are_added_at_once_all_arrive(tmp_path: Path) -> None:
+    pins = sample.releases(tmp_path / "releases.toml")
+    program = (
+        "import sys; from pathlib import Path; from torchfork.upstream.pins import *\n"
+        "pins, digit = load(Path(sys.argv[1])), sys.argv[2]\n"
+        "pin = WheelPin(f'torch-9.1.0-{digit}-cp311-cp311-linux_x86_64.whl', digit * 64)\n"
+        f"add(pins, Release('9.1.0', {sample.COMMIT!r}, (pin,)))\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    running = [
+        subprocess.Popen([sys.executable, "-c", program, pins.path, str(n)], env=environment)
+        for n in range(6)
+    ]
+    assert [process.wait() for process in running] == [0] * 6
+    assert {pin.sha256 for pin in load(pins.path).get("9.1.0").wheels} == {
+        str(n) * 64 for n in range(6)
+    }
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from torchfork.errors import BaseRefusedError
-from torchfork.upstream.versions import (
+from torchfork.upstream.wheel import (
     grafted_version,
     is_grafted,
     read_version_file,

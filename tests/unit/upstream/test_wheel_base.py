@@ -10,12 +10,14 @@ from pathlib import Path
 
 import pytest
 import sample_wheel as sample
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from torchfork.errors import BaseRefusedError, HashMismatchError, OutputError
+from torchfork.errors import BaseRefusedError, HashMismatchError, OutputError, UsageError
 from torchfork.upstream import wheel as module
 from torchfork.upstream.base import Base, Interpreter
 from torchfork.upstream.interpreter import probe
-from torchfork.upstream.pins import Releases
+from torchfork.upstream.pins import Releases, WheelPin
 from torchfork.util import files
 
 
@@ -174,7 +176,19 @@ def test_a_file_that_is_not_as_record_says_is_named(
 
 
 @pytest.mark.parametrize(
-    "name", ["../evil.py", "/evil.py", "torch/../../evil.py", "torch\\evil.py"]
+    "name",
+    [
+        "../evil.py",
+        "/evil.py",
+        "torch/../../evil.py",
+        "torch\\evil.py",
+        "c:/evil.py",
+        "",
+        ".",
+        "torch//evil.py",
+        "torch/./evil.py",
+        "torch/version.py/evil.py",
+    ],
 )
 def test_members_that_lead_out_of_the_wheel_are_refused(
     tmp_path: Path, interpreter: Interpreter, name: str
@@ -253,13 +267,128 @@ def test_a_second_run_waits_for_the_first_and_is_told_who_it_is(
 def test_pinning_a_wheel_checks_its_commit(tmp_path: Path) -> None:
     wheel = sample.write_wheel(tmp_path)
     pins = sample.releases(tmp_path / "releases.toml")
-    added, after = module.pin(wheel, pins)
-    assert after.by_sha256(sample.sha256(wheel)) == (after.get("9.1.0"), added)
+    release = module.official(wheel, pins)
+    assert (release.version, release.commit) == ("9.1.0", sample.COMMIT)
+    assert release.wheels == (WheelPin(wheel.name, sample.sha256(wheel)),)
     strange = sample.write_wheel(
         tmp_path, sample.with_record(sample.contents("9.2.0", commit=sample.OTHER_COMMIT)),
         version="9.2.0",
     )  # fmt: skip
     with pytest.raises(BaseRefusedError, match="no release pins") as caught:
-        module.pin(strange, after)
+        module.official(strange, pins)
     assert "--new-release" in caught.value.next
-    assert module.pin(strange, after, new_release=True)[1].versions == ["9.1.0", "9.2.0"]
+    assert module.official(strange, pins, new_release=True).version == "9.2.0"
+
+
+MARKED = {**sample.contents(), module.NATIVE_FUNCTIONS: b"# torchfork:begin\n# torchfork:end\n"}
+
+
+@pytest.mark.parametrize(
+    ("version", "contents"),
+    [
+        ("9.1.0+cpu.ext1", sample.contents("9.1.0+cpu.ext1")),
+        ("9.1.0+cpu", sample.contents("9.1.0+cpu.ext1")),
+        ("9.1.0+ext2", sample.contents()),
+        ("9.1.0+cpu", MARKED),
+    ],
+    ids=["all say so", "version.py says so", "the name says so", "the YAML has our markers"],
+)
+def test_a_wheel_with_additions_is_not_pinned_as_official(
+    tmp_path: Path, version: str, contents: dict[str, bytes]
+) -> None:
+    wheel = sample.write_wheel(tmp_path, sample.with_record(contents), version=version)
+    with pytest.raises(BaseRefusedError, match="additions already"):
+        module.official(wheel, sample.releases(tmp_path / "releases.toml"))
+
+
+def hostile(tmp_path: Path, **changed: bytes) -> Path:
+    """A wheel whose RECORD fits, with members that differ from the sample's."""
+    contents = sample.contents()
+    named = {name.replace("__", "/").replace("_py", ".py"): d for name, d in changed.items()}
+    return sample.write_wheel(tmp_path, sample.with_record({**contents, **named}))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"x = " + b"(" * 10_000,
+        b"x = " + b"-" * 50_000 + b"1",
+        b"x = 1" + b"0" * 20_000,
+        b"x = '\0'\n",
+        b"\xff\xfe",
+        b"# " + b"x" * (1 << 20),
+        b"__version__ = '9'\n__version__ = None\ngit_version = 3\n",
+        b"__version__ = 'nine'\ngit_version = 'x'\n",
+    ],
+    ids=["nested", "unary", "digits", "NUL", "not UTF-8", "large", "of other types", "no version"],
+)
+def test_a_version_file_that_is_none_is_refused(
+    tmp_path: Path, interpreter: Interpreter, text: bytes
+) -> None:
+    wheel = hostile(tmp_path, torch__version_py=text)
+    with pytest.raises(BaseRefusedError):
+        opened(tmp_path, interpreter, wheel)
+
+
+@pytest.mark.parametrize(
+    "record", [b"torch/version.py,sha256=\xff,1\n", b'a,"' + b"x" * 200_000 + b'",1\n', b"a\0,,\n"]
+)
+def test_a_record_that_cannot_be_read_is_refused(
+    tmp_path: Path, interpreter: Interpreter, record: bytes
+) -> None:
+    files = {**sample.contents(), "torch-9.1.0+cpu.dist-info/RECORD": record}
+    with contextlib.suppress(BaseRefusedError):  # NUL is no error for every Python
+        opened(tmp_path, interpreter, sample.write_wheel(tmp_path, files))
+        assert b"\0" in record
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2])
+def test_compression_that_wheels_do_not_use_is_refused(
+    tmp_path: Path, interpreter: Interpreter, method: int
+) -> None:
+    wheel = sample.write_wheel(tmp_path)
+    with zipfile.ZipFile(wheel, "a", method) as archive:
+        archive.writestr("torch/more.py", "x = 1\n" * 100)
+    with pytest.raises(BaseRefusedError, match="no wheel should have") as caught:
+        opened(tmp_path, interpreter, wheel)
+    assert "compressed" in caught.value.why
+
+
+def test_a_wheel_that_unpacks_to_too_much_is_refused_before_it_is_read(
+    tmp_path: Path, interpreter: Interpreter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Zeros deflate to a thousandth of their size."""
+    monkeypatch.setattr("torchfork.upstream.archives.ALWAYS_ALLOWED", 1 << 20)
+    files = {**sample.contents(), "torch/zeros": bytes(4 << 20)}
+    wheel = sample.write_wheel(tmp_path, sample.with_record(files))
+    with pytest.raises(BaseRefusedError, match="unpacks to too much"):
+        opened(tmp_path, interpreter, wheel)
+
+
+def test_pipes_and_devices_are_no_wheels(tmp_path: Path, interpreter: Interpreter) -> None:
+    """They are refused unread: a pipe that nobody writes into, a device without an end."""
+    name = sample.write_wheel(tmp_path / "w").name
+    pipe, endless = tmp_path / "p" / name, tmp_path / "z" / name
+    pipe.parent.mkdir()
+    endless.parent.mkdir()
+    os.mkfifo(pipe)
+    endless.symlink_to("/dev/zero")
+    for path in (pipe, endless):
+        with pytest.raises(BaseRefusedError, match="not a file"):
+            opened(tmp_path, interpreter, path, sample.releases(tmp_path / "releases.toml"))
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_no_damage_of_an_archive_is_an_internal_error(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    tmp_path = tmp_path_factory.mktemp("damaged")
+    wheel = sample.write_wheel(tmp_path)
+    raw = bytearray(wheel.read_bytes())
+    for _ in range(data.draw(st.integers(1, 4))):
+        raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
+    wheel.write_bytes(raw)
+    pins = sample.releases(tmp_path / "releases.toml")
+    with contextlib.suppress(BaseRefusedError, UsageError):
+        opened(tmp_path, probe(sys.executable, headers=False), wheel, pins)

@@ -18,7 +18,7 @@ from ..errors import (
     KernelError,
     NeedsSourceLaneError,
 )
-from ..upstream.inventory import Upstream
+from ..upstream.base import Upstream
 from .load import Additions, Entry
 
 FROM_SOURCE = "scripts/build_torch.sh --from-source"

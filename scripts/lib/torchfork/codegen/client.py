@@ -12,7 +12,7 @@ from typing import Any
 from ..additions.load import Additions, Entry, YamlFile
 from ..additions.merged import MergedTree
 from ..errors import AdditionsError, BaseRefusedError, DerivativeError, ForkError, InternalError
-from ..upstream.inventory import Upstream
+from ..upstream.base import Upstream
 from ..util import process, serde
 from ..util.files import DISK_FULL, output_error, read_json, write_json
 from .model import FinishedOperator, Manifest

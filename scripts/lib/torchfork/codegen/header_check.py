@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import BaseRefusedError
-from ..upstream.base import Base
-from ..upstream.inventory import Upstream
+from ..upstream.base import Base, Upstream
 from ..util import files, memo
 from ..util.ui import Ui
 from . import client

@@ -17,6 +17,7 @@ from ..errors import UsageError
 from ..pipelines import graft, workdir
 from ..state import installed_torch
 from ..upstream.base import Base
+from ..upstream.wheel import grafted_version
 from ..util import cache, files
 from ..util.ui import Ui
 from ..wheel import pack, platform_tag, verify
@@ -204,7 +205,7 @@ def _with_true_tag(grafted: graft.Grafted, ui: Ui) -> Base:
 
 def _deliver(options: BuildOptions, grafted: graft.Grafted, inputs: str, ui: Ui) -> None:
     base = _with_true_tag(grafted, ui)
-    version = pack.grafted_version(base.version, options.number)
+    version = grafted_version(base.version, options.number)
     with ui.step("pack the wheel") as step:
         wheel = pack.pack(base, grafted.overlay, version, options.out, pack.epoch_from())
         changed = len(files.tree_files(grafted.overlay))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import UsageError
+from ..state import installed_journal
 from ..upstream import fetch, installed, interpreter, wheel
 from ..upstream import pins as releases
 from ..upstream.base import Base, Interpreter
@@ -17,7 +18,6 @@ from ..util.ui import Ui
 
 PROJECT = Path(__file__).resolve().parents[4]
 DEFAULT_WORK = PROJECT / ".torchfork" / "build"
-UPSTREAM = "https://github.com/pytorch/pytorch.git"
 
 
 @dataclass(frozen=True)
@@ -119,9 +119,12 @@ def open_base(options: BaseOptions, ui: Ui, *, headers: bool = True) -> Base:
     pins = releases.load()
     if options.base == "installed":
         with ui.step("open the installed torch") as step:
+            found = installed.locate(target)
+            journal = installed_journal.load(found.site)
             base = installed.open_installed(
-                target, pins, cache.directory(), unpinned=options.unpinned
-            )
+                found, target, pins, cache.directory(), unpinned=options.unpinned,
+                original=lambda name: installed_journal.as_installed(found.site, name, journal),
+            )  # fmt: skip
             step.say(_described(base))
         return base
     path = _wheel_path(options, target, pins, ui)

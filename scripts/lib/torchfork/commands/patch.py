@@ -14,8 +14,8 @@ from ..edits.patches import Series, State, branching, refreshing, series, workbe
 from ..edits.patches.header import Header, make
 from ..edits.patches.refreshing import Known
 from ..errors import PatchError
-from ..upstream import pins, versions
-from ..upstream.wheel import VERSION_FILE
+from ..upstream import pins
+from ..upstream.wheel import VERSION_FILE, read_version_file
 from ..util import cache
 from ..util.ui import Ui
 from .options import PROJECT
@@ -136,7 +136,7 @@ def _known() -> list[Known]:
     trees = stage.origins(cache.directory())
     told = [(tree.read(VERSION_FILE), tree) for tree in trees]
     return [
-        Known(versions.read_version_file(text, VERSION_FILE).version, tree)
+        Known(read_version_file(text, VERSION_FILE).version, tree)
         for text, tree in told
         if text is not None
     ]

@@ -9,13 +9,13 @@ from ..edits import patches
 from ..edits.patches import Lane, Tree
 from ..errors import UsageError
 from ..rebase import targets
-from ..upstream import interpreter, versions
+from ..upstream import interpreter
 from ..upstream import pins as releases
 from ..upstream import tree as sourcetree
-from ..upstream.wheel import VERSION_FILE
+from ..upstream.git import UPSTREAM
+from ..upstream.wheel import VERSION_FILE, read_version_file
 from ..util import cache
 from ..util.ui import Ui
-from .options import UPSTREAM
 
 
 @dataclass(frozen=True)
@@ -57,5 +57,5 @@ def _directory(root: Path, lane: Lane | None) -> Target:
             why=f"neither aten/ as sources have it nor {VERSION_FILE} as site-packages has it",
             next="name the top of a source tree, or the directory that holds torch/",
         )
-    version = versions.read_version_file(text, str(root / VERSION_FILE)).version
+    version = read_version_file(text, str(root / VERSION_FILE)).version
     return Target(tree, version, lane or "graft")

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import BaseRefusedError, UsageError
-from ..upstream import fetch, index, interpreter, wheel
+from ..upstream import fetch, git, index, interpreter, wheel
 from ..upstream import pins as releases
 from ..upstream.base import Interpreter
+from ..upstream.git import UPSTREAM
 from ..upstream.pins import Release, Releases
 from ..util import cache
 from ..util.ui import Ui
-from .options import UPSTREAM
 
 
 @dataclass(frozen=True)
@@ -64,8 +64,10 @@ def run(options: PinOptions, ui: Ui) -> None:
     if options.wheel:
         if options.versions or options.find:
             raise UsageError("name a wheel file or releases, not both")
-        added, pins = wheel.pin(options.wheel, pins, new_release=options.new_release)
-        ui.note(f"{added.file} is pinned in {pins.path} (sha256 {added.sha256[:16]}…)")
+        release = wheel.official(options.wheel, pins, new_release=options.new_release)
+        pins = releases.add(pins, release)
+        pin = release.wheels[0]
+        ui.note(f"{pin.file} is pinned in {pins.path} (sha256 {pin.sha256[:16]}…)")
         return
     target = interpreter.probe(None, headers=False)
     versions = list(options.versions)
@@ -75,8 +77,8 @@ def run(options: PinOptions, ui: Ui) -> None:
             step.say(", ".join(versions) or "none that is not pinned")
     elif not versions:
         raise UsageError(
-            "nothing is named to pin",
-            next="give a wheel file, --release VERSION, or --find for every new release",
+            "pin needs a wheel file, --release VERSION or --find",
+            next="--find pins every release of the index that is not pinned yet",
         )
     for version in dict.fromkeys(versions):
         pins = _pin_release(version, pins, target, options.repository, ui)
@@ -97,10 +99,10 @@ def _pin_release(
         said = wheel.read_version(path)
         step.say(f"{said.git_version} ({path.name})")
     with ui.step("compare it with upstream's tag") as step:
-        tagged = index.tag_commit(version, repository)
+        tagged = git.tag_commit(version, repository)
         require_same(version, said.git_version, tagged, path)
         step.say("the same" if tagged else f"{repository} cannot be reached: not compared")
-    pins = releases.add_release(pins, Release(version, said.git_version, found))
+    pins = releases.add(pins, Release(version, said.git_version, found))
     ui.note(f"torch {version} is pinned in {pins.path}")
     ui.result(version)
     return pins

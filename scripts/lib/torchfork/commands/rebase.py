@@ -16,9 +16,10 @@ from ..rebase import run as runner
 from ..rebase.model import TIERS, Matrix
 from ..upstream import interpreter
 from ..upstream import pins as releases
+from ..upstream.git import UPSTREAM
 from ..util import cache, files
 from ..util.ui import Ui
-from .options import PROJECT, UPSTREAM, add_additions
+from .options import PROJECT, add_additions
 
 DEFAULT_WORK = PROJECT / ".torchfork" / "matrix"
 RUNNING = "ef"  # tiers that link or run for this machine

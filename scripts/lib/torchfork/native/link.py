@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..errors import CompileError
-from ..upstream.abi import BaseAbi, Elf
+from ..upstream.abi import BaseAbi
 from ..upstream.base import Base
+from ..upstream.binaries import Elf
 from ..util import process
 from .toolchain import Toolchain
 from .units import CompileStep

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from ..additions.load import Additions
 from ..errors import KernelError
-from ..upstream import macho
 from ..upstream.base import Base
+from ..upstream.binaries import is_macho, macho_exports
 from ..util import process
 from .units import CompileStep, source_path
 
@@ -54,8 +54,8 @@ def exported(libraries: Iterable[Path]) -> set[str]:
     """The names that shared libraries export."""
     names: set[str] = set()
     for library in libraries:
-        if macho.is_macho(library):
-            names |= macho.exported(library)
+        if is_macho(library):
+            names |= macho_exports(library)
             continue
         text = process.run(["nm", "-P", "-D", "--defined-only", library]).stdout
         names |= {line.split("@", 1)[0].split(" ", 1)[0] for line in text.splitlines()}
@@ -84,7 +84,7 @@ def foreign_signatures(base: Base, exports: Iterable[str]) -> set[str]:
     Names are mangled otherwise there (64-bit integers are another type, libc++'s types lie in a
     namespace of their own), so what is compared is what they say. Empty for a base of this system.
     """
-    if not any(macho.is_macho(path) for path in base_libraries(base)):
+    if not any(is_macho(path) for path in base_libraries(base)):
         return set()
     texts = demangle(name for name in exports if name.startswith("_Z")).values()
     return {normal_signature(text) for text in texts if text.startswith(("at::", "torch::"))}

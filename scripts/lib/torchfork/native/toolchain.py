@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import ToolkitMismatchError, ToolMissingError, UsageError
-from ..upstream import capabilities
+from ..upstream.abi import Capabilities, find_capabilities
 from ..upstream.base import Base
-from ..upstream.capabilities import Capabilities
 from ..util import process
 
 # What ATen/cuda/CUDAContext.h, which every generated CUDA registration includes, needs.
@@ -240,7 +239,7 @@ def find(base: Base, env: Mapping[str, str]) -> Toolchain:
         cxx=find_cxx(env),
         launcher=find_launcher(env),
         jobs=job_count(env),
-        capabilities=capabilities.find(base, platform.machine()),
+        capabilities=find_capabilities(base, platform.machine()),
         cuda=cuda,
         cuda_note=note,
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..additions.load import Additions
 from ..codegen.select import Generated
-from ..upstream.capabilities import FLAGS
+from ..upstream.abi import FLAGS
 from .toolchain import Toolchain
 
 SUPPORT = Path(__file__).resolve().parents[1] / "support"

@@ -23,7 +23,7 @@ def require_python(tree: SourceTree, interpreter: Interpreter, release: Release 
     """Refuse an interpreter that the release was never built for."""
     if release is None:
         return
-    tags = sorted({pin.python_tag for pin in release.wheels}, key=lambda tag: int(tag[2:]))
+    tags = sorted({pin.name.python for pin in release.wheels}, key=lambda tag: int(tag[2:]))
     if not tags or interpreter.tag in tags:
         return
     number = int(interpreter.tag[2:])

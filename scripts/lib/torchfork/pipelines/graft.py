@@ -20,8 +20,7 @@ from ..native import compile as compile_stage
 from ..native import link, ninja, symbols, toolchain, units
 from ..native.toolchain import Toolchain
 from ..upstream import abi
-from ..upstream.base import Base
-from ..upstream.inventory import Upstream
+from ..upstream.base import Base, Upstream
 from ..util import files
 from ..util.ui import Ui
 from .workdir import described, tooling_fingerprint

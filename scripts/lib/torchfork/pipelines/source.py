@@ -15,9 +15,8 @@ from ..edits import base_patches, lists, patches
 from ..errors import AdditionsError, NeedsSourceLaneError, StateError
 from ..native.units import SUPPORT
 from ..state import applied, source_tree
-from ..upstream import mirror
-from ..upstream.inventory import Upstream
-from ..upstream.tree import ATEN, SourceTree, in_tree
+from ..upstream.base import Upstream
+from ..upstream.tree import ATEN, Mirror, SourceTree, in_tree, mirror_generator
 from ..util import cache, files, memo
 from ..util.ui import Ui
 from .tree_work import TreeBuildDir
@@ -44,7 +43,7 @@ def plan(tree: SourceTree, additions: Additions, layout: TreeBuildDir, ui: Ui) -
     patched = _patch(tree, additions, ui)
     read = patches.layered(_upstream_tree(tree), patched).read
     with ui.step("read the tree") as step:
-        copy = mirror.make(tree, read, layout.mirror, tuple(patched))
+        copy = mirror_generator(tree, read, layout.mirror, tuple(patched))
         upstream = _list_operators(copy, layout)
         step.say(f"torch {tree.version}, {len(upstream.schemas)} functions")
     with ui.step("merge the YAML") as step:
@@ -101,7 +100,7 @@ def _validate(additions: Additions, upstream: Upstream, version: str) -> None:
         ) from error
 
 
-def _list_operators(copy: mirror.Mirror, layout: TreeBuildDir) -> Upstream:
+def _list_operators(copy: Mirror, layout: TreeBuildDir) -> Upstream:
     """What the tree has, asked once for each state of its code generator."""
     key = files.sha256_text(copy.fingerprint, tooling_fingerprint())
     return memo.remember(
@@ -110,7 +109,7 @@ def _list_operators(copy: mirror.Mirror, layout: TreeBuildDir) -> Upstream:
     )  # fmt: skip
 
 
-def _merge(copy: mirror.Mirror, additions: Additions, layout: TreeBuildDir) -> MergedTree:
+def _merge(copy: Mirror, additions: Additions, layout: TreeBuildDir) -> MergedTree:
     """A copy of the generator that can parse the additions."""
     for path in files.tree_files(copy.root):
         relative = path.relative_to(copy.root)
@@ -133,7 +132,7 @@ def _reading(root: Path) -> Read:
 
 def _generate_once(
     key: str,
-    copy: mirror.Mirror,
+    copy: Mirror,
     merged: MergedTree,
     edits: Mapping[str, str],
     additions: Additions,

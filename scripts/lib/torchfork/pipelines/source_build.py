@@ -16,7 +16,7 @@ from ..native import toolchain
 from ..upstream.base import Base, Interpreter
 from ..upstream.pins import PINS, Release
 from ..upstream.sources import SourceCheckout
-from ..upstream.versions import read_version_file
+from ..upstream.wheel import grafted_version, read_version_file
 from ..util import files
 from ..util.ui import Ui
 from ..wheel import pack, platform_tag, repair, verify
@@ -47,7 +47,7 @@ class Environment:
 
 def wheel_version(opened: SourceCheckout, number: int) -> str:
     """'2.6.0+ext1': a local part keeps what requires torch==2.6.0 satisfied."""
-    return pack.grafted_version(opened.tree.version, number)
+    return grafted_version(opened.tree.version, number)
 
 
 def make_environment(

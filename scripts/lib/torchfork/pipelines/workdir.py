@@ -12,8 +12,7 @@ from ..additions.merged import MergedTree
 from ..codegen import client
 from ..codegen.build_dir import BuildDir
 from ..codegen.model import Manifest
-from ..upstream.base import Base
-from ..upstream.inventory import Upstream
+from ..upstream.base import Base, Upstream
 from ..util import files, memo
 from ..util.ui import Ui
 

@@ -10,8 +10,7 @@ from pathlib import Path
 
 from ..additions.load import Additions
 from ..native import exports
-from ..upstream.base import Base
-from ..upstream.inventory import Upstream
+from ..upstream.base import Base, Upstream
 from ..upstream.pins import Releases
 from ..util import files, memo
 from .findings import KINDS

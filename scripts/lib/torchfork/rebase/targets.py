@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import UsageError
-from ..upstream import fetch, wheel, wheel_layout
+from ..upstream import fetch, tree, wheel
 from ..upstream.base import Base, Interpreter
 from ..upstream.pins import Release, Releases
 
@@ -72,11 +72,9 @@ def _one(word: str, pins: Releases) -> Target:
 def open_target(target: Target, opening: Opening, progress: Callable[[str], None]) -> Base:
     """The target as a base: fetched, checked and unpacked."""
     if target.kind == REF:
-        return wheel_layout.open_ref(
-            target.place, opening.repository, opening.interpreter, opening.cache
-        )
+        return tree.open_ref(target.place, opening.repository, opening.interpreter, opening.cache)
     if target.kind == TREE:
-        return wheel_layout.open_tree(Path(target.place), opening.interpreter, opening.cache)
+        return tree.open_base(Path(target.place), opening.interpreter, opening.cache)
     path = _wheel(target, opening, progress)
     return wheel.open_wheel(
         path,

@@ -27,8 +27,8 @@ from ..native.toolchain import Toolchain
 from ..native.units import CompileStep
 from ..pipelines import graft
 from ..upstream import abi
-from ..upstream.base import Base
-from ..upstream.inventory import Upstream
+from ..upstream.base import Base, Upstream
+from ..upstream.wheel import grafted_version
 from ..util import files, process, venv
 from ..util.ui import Ui
 from ..wheel import pack, verify
@@ -327,7 +327,7 @@ def try_out(context: Context, merged: Merged) -> Passed:
     """(f) The wheel installs, passes its verification, and the additions' own tests pass on it."""
     base, work, say = context.base, context.work, context.progress
     context.log("pack the wheel")
-    version = pack.grafted_version(base.version, 1)
+    version = grafted_version(base.version, 1)
     wheel = pack.pack(
         base, context.layout.overlay, version, context.layout.root / "wheel", pack.epoch_from()
     )

@@ -21,9 +21,10 @@ from functools import partial
 from pathlib import Path
 
 from ..errors import ForkError, OutputError, StateError, UsageError
+from ..upstream.archives import Recorded, read_record, record_hash
 from ..upstream.base import Base, Interpreter
 from ..upstream.installed import Installation, locate, record_identity
-from ..upstream.unpack import OnWait, read_record, record_hash, wait_silently
+from ..upstream.wheel import OnWait, wait_silently
 from ..util import files
 from . import installed_journal, originals
 from .installed_journal import Entry, Journal
@@ -143,13 +144,13 @@ def _record_name(found: Installation) -> str:
     return f"{found.dist_info}/RECORD"
 
 
-def _original_record(found: Installation, before: Journal) -> dict[str, tuple[str, str]]:
+def _original_record(found: Installation, before: Journal) -> dict[str, Recorded]:
     path = installed_journal.as_installed(found.site, _record_name(found), before)
     return read_record(path.read_text(encoding="utf-8"))
 
 
 def _check_base(
-    found: Installation, base: Base, record: dict[str, tuple[str, str]], before: Journal
+    found: Installation, base: Base, record: dict[str, Recorded], before: Journal
 ) -> None:
     """The torch that is changed must be the one that was compiled against."""
     wheel_rows = {
@@ -169,7 +170,7 @@ def _check_base(
 def _entries(
     found: Installation,
     wanted: Mapping[str, originals.File],
-    record: dict[str, tuple[str, str]],
+    record: dict[str, Recorded],
     before: Journal,
 ) -> dict[str, Entry]:
     """For each file that we shall have changed, RECORD itself among them, its original's hash."""
@@ -216,7 +217,7 @@ def _edited(site: Path, names: list[str]) -> StateError:
 
 def _record_file(
     found: Installation,
-    record: dict[str, tuple[str, str]],
+    record: dict[str, Recorded],
     wanted: Mapping[str, originals.File],
     entries: Mapping[str, Entry],
     compiled: list[str],
@@ -224,11 +225,11 @@ def _record_file(
     """RECORD as pip needs it to uninstall all of this: our files, the originals and the journal."""
     rows = dict(record)
     for name, file in wanted.items():
-        rows[name] = (record_hash(bytes.fromhex(file.sha256)), str(file.size))
+        rows[name] = Recorded(record_hash(bytes.fromhex(file.sha256)), str(file.size))
     kept = [name for name, entry in entries.items() if entry.original is not None]
     for name in [*kept, *compiled]:
-        rows[f"{installed_journal.DIRECTORY}/files/{name}"] = ("", "")
-    rows[f"{installed_journal.DIRECTORY}/journal.json"] = ("", "")
+        rows[f"{installed_journal.DIRECTORY}/files/{name}"] = Recorded("", "")
+    rows[f"{installed_journal.DIRECTORY}/journal.json"] = Recorded("", "")
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows((name, *row) for name, row in rows.items())
     data = text.getvalue().encode()

@@ -1,14 +1,240 @@
-"""Unpacking archives of sources and Debian packages, without anything that leads out of them."""
+"""Archives: wheels, tarballs, Debian packages; read and unpacked without what leads out of them.
+
+Whatever no wheel should have is refused before anything is written, and every member that is read
+as a whole has a size limit.
+"""
 
 from __future__ import annotations
 
+import base64
+import contextlib
+import csv
+import hashlib
+import io
+import os
 import shutil
+import stat
+import struct
 import tarfile
-from collections.abc import Iterator
+import threading
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 from ..errors import BaseRefusedError, ToolMissingError
 from ..util import files, process
+
+Progress = Callable[[int, int], None]
+# Of members that are read as a whole; the largest of real wheels is 4 MB of RECORD.
+LIMIT = 64 << 20
+# A wheel of torch unpacks to some four times its size.
+GROWTH, ALWAYS_ALLOWED = 50, 1 << 30
+
+
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[zipfile.ZipFile]:
+    """A wheel as a zip archive without members that no wheel should have.
+
+    Raises BaseRefusedError for such a member, and for damage, also where it shows while reading.
+    """
+    require_file(path)
+    try:
+        archive = zipfile.ZipFile(path)
+    except (zipfile.BadZipFile, OSError, ValueError, IndexError, struct.error) as error:
+        raise _damaged(path, error) from error
+    with archive:
+        _check_members(archive, path)
+        try:
+            yield archive
+        except (zipfile.BadZipFile, zlib.error, EOFError) as error:
+            raise _damaged(path, error) from error
+
+
+def read_member(archive: zipfile.ZipFile, name: str, limit: int = LIMIT) -> str:
+    """A text of a wheel. Raises BaseRefusedError where it is missing, too large or not UTF-8."""
+    where = f"{archive.filename}: {name}"
+    member = archive.NameToInfo.get(name)
+    if member is None:
+        raise BaseRefusedError(f"this wheel has no {name}", where=where)
+    if member.file_size > limit:
+        why = f"it has {member.file_size} bytes, and {limit} are allowed"
+        raise BaseRefusedError("a text in this wheel is too large", where=where, why=why)
+    try:
+        return archive.read(member).decode()
+    except UnicodeDecodeError as error:
+        raise BaseRefusedError(
+            "a text in this wheel is not UTF-8", where=where, why=str(error)
+        ) from error
+
+
+def dist_info_of(archive: zipfile.ZipFile) -> str:
+    """The name of a wheel's one .dist-info directory. Raises BaseRefusedError."""
+    found = {
+        name.split("/")[0]
+        for name in archive.namelist()
+        if name.endswith(".dist-info/RECORD") and name.count("/") == 1
+    }
+    if len(found) == 1 and (only := found.pop()).startswith("torch-"):
+        return only
+    raise BaseRefusedError(
+        "this is not a whole torch wheel",
+        where=str(archive.filename),
+        why="it lacks its one torch-….dist-info/RECORD",
+        next="give an official wheel, or build this tree with --from-source",
+    )
+
+
+class Recorded(NamedTuple):
+    """What RECORD lists of a file: 'sha256=…' and the number of bytes; '' where it does not."""
+
+    hash: str
+    size: str
+
+    def matches(self, digest: bytes) -> bool:
+        """Whether this is the sha256 listed; true where RECORD lists none."""
+        return not self.hash.startswith("sha256=") or self.hash.rstrip("=") == record_hash(digest)
+
+
+def read_record(text: str, where: str = "RECORD") -> dict[str, Recorded]:
+    """A RECORD by its paths. Raises BaseRefusedError."""
+    try:
+        rows = csv.reader(io.StringIO(text))
+        return {row[0]: Recorded(row[1], row[2]) for row in rows if len(row) >= 3}
+    except csv.Error as error:
+        raise BaseRefusedError("this RECORD cannot be read", where=where, why=str(error)) from error
+
+
+def record_of(archive: zipfile.ZipFile, dist_info: str) -> dict[str, Recorded]:
+    """The RECORD of a wheel. Raises BaseRefusedError."""
+    name = f"{dist_info}/RECORD"
+    return read_record(read_member(archive, name), f"{archive.filename}: {name}")
+
+
+def record_hash(digest: bytes) -> str:
+    """A sha256 as RECORD writes it."""
+    return "sha256=" + base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
+
+
+def require_file(path: Path) -> None:
+    """Refuse what is missing, and pipes and devices, which may have no end."""
+    if not path.is_file():
+        raise BaseRefusedError(
+            "this is not a file" if path.exists() else "there is no such wheel file",
+            where=str(path),
+            next="give the path of a .whl file, or a version with --torch",
+        )
+
+
+def _damaged(path: Path, error: Exception) -> BaseRefusedError:
+    return BaseRefusedError(
+        "this file is damaged or was not downloaded whole",
+        where=str(path),
+        why=str(error),
+        next="download it again",
+    )
+
+
+def _check_members(archive: zipfile.ZipFile, path: Path) -> None:
+    """Refuse members that would be written elsewhere, as links or twice, and too many bytes."""
+    wrong = _wrong_member(archive.infolist())
+    if wrong:
+        raise BaseRefusedError(
+            "this wheel has a member that no wheel should have",
+            where=f"{path}: {wrong[0]!r}",
+            why=wrong[1],
+        )
+    size, own = sum(m.file_size for m in archive.infolist()), path.stat().st_size
+    if size > max(ALWAYS_ALLOWED, GROWTH * own):
+        why = f"its members have {size} bytes, the file {own}"
+        raise BaseRefusedError("this wheel unpacks to too much", where=str(path), why=why)
+
+
+def _wrong_member(members: list[zipfile.ZipInfo]) -> tuple[str, str] | None:
+    """The first member that no wheel should have, and why."""
+    found: set[str] = set()
+    directories: set[str] = set()
+    for member in members:
+        name = member.filename
+        parts = name.removesuffix("/").split("/")
+        if not {"", ".", ".."}.isdisjoint(parts) or "\\" in name or ":" in parts[0]:
+            return name, "its path leads out of the wheel, or is not in its plain form"
+        if stat.S_IFMT(member.external_attr >> 16) not in (0, stat.S_IFREG, stat.S_IFDIR):
+            return name, "it is a link or a special file"
+        if member.flag_bits & 0x1:
+            return name, "it is encrypted"
+        if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            return name, "it is compressed in a way that wheels do not use"
+        if name in found:
+            return name, "it is there twice"
+        found.add(name)
+        parent = name.rpartition("/")[0]
+        while parent and parent not in directories:
+            directories.add(parent)
+            parent = parent.rpartition("/")[0]
+    both = found & directories
+    return (min(both), "it is a file, and a directory of others") if both else None
+
+
+def unpack_wheel(
+    path: Path, archive: zipfile.ZipFile, root: Path, progress: Progress | None
+) -> None:
+    """Unpack a wheel, whole or not at all, and compare each file with RECORD."""
+    record = record_of(archive, dist_info_of(archive))
+    members = [member for member in archive.infolist() if not member.is_dir()]
+    total, done, counting = sum(member.file_size for member in members), 0, threading.Lock()
+
+    def advance(size: int) -> None:
+        nonlocal done
+        with counting:
+            done += size
+            if progress:
+                progress(done, total)
+
+    def fill(target: Path) -> None:
+        for directory in {(target / member.filename).parent for member in members}:
+            directory.mkdir(parents=True, exist_ok=True)
+        # zlib and sha256 run without the interpreter's lock: two threads halve the wait.
+        with ThreadPoolExecutor(2) as pool:
+            for share in [
+                pool.submit(_unpack_share, path, members[start::2], record, target, advance)
+                for start in (0, 1)
+            ]:
+                share.result()
+
+    files.build_directory(root, fill)
+
+
+def _unpack_share(
+    path: Path,
+    members: list[zipfile.ZipInfo],
+    record: Mapping[str, Recorded],
+    target: Path,
+    advance: Callable[[int], None],
+) -> None:
+    with zipfile.ZipFile(path) as archive:
+        for member in members:
+            digest = _unpack_member(archive, member, target / member.filename)
+            if not record.get(member.filename, Recorded("", "")).matches(digest):
+                raise BaseRefusedError(
+                    "a file in this wheel is not the one that its RECORD lists",
+                    where=f"{path}: {member.filename}",
+                    next="download the wheel again",
+                )
+            advance(member.file_size)
+
+
+def _unpack_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo, target: Path) -> bytes:
+    digest = hashlib.sha256()
+    mode = 0o755 if member.external_attr >> 16 & 0o111 else 0o644
+    handle = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    with os.fdopen(handle, "wb") as out, archive.open(member) as stream:
+        while chunk := stream.read(files.CHUNK):
+            digest.update(chunk)
+            out.write(chunk)
+    return digest.digest()
 
 
 def unpack_tar(path: Path, target: Path, only: str = "") -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,13 +19,6 @@ def read_text(path: Path) -> str:
             why=error.strerror or str(error),
             next="use an official wheel: scripts/build_torch.sh --torch VERSION",
         ) from error
-
-
-def search(library: Path, pattern: bytes) -> bytes:
-    """The first group of a pattern's first match in a library of a base's; b"" without one."""
-    with library.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as m:
-        found = re.search(pattern, m)
-        return found[1] if found else b""
 
 
 @dataclass(frozen=True)
@@ -100,3 +91,19 @@ class Base:
     def extension(self) -> Path:
         """torch/_C.<abi>.so, relative to root."""
         return Path("torch") / f"_C{self.interpreter.extension_suffix}"
+
+
+@dataclass(frozen=True)
+class Upstream:
+    """The functions, tags and dispatch keys of an unmodified base, by its code generator.
+
+    Names that additions must not collide with.
+    """
+
+    schemas: tuple[str, ...]
+    tags: frozenset[str]
+    dispatch_keys: frozenset[str]
+
+    def by_name(self) -> dict[str, str]:
+        """Schemas by operator name with overload."""
+        return {schema.partition("(")[0]: schema for schema in self.schemas}

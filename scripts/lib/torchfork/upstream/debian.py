@@ -14,7 +14,7 @@ from ..errors import BaseRefusedError, DownloadError, HashMismatchError, ToolMis
 from ..util import files, process
 from . import archives
 from . import tree as sourcetree
-from .debian_pins import Archive, DebianPins
+from .pins import Archive, DebianPins
 from .tree import SourceTree
 
 MIRROR = "TORCHFORK_DEBIAN_MIRROR"

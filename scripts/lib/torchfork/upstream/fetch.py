@@ -79,8 +79,8 @@ def fetch_smallest(
     here = [place for place in places if hashed(place, cache) == place.parent.name]
     if here and _weight(WheelPin(here[0].name, ""), interpreter)[0] == 0:
         return here[0]
-    tags = ["--platform", pins[0].platform_tag, "--implementation", "cp",
-            "--python-version", pins[0].python_tag.removeprefix("cp")]  # fmt: skip
+    tags = ["--platform", pins[0].name.platform, "--implementation", "cp",
+            "--python-version", pins[0].name.python.removeprefix("cp")]  # fmt: skip
     lock = cache / "locks" / f"fetch-{release.version}.lock"
     try:
         with files.lock(lock, f"fetching torch {release.version}", on_wait, LOCK_SECONDS):
@@ -94,8 +94,8 @@ def fetch_smallest(
 def _weight(pin: WheelPin, interpreter: Interpreter) -> tuple[int, bool, str]:
     """macOS wheels are a fifth of a CUDA build's size, Linux ones for ARM often half of it."""
     platforms = ("macosx", "aarch64", "")
-    rank = next(i for i, text in enumerate(platforms) if text in pin.platform_tag)
-    return rank, pin.python_tag != interpreter.tag, pin.python_tag
+    rank = next(i for i, text in enumerate(platforms) if text in pin.name.platform)
+    return rank, pin.name.python != interpreter.tag, pin.name.python
 
 
 def cached_wheels(release: Release, interpreter: Interpreter, cache: Path) -> list[Path]:

@@ -1,22 +1,20 @@
-"""PyTorch's sources from git: a shallow clone of the pinned commit with its submodules."""
+"""Git: a release's commit cloned with its submodules, a ref fetched in part, what a tree is at."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from ..errors import BaseRefusedError, DownloadError, HashMismatchError, ToolMissingError
 from ..util import files, process
-from . import debian_pins
-from . import tree as sourcetree
-from .pins import Release
-from .tree import SourceTree
+from .pins import Release, debian_versions
 
 UPSTREAM = "https://github.com/pytorch/pytorch.git"
 URL = "TORCHFORK_GIT_URL"
 LOCK_SECONDS = 3600.0
+COMMIT = re.compile(r"[0-9a-f]{40}")
 _NO_HOST = re.compile(
     r"Could not resolve host|unable to access|Connection (refused|timed out)|Network is unreachable"
     r"|Could not read from remote|does not appear to be a git repository|early EOF"
@@ -26,6 +24,78 @@ Progress = Callable[[int, int, str], None]
 OnWait = Callable[[str], None]
 
 
+def run(place: Path, *arguments: str) -> process.Outcome:
+    """Run git in a directory, without prompts: an address that wants a password fails."""
+    try:
+        return process.run(
+            ["git", "-C", place, *arguments], check=False,
+            env={"GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"},
+        )  # fmt: skip
+    except ToolMissingError as error:
+        raise ToolMissingError(
+            "no git", where="PATH", next="apt-get install git, or --source debian"
+        ) from error
+
+
+def commit_of(place: Path) -> str | None:
+    """The commit that is checked out; None where git knows none."""
+    head = run(place, "rev-parse", "--verify", "HEAD").stdout.strip()
+    return head if COMMIT.fullmatch(head) else None
+
+
+def changed_files(place: Path) -> list[str]:
+    """The tracked files that differ from the commit, submodules among them."""
+    options = ("--porcelain", "-z", "--untracked-files=no", "--ignore-submodules=none")
+    listed = run(place, "status", *options).stdout
+    return [entry[3:] for entry in listed.split("\0") if len(entry) > 3]
+
+
+def tag_commit(version: str, repository: str) -> str | None:
+    """The commit of upstream's tag; None where upstream cannot be reached.
+
+    Raises DownloadError where it can be reached and has no such tag.
+    """
+    names = [f"refs/tags/v{version}", f"refs/tags/v{version}^{{}}"]
+    outcome = run(Path(), "ls-remote", repository, *names)
+    if outcome.returncode:
+        return None
+    listed = (line.partition("\t") for line in outcome.stdout.splitlines())
+    commits = {name: commit for commit, _, name in listed}
+    commit = commits.get(names[1]) or commits.get(names[0])
+    if commit is None:
+        raise DownloadError(
+            f"upstream has no tag v{version}",
+            where=outcome.command,
+            next="wait for the tag, or check the version",
+        )
+    return commit
+
+
+def fetch_ref(place: Path, repository: str, ref: str, patterns: Sequence[str]) -> None:
+    """Check a branch, tag or commit out in `place`, as far as the sparse-checkout patterns go."""
+    commands: list[tuple[str, ...]] = []
+    if not (place / ".git").is_dir():
+        place.mkdir(parents=True, exist_ok=True)
+        commands += [("init", "--quiet"), ("sparse-checkout", "set", "--no-cone", *patterns)]
+    commands += [
+        # Blobs come as they are needed: the history and the third of a GB that is not read stay.
+        ("fetch", "--quiet", "--depth=1", "--filter=blob:none", repository, ref),
+        ("config", "remote.origin.url", repository),
+        ("config", "remote.origin.promisor", "true"),
+        ("config", "remote.origin.partialclonefilter", "blob:none"),
+        ("checkout", "--quiet", "--force", "--detach", "FETCH_HEAD"),
+    ]
+    for command in commands:
+        outcome = run(place, *command)
+        if outcome.returncode:
+            raise DownloadError(
+                "git could not fetch upstream's sources",
+                where=outcome.command,
+                why=_end(outcome),
+                next="check the ref and the network, or name a checkout of your own: --onto DIR",
+            )
+
+
 def clone(
     release: Release,
     url: str | None,
@@ -33,8 +103,8 @@ def clone(
     environment: Mapping[str, str],
     progress: Progress,
     on_wait: OnWait,
-) -> SourceTree:
-    """The clone of a release's commit, made, gone on with, or taken as it is.
+) -> Path:
+    """The shallow clone of a release's commit below `root`: made, resumed, or taken as it is.
 
     url: another repository than upstream's: a mirror, or a local one; else TORCHFORK_GIT_URL.
     Raises DownloadError where it cannot be reached, HashMismatchError where it gave another commit,
@@ -44,128 +114,113 @@ def clone(
     place = root / f"git-{release.version}-{release.commit[:12]}"
     guard = root / f"{place.name}.lock"
     with files.lock(guard, f"cloning torch {release.version}", on_wait, LOCK_SECONDS):
-        _fetch_commit(release, source, place, progress)
-        _fetch_submodules(release, source, place, progress)
-    tree = sourcetree.open_tree(place)
-    require_submodules(tree)
-    return tree
+        _Clone(release, source, place, progress).complete()
+    require_submodules(place)
+    return place
 
 
-def _fetch_commit(release: Release, source: str, place: Path, progress: Progress) -> None:
-    """Fetch the commit by its own name: a tag may be moved, a commit cannot be."""
-    if not (place / ".git").is_dir():
-        place.mkdir(parents=True, exist_ok=True)
-        _git(place, "init", "--quiet", what="make a repository", release=release, source=source)
-    if _is_at(place, release.commit):
-        return
-    # A fetch that broke off is begun again; objects that git has kept are not sent twice.
-    if not _has(place, release.commit):
-        progress(0, 0, f"commit {release.commit[:12]} from {source}")
-        _git(
-            place, "fetch", "--quiet", "--depth=1", "--no-tags", source, release.commit,
-            what=f"fetch torch {release.version}", release=release, source=source,
+class _Clone:
+    """A clone being made: what every step of it needs, and what its failures mean."""
+
+    def __init__(self, release: Release, source: str, place: Path, progress: Progress) -> None:
+        self._release, self._source, self._place = release, source, place
+        self._progress = progress
+
+    def complete(self) -> None:
+        """Fetch what is missing; the commit by its own name: a tag may be moved."""
+        place, release = self._place, self._release
+        if not (place / ".git").is_dir():
+            place.mkdir(parents=True, exist_ok=True)
+            self._git("make a repository", "init", "--quiet")
+        if commit_of(place) != release.commit or not (place / "version.txt").is_file():
+            self._fetch_commit()
+        waiting = [line for line in _submodules(place) if line[0] != " "]
+        if waiting:
+            self._progress(0, 0, f"{len(waiting)} submodules")
+            # Shallow, each at the commit that the tree names; complete ones are left alone.
+            options = ("--quiet", "update", "--init", "--recursive", "--depth=1", "--jobs=4")
+            self._git("fetch the submodules", "submodule", *options)
+
+    def _fetch_commit(self) -> None:
+        release = self._release
+        # A fetch that broke off starts again; objects that git has are not sent twice.
+        if not self._has_commit():
+            self._progress(0, 0, f"commit {release.commit[:12]} from {self._source}")
+            options = ("--quiet", "--depth=1", "--no-tags", self._source, release.commit)
+            self._git(f"fetch torch {release.version}", "fetch", *options)
+        if not self._has_commit():
+            raise self._without_commit()
+        # Without --force: it would lose edits.
+        options = ("-c", "advice.detachedHead=false", "checkout", "--quiet", release.commit)
+        self._git("check the commit out", *options)
+
+    def _has_commit(self) -> bool:
+        tree = f"{self._release.commit}^{{tree}}"
+        return run(self._place, "cat-file", "-e", tree).returncode == 0
+
+    def _git(self, what: str, *arguments: str) -> None:
+        outcome = run(self._place, *arguments)
+        if outcome.returncode == 0:
+            return
+        why = _end(outcome)
+        if files.DISK_FULL in why:
+            raise files.output_error(self._place, OSError(28, os.strerror(28)))
+        if "not our ref" in why and self._release.commit in why:
+            raise self._without_commit()
+        if _NO_HOST.search(why):
+            raise DownloadError(
+                f"cannot {what}: the repository cannot be reached, or the connection broke off",
+                where=self._source,
+                why=why,
+                next="run the same command again, it resumes; or name another repository "
+                f"with --git-url URL or {URL};\n{_other_sources(self._release.version)}",
+            )
+        raise DownloadError(
+            f"cannot {what}", where=outcome.command, why=why,
+            next="run the same command again, or name another repository with --git-url URL",
         )  # fmt: skip
-    if not _has(place, release.commit):
-        raise _without_commit(release, source)
-    # Anything but a clean first checkout would lose edits.
-    _git(
-        place, "-c", "advice.detachedHead=false", "checkout", "--quiet", release.commit,
-        what="check the commit out", release=release, source=source,
-    )  # fmt: skip
+
+    def _without_commit(self) -> HashMismatchError:
+        release = self._release
+        return HashMismatchError(
+            f"the repository does not have the pinned commit of torch {release.version}",
+            where=self._source,
+            why=f"pinned {release.commit}",
+            next=f"name another repository with --git-url URL;\n{_other_sources(release.version)}",
+        )
 
 
-def _without_commit(release: Release, source: str) -> HashMismatchError:
-    return HashMismatchError(
-        f"the repository does not have the pinned commit of torch {release.version}",
-        where=source,
-        why=f"pinned {release.commit}",
-        next="name another repository with --git-url URL;\n"
-        f"other sources of torch {release.version}: {debian_or_path(release.version)}",
-    )
-
-
-def _fetch_submodules(release: Release, source: str, place: Path, progress: Progress) -> None:
-    if not (place / ".gitmodules").is_file():
-        return
-    waiting = [line for line in _submodules(place) if line[0] != " "]
-    if not waiting:
-        return
-    progress(0, 0, f"{len(waiting)} submodules")
-    # Shallow, each at the commit that the tree names; those that are there are left alone.
-    _git(
-        place, "submodule", "--quiet", "update", "--init", "--recursive", "--depth=1", "--jobs=4",
-        what="fetch the submodules", release=release, source=source,
-    )  # fmt: skip
-
-
-def require_submodules(tree: SourceTree) -> None:
+def require_submodules(root: Path) -> None:
     """Refuse a tree one of whose submodules is missing or at another commit than it says."""
-    if not (tree.root / ".gitmodules").is_file():
-        return
-    states = {"-": "is not there", "+": "is at another commit", "U": "has merge conflicts"}
+    states = {"-": "is missing", "+": "is at another commit", "U": "has merge conflicts"}
     wrong = [
         f"{line[1:].split()[1]} {states.get(line[0], 'is in an unknown state')}"
-        for line in _submodules(tree.root)
+        for line in _submodules(root)
         if line[0] != " "
     ]
     if wrong:
         raise BaseRefusedError(
             f"{len(wrong)} submodule{'s' * (len(wrong) > 1)} of the tree cannot be built from",
-            where=str(tree.root),
+            where=str(root),
             why="\n".join(wrong[:10]),
-            next=f"git -C {tree.root} submodule update --init --recursive --depth=1",
+            next=f"git -C {root} submodule update --init --recursive --depth=1",
         )
 
 
 def _submodules(place: Path) -> list[str]:
     """git's own lines: a state letter, the commit, the path."""
-    outcome = process.run(["git", "-C", place, "submodule", "status", "--recursive"], check=False)
-    return [line for line in outcome.stdout.splitlines() if line]
+    if not (place / ".gitmodules").is_file():
+        return []
+    return [line for line in run(place, "submodule", "status", "--recursive").stdout.splitlines()
+            if line]  # fmt: skip
 
 
-def _is_at(place: Path, commit: str) -> bool:
-    told = process.run(["git", "-C", place, "rev-parse", "--verify", "HEAD"], check=False)
-    return told.stdout.strip() == commit and (place / "version.txt").is_file()
+def _end(outcome: process.Outcome) -> str:
+    return "\n".join(outcome.stderr.strip().splitlines()[-5:])
 
 
-def _has(place: Path, commit: str) -> bool:
-    command: list[str | Path] = ["git", "-C", place, "cat-file", "-e", f"{commit}^{{tree}}"]
-    return process.run(command, check=False).returncode == 0
-
-
-def _git(place: Path, *arguments: str, what: str, release: Release, source: str) -> None:
-    # Never a prompt for a password: an address that wants one is told as such.
-    environment = {"GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
-    try:
-        command: list[str | Path] = ["git", "-C", place, *arguments]
-        outcome = process.run(command, check=False, env=environment)
-    except ToolMissingError as error:
-        raise ToolMissingError(
-            "no git", where="PATH", next="apt-get install git, or --source debian"
-        ) from error
-    if outcome.returncode == 0:
-        return
-    said = "\n".join(outcome.stderr.strip().splitlines()[-4:])
-    if files.DISK_FULL in said:
-        raise files.output_error(place, OSError(28, os.strerror(28)))
-    if "not our ref" in said and release.commit in said:
-        raise _without_commit(release, source)
-    if _NO_HOST.search(said):
-        raise DownloadError(
-            f"cannot {what}: the repository cannot be reached, or the connection broke off",
-            where=source,
-            why=said,
-            next="run the same command again, it goes on from there; or name another repository "
-            f"with --git-url URL or {URL};\nother sources of torch {release.version}: "
-            + debian_or_path(release.version),
-        )
-    raise DownloadError(
-        f"cannot {what}", where=outcome.command, why=said,
-        next="run the same command again, or name another repository with --git-url URL",
-    )  # fmt: skip
-
-
-def debian_or_path(version: str) -> str:
+def _other_sources(version: str) -> str:
     """The other sources that carry a release, as options."""
-    carried = ["--source debian"] if version in debian_pins.versions() else []
-    return ", ".join([*carried, "--source PATH (a tree or a tarball that you have)"])
+    carried = ["--source debian"] if version in debian_versions() else []
+    listed = ", ".join([*carried, "--source PATH (a tree or a tarball that you have)"])
+    return f"other sources of torch {version}: {listed}"

@@ -73,13 +73,13 @@ def wheels(
 
 
 def _python_tags(pins: Sequence[WheelPin]) -> list[str]:
-    numbers = sorted({int(pin.python_tag.removeprefix("cp3")) for pin in pins})
+    numbers = sorted({int(pin.name.python.removeprefix("cp3")) for pin in pins})
     return [f"cp3{number}" for number in [*numbers, numbers[-1] + 1]]
 
 
 def _platforms(pins: Sequence[WheelPin]) -> list[list[str]]:
     """The platform tags of each kind of machine, x86-64 Linux first."""
-    tags = sorted({pin.platform_tag for pin in pins})
+    tags = sorted({pin.name.platform for pin in pins})
     kinds = (("linux", "x86_64"), ("linux", "aarch64"), ("macosx", "arm64"))
     grouped = [
         [t for t in tags if system in t and t.endswith(machine)] for system, machine in kinds
@@ -115,30 +115,6 @@ def _resolve(
             next="fetch the wheel and pin it by its own bytes: scripts/torchfork pin WHEEL",
         )
     return WheelPin(name, sha256)
-
-
-def tag_commit(version: str, repository: str) -> str | None:
-    """The commit of upstream's tag; None where upstream cannot be reached.
-
-    Raises DownloadError where it can be reached and has no such tag.
-    """
-    names = [f"refs/tags/v{version}", f"refs/tags/v{version}^{{}}"]
-    outcome = process.run(
-        ["git", "ls-remote", repository, *names],
-        env={"GIT_TERMINAL_PROMPT": "0"}, check=False,
-    )  # fmt: skip
-    if outcome.returncode:
-        return None
-    lines = [line.partition("\t") for line in outcome.stdout.splitlines()]
-    found = {name: commit for commit, _, name in lines}
-    commit = found.get(names[1]) or found.get(names[0])
-    if commit is None:
-        raise DownloadError(
-            f"upstream has no tag v{version}",
-            where=outcome.command,
-            next="wait for the tag, or check the version",
-        )
-    return commit
 
 
 def tentative(releases: Releases, version: str, pins: tuple[WheelPin, ...]) -> Releases:

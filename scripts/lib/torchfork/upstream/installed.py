@@ -11,20 +11,22 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from packaging.tags import parse_tag
+
 from ..errors import BaseRefusedError
-from ..state import installed_journal
 from ..util import files, process
-from . import versions
+from .archives import Recorded, read_record
 from .base import Base, Interpreter
 from .interpreter import require_python_tag
 from .pins import Releases
-from .unpack import read_record, record_hash
-from .wheel import VERSION_FILE, check_commit
+from .wheel import NEEDED, VERSION_FILE, check_commit, read_version_file
 
+# Where the file lies that the wheel brought under a name.
+Original = Callable[[str], Path]
 # Read closely by everything that follows, so compared with RECORD byte for byte; of all the other
 # files (700 MB) only the sizes are compared.
 _CLOSELY = re.compile(r"torchgen/.*|torch/version\.py|torch/lib/libtorch\.so|torch/_C\.[^/]*\.so")
@@ -76,30 +78,45 @@ def locate(interpreter: Interpreter) -> Installation:
 
 
 def open_installed(
-    interpreter: Interpreter, releases: Releases, cache: Path, *, unpinned: bool = False
+    found: Installation,
+    interpreter: Interpreter,
+    releases: Releases,
+    cache: Path,
+    *,
+    original: Original | None = None,
+    unpinned: bool = False,
 ) -> Base:
     """Check the installed torch and say what it is, with everything as its wheel brought it.
 
+    original: where each file of the wheel lies, by its name; in site-packages unless --develop
+    moved it aside.
     unpinned: accept a torch whose commit no release pins.
     """
-    found = locate(interpreter)
-    changed = installed_journal.load(found.site)
-    text = _read(found, f"{found.dist_info}/RECORD", changed)
-    record = {name: row for name, row in read_record(text).items() if _of_wheel(name)}
+    original = original or found.site.joinpath
+
+    def read(name: str) -> str:
+        try:
+            return original(name).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise BaseRefusedError(
+                "the installed torch is incomplete", where=str(found.site / name), why=str(error)
+            ) from error
+
+    listed = read_record(read(f"{found.dist_info}/RECORD"), str(found.record))
+    record = {name: row for name, row in listed.items() if _of_wheel(name)}
     _check_complete(found, record)
-    said = versions.read_version_file(
-        _read(found, VERSION_FILE, changed), str(found.site / VERSION_FILE)
-    )
-    check_commit(found.site / "torch", said, releases, unpinned)
-    tag = _wheel_tag(_read(found, f"{found.dist_info}/WHEEL", changed), found)
-    require_python_tag(interpreter, tag.split("-")[0], str(found.site / found.dist_info))
-    _check_files(found, record, changed)
+    version = read_version_file(read(VERSION_FILE), str(found.site / VERSION_FILE))
+    check_commit(found.site / "torch", version, releases, unpinned)
+    tag = _wheel_tag(read(f"{found.dist_info}/WHEEL"), found)
+    python_tag = min(one.interpreter for one in parse_tag(tag))
+    require_python_tag(interpreter, python_tag, str(found.site / found.dist_info))
+    _check_files(found, record, original)
     identity = record_identity(record)
     return Base(
-        root=_linked_tree(found, record, changed, identity, cache),
-        version=said.version,
-        git_version=said.git_version,
-        cuda=said.cuda,
+        root=_linked_tree(found, record, original, identity, cache),
+        version=version.version,
+        git_version=version.git_version,
+        cuda=version.cuda,
         dist_info=found.dist_info,
         wheel_tag=tag,
         wheel=None,
@@ -108,10 +125,12 @@ def open_installed(
     )
 
 
-def record_identity(record: dict[str, tuple[str, str]]) -> str:
+def record_identity(record: Mapping[str, Recorded]) -> str:
     """One hash over what the wheel brought; what an installer adds does not count."""
     rows = sorted(
-        f"{name},{row[0]}" for name, row in record.items() if ".dist-info/" not in name and row[0]
+        f"{name},{row.hash}"
+        for name, row in record.items()
+        if ".dist-info/" not in name and row.hash
     )
     return files.sha256_text(*rows)
 
@@ -120,18 +139,8 @@ def _of_wheel(name: str) -> bool:
     return not name.startswith(("/", "..")) and not name.endswith(".pyc")
 
 
-def _read(found: Installation, name: str, changed: installed_journal.Journal | None) -> str:
-    try:
-        return installed_journal.as_installed(found.site, name, changed).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise BaseRefusedError(
-            "the installed torch is incomplete", where=str(found.site / name), why=str(error)
-        ) from error
-
-
-def _check_complete(found: Installation, record: dict[str, tuple[str, str]]) -> None:
-    needed = ["torch/lib/libtorch.so", "torchgen/packaged/ATen/native/native_functions.yaml"]
-    missing = [name for name in needed if name not in record]
+def _check_complete(found: Installation, record: Mapping[str, Recorded]) -> None:
+    missing = [name for name in NEEDED if name not in record]
     if missing:
         raise BaseRefusedError(
             "the installed torch is not that of an official wheel",
@@ -142,26 +151,19 @@ def _check_complete(found: Installation, record: dict[str, tuple[str, str]]) -> 
 
 
 def _wheel_tag(text: str, found: Installation) -> str:
-    tag = re.search(r"(?m)^Tag: *(\S+)", text)
+    tag = re.search(r"(?m)^Tag: *(\S+-\S+-\S+)", text)
     if not tag:
         where = str(found.site / found.dist_info / "WHEEL")
         raise BaseRefusedError("the installed torch names no wheel tag", where=where)
     return tag[1]
 
 
-def _check_files(
-    found: Installation,
-    record: dict[str, tuple[str, str]],
-    changed: installed_journal.Journal | None,
-) -> None:
+def _check_files(found: Installation, record: Mapping[str, Recorded], original: Original) -> None:
     """Compare the installed files with RECORD."""
     wrong = [
         name
-        for name, (expected, size) in record.items()
-        if size
-        and not _as_recorded(
-            installed_journal.as_installed(found.site, name, changed), name, expected, int(size)
-        )
+        for name, row in record.items()
+        if row.size and not _as_recorded(original(name), name, row)
     ]
     if wrong:
         shown = "\n".join(wrong[:10]) + (f"\nand {len(wrong) - 10} more" if len(wrong) > 10 else "")
@@ -173,24 +175,19 @@ def _check_files(
         )
 
 
-def _as_recorded(path: Path, name: str, expected: str, size: int) -> bool:
+def _as_recorded(path: Path, name: str, row: Recorded) -> bool:
     try:
-        if path.stat().st_size != size:
+        if str(path.stat().st_size) != row.size:
             return False
     except OSError:
         return False
-    if not expected.startswith("sha256=") or not _CLOSELY.fullmatch(name):
-        return True
-    return record_hash(bytes.fromhex(files.sha256_file(path))) == expected.rstrip("=")
+    return not _CLOSELY.fullmatch(name) or row.matches(bytes.fromhex(files.sha256_file(path)))
 
 
 def _linked_tree(
-    found: Installation,
-    record: dict[str, tuple[str, str]],
-    changed: installed_journal.Journal | None,
-    identity: str,
+    found: Installation, record: Mapping[str, Recorded], original: Original, identity: str,
     cache: Path,
-) -> Path:
+) -> Path:  # fmt: skip
     """Make or bring up to date the tree of links that stands for the wheel's own files."""
     tree = cache / "installed" / files.sha256_text(str(found.site))[:16]
     note = tree / ".identity"
@@ -199,7 +196,7 @@ def _linked_tree(
             shutil.rmtree(tree, ignore_errors=True)
             _make_directories(tree, record)
         for name in record:
-            _link(installed_journal.as_installed(found.site, name, changed), tree / name)
+            _link(original(name), tree / name)
         # A CUDA build finds its libraries beside torch/.
         if (found.site / "nvidia").is_dir():
             _link(found.site / "nvidia", tree / "nvidia")

@@ -1,16 +1,20 @@
-"""The pins: which upstream releases are known, their commits, and the sha256 of their wheels."""
+"""The pins in ci/: known releases with their commits and wheels, Debian's pieces; all by sha256."""
 
 from __future__ import annotations
 
 import re
+import stat
 import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
-from ..errors import InternalError, UnknownReleaseError, UsageError
+from ..errors import UnknownReleaseError, UsageError
 from ..util import files
 
 if sys.version_info >= (3, 11):
@@ -19,8 +23,34 @@ else:
     import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]
 
 PINS = Path(__file__).resolve().parents[4] / "ci" / "releases.toml"
+LOCK_SECONDS = 60.0
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
+_POOL = re.compile(r"pool/[\w.+~/-]+")
+_Parsed = TypeVar("_Parsed")
+
+
+@dataclass(frozen=True)
+class WheelName:
+    """What a wheel's file name says; the build number is left out, it is no part of a base."""
+
+    project: str
+    version: str  # local part included: '2.13.0+cpu'
+    python: str  # 'cp311'
+    abi: str
+    platform: str  # 'manylinux_2_28_x86_64'; several are joined by dots
+
+    @classmethod
+    def parse(cls, file: str) -> WheelName:
+        """Raises packaging's InvalidWheelFilename."""
+        project, version, _, _ = parse_wheel_filename(file)
+        # As they stand there: packaging has them as a set, which has no order.
+        return cls(project, str(version), *file.removesuffix(".whl").split("-")[-3:])
+
+    @property
+    def tag(self) -> str:
+        """'cp311-cp311-manylinux_2_28_x86_64'."""
+        return f"{self.python}-{self.abi}-{self.platform}"
 
 
 @dataclass(frozen=True)
@@ -30,28 +60,18 @@ class WheelPin:
     file: str
     sha256: str
 
-    @property
-    def version(self) -> str:
-        """The version in the file name, local part included: '2.13.0+cpu'."""
-        return self.file.split("-")[1]
-
-    @property
-    def python_tag(self) -> str:
-        """'cp311'."""
-        return self.file.removesuffix(".whl").split("-")[-3]
-
-    @property
-    def platform_tag(self) -> str:
-        """'manylinux_2_28_x86_64'."""
-        return self.file.removesuffix(".whl").split("-")[-1]
+    @cached_property
+    def name(self) -> WheelName:
+        """What the file name says."""
+        return WheelName.parse(self.file)
 
     def runs_on(self, system: str, machine: str) -> bool:
         """Whether the wheel is for this system and machine, as the platform module names them."""
         machine = {"amd64": "x86_64", "arm64": "aarch64"}.get(machine.lower(), machine.lower())
         if system == "Darwin":
             arch = "arm64" if machine == "aarch64" else machine
-            return self.platform_tag.startswith("macosx_") and self.platform_tag.endswith(arch)
-        return "linux" in self.platform_tag and self.platform_tag.endswith(f"_{machine}")
+            return self.name.platform.startswith("macosx_") and self.name.platform.endswith(arch)
+        return "linux" in self.name.platform and self.name.platform.endswith(f"_{machine}")
 
 
 @dataclass(frozen=True)
@@ -67,18 +87,18 @@ class Release:
         return tuple(
             pin
             for pin in self.wheels
-            if pin.python_tag == python_tag and pin.runs_on(system, machine)
+            if pin.name.python == python_tag and pin.runs_on(system, machine)
         )
 
     def python_tags(self, system: str, machine: str) -> list[str]:
         """The Python tags that this machine has wheels for, oldest first."""
-        tags = {pin.python_tag for pin in self.wheels if pin.runs_on(system, machine)}
+        tags = {pin.name.python for pin in self.wheels if pin.runs_on(system, machine)}
         return sorted(tags, key=lambda tag: int(tag.removeprefix("cp")))
 
 
 @dataclass(frozen=True)
 class Releases:
-    """All pins, and the file that they were read from."""
+    """All pinned releases, and the file that they were read from."""
 
     path: Path
     default: str
@@ -121,12 +141,239 @@ class Releases:
 
 
 def load(path: Path | None = None) -> Releases:
-    """Read and check the pins; the project's own ci/releases.toml unless told otherwise."""
+    """Read and check the releases; the project's own ci/releases.toml unless told otherwise."""
     path = path or PINS
+    releases = _read(path, lambda data: _releases(path, data))
+    releases.get()
+    return releases
+
+
+def _releases(path: Path, data: dict[str, Any]) -> Releases:
+    releases = []
+    for entry in data["release"]:
+        version, commit = str(entry["version"]), str(entry["commit"])
+        if not _COMMIT.fullmatch(commit):
+            raise ValueError(f"{version}: a commit is 40 hexadecimal digits, not {commit!r}")
+        releases.append(Release(version, commit, tuple(_pin(wheel) for wheel in entry["wheels"])))
+    return Releases(path, str(data["default"]), tuple(releases))
+
+
+def _pin(entry: dict[str, str]) -> WheelPin:
+    pin = WheelPin(entry["file"], _hash(entry["sha256"]))
+    if not re.fullmatch(r"torch-[^-]+(-\d[^-]*)?-cp\d+-[^-]+-[^-]+\.whl", pin.file):
+        raise ValueError(f"not the name of a torch wheel: {pin.file!r}")
+    return pin
+
+
+def add(releases: Releases, release: Release) -> Releases:
+    """Write a release, or further wheels of a known one, into the file; the pins as they are then.
+
+    Everything else in the file stays as it is, its mode and line ends too; a link is followed.
+    Runs at the same time wait for one another, and each sees what the others added.
+    Raises UsageError where the release is known with another commit.
+    """
+    target = releases.path.resolve()
+    lock = target.with_name(f".{target.name}.lock")
+    with files.lock(lock, "pinning", lambda holder: None, LOCK_SECONDS):
+        current = load(releases.path)
+        new = [pin for pin in release.wheels if not current.by_sha256(pin.sha256)]
+        if not new:
+            return current
+        if release.version in current.versions:
+            commit = current.get(release.version).commit
+            if commit != release.commit:
+                raise UsageError(
+                    f"this wheel's commit is not that of the pinned {release.version}",
+                    where=new[0].file,
+                    why=f"wheel: {release.commit}\npinned: {commit}",
+                )
+        text = target.read_bytes().decode()
+        line_end = "\r\n" if "\r\n" in text else "\n"
+        edited = _edited(text.replace("\r\n", "\n"), release, new)
+        mode = stat.S_IMODE(target.stat().st_mode)
+        files.write_text(target, edited.replace("\n", line_end), mode)
+        return load(releases.path)
+
+
+def _edited(text: str, release: Release, pins: Sequence[WheelPin]) -> str:
+    """The file with further wheels in their release, which is put in its place if it is new."""
+    import tomlkit  # takes longer to import than a build that has nothing to do
+
+    document = tomlkit.parse(text)
+    entries = document["release"]
+    versions = [entry["version"] for entry in entries]
+    if release.version not in versions:
+        entry = tomlkit.table()
+        entry.update({"version": release.version, "commit": release.commit})
+        entry["wheels"] = tomlkit.value("[\n]")
+        at = sum(Version(version) < Version(release.version) for version in versions)
+        (entry if at < len(versions) else entries[-1]).add(tomlkit.nl())
+        entries.insert(at, entry)
+        versions.insert(at, release.version)
+    wheels = entries[versions.index(release.version)]["wheels"]
+    for pin in pins:
+        row = tomlkit.value(f'{{ file = "{pin.file}", sha256 = "{pin.sha256}" }}')
+        wheels.add_line(row, indent="  ")
+    return tomlkit.dumps(document)
+
+
+# --- Debian
+
+
+@dataclass(frozen=True)
+class Archive:
+    """A file of Debian's archive, by its path below a mirror."""
+
+    file: str
+    sha256: str
+    size: int  # bytes
+
+    @property
+    def name(self) -> str:
+        """The file's own name."""
+        return self.file.rpartition("/")[2]
+
+
+@dataclass(frozen=True)
+class Source:
+    """An archive of sources and where in the tree it goes."""
+
+    archive: Archive
+    into: str  # a directory of the tree, '' for the tree itself
+    only: str  # the directory of the archive that is taken, '' for all of it
+
+
+@dataclass(frozen=True)
+class Edit:
+    """A text that is replaced once in a file of the tree."""
+
+    file: str
+    find: str
+    replace: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Requirement:
+    """A wheel of the build environment: 'name==version', and the sha256 of its builds."""
+
+    name: str
+    sha256: tuple[str, ...]
+
+    @property
+    def line(self) -> str:
+        """The line of a requirements file that pip's --require-hashes accepts."""
+        return " ".join([self.name, *(f"--hash=sha256:{value}" for value in self.sha256)])
+
+
+@dataclass(frozen=True)
+class Option:
+    """A variable of the build's environment that the tree needs."""
+
+    name: str
+    value: str  # {prefix} in it stands for the unpacked packages
+    reason: str
+
+
+@dataclass(frozen=True)
+class DebianPins:
+    """Every piece of a release that Debian's archive carries."""
+
+    path: Path
+    version: str
+    commit: str
+    machine: str
+    sources: tuple[Source, ...]
+    packages: tuple[Archive, ...]
+    edits: tuple[Edit, ...]
+    directories: tuple[str, ...]
+    options: tuple[Option, ...]
+    requirements: tuple[Requirement, ...]
+
+    @property
+    def identity(self) -> str:
+        """What a tree is put together from; the build's options are no part of it."""
+        parts = [repr(part) for part in (self.sources, self.packages, self.edits)]
+        return files.sha256_text(self.commit, *parts, *self.directories)[:12]
+
+    @property
+    def archives(self) -> tuple[Archive, ...]:
+        """Every file that is fetched, once."""
+        every = [*(source.archive for source in self.sources), *self.packages]
+        return tuple(dict.fromkeys(every))
+
+
+def debian_versions(directory: Path = PINS.parent) -> list[str]:
+    """The releases that Debian's archive carries."""
+    return sorted(path.stem.partition("-")[2] for path in directory.glob("debian-*.toml"))
+
+
+def load_debian(version: str, directory: Path = PINS.parent) -> DebianPins:
+    """The pins of a release from Debian's archive, ci/debian-<version>.toml.
+
+    Raises UnknownReleaseError where Debian carries none.
+    """
+    path = directory / f"debian-{version}.toml"
+    carried = debian_versions(directory)
+    if version not in carried:
+        raise UnknownReleaseError(
+            f"Debian's archive carries no torch {version} that is pinned",
+            where=str(directory),
+            why=f"pinned from there: {', '.join(carried)}",
+            next=f"--torch {carried[-1]}, or another source: --source git, --source PATH"
+            if carried
+            else "use another source: --source git, --source PATH",
+        )
+    return _read(path, lambda data: _debian(path, data))
+
+
+def _debian(path: Path, data: dict[str, Any]) -> DebianPins:
+    def entries(name: str, parse: Callable[[dict[str, Any]], _Parsed]) -> tuple[_Parsed, ...]:
+        return tuple(parse(entry) for entry in data.get(name, []))
+
+    return DebianPins(
+        path=path,
+        version=str(data["version"]),
+        commit=str(data["commit"]),
+        machine=str(data["machine"]),
+        sources=entries(
+            "source", lambda e: Source(_archive(e), _inside(e["into"]), e.get("only", ""))
+        ),
+        packages=entries("package", _archive),
+        edits=entries("edit", lambda e: Edit(**{**e, "file": _inside(e["file"])})),
+        directories=entries("directory", lambda e: _inside(e["path"])),
+        options=entries("setting", lambda e: Option(**e)),
+        requirements=entries(
+            "requirement", lambda e: Requirement(e["name"], tuple(map(_hash, e["sha256"])))
+        ),
+    )
+
+
+def _archive(entry: dict[str, Any]) -> Archive:
+    if not _POOL.fullmatch(entry["file"]) or ".." in entry["file"]:
+        raise ValueError(f"not the path of a file in an archive: {entry['file']!r}")
+    return Archive(entry["file"], _hash(entry["sha256"]), int(entry["size"]))
+
+
+def _inside(path: str) -> str:
+    if path.startswith("/") or ".." in path.split("/"):
+        raise ValueError(f"leads out of the tree: {path!r}")
+    return path
+
+
+# --- reading
+
+
+def _hash(value: str) -> str:
+    if not _SHA256.fullmatch(value):
+        raise ValueError(f"a sha256 is 64 hexadecimal digits, not {value!r}")
+    return value
+
+
+def _read(path: Path, parse: Callable[[dict[str, Any]], _Parsed]) -> _Parsed:
+    """What a file of pins says. Raises UsageError where it is missing or malformed."""
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-        parsed = tuple(_release(entry) for entry in data["release"])
-        found = Releases(path, str(data["default"]), parsed)
+        return parse(tomllib.loads(path.read_text(encoding="utf-8")))
     except OSError as error:
         raise UsageError("cannot read the pins", where=str(path), why=str(error)) from error
     except (tomllib.TOMLDecodeError, KeyError, TypeError, ValueError) as error:
@@ -134,74 +381,5 @@ def load(path: Path | None = None) -> Releases:
             "the pins are malformed",
             where=str(path),
             why=f"{type(error).__name__}: {error}",
-            next="compare with the file's last committed version: git diff ci/releases.toml",
+            next=f"compare with the file's last committed version: git diff ci/{path.name}",
         ) from error
-    found.get()
-    return found
-
-
-def add_pin(releases: Releases, version: str, commit: str, pin: WheelPin) -> Releases:
-    """Write one more pin into the file, keeping everything else in it; the pins as they are then.
-
-    A version that is not there yet is added with the commit; a known one must have that commit.
-    """
-    if releases.by_sha256(pin.sha256):
-        return releases
-    text = releases.path.read_text(encoding="utf-8")
-    known = version in releases.versions
-    if known and releases.get(version).commit != commit:
-        raise UsageError(
-            f"this wheel's commit is not that of the pinned {version}",
-            where=pin.file,
-            why=f"wheel: {commit}\npinned: {releases.get(version).commit}",
-        )
-    row = f'  {{ file = "{pin.file}", sha256 = "{pin.sha256}" }},\n'
-    files.write_text(releases.path, _insert(text, version, commit, row, known))
-    return load(releases.path)
-
-
-def add_release(releases: Releases, release: Release) -> Releases:
-    """Write a release that is not there yet into the file, in the order of the versions."""
-    if release.version in releases.versions:
-        raise InternalError(f"torch {release.version} is pinned already")
-    rows = "".join(f'  {{ file = "{p.file}", sha256 = "{p.sha256}" }},\n' for p in release.wheels)
-    head = f'[[release]]\nversion = "{release.version}"\ncommit = "{release.commit}"\n'
-    entry = f"{head}wheels = [\n{rows}]\n"
-    text = releases.path.read_text(encoding="utf-8")
-    later = [v for v in releases.versions if Version(v) > Version(release.version)]
-    before = f'[[release]]\nversion = "{later[0]}"\n' if later else ""
-    if before and before in text:
-        text = text.replace(before, f"{entry}\n{before}", 1)
-    else:
-        text = f"{text.rstrip()}\n\n{entry}"
-    files.write_text(releases.path, text)
-    return load(releases.path)
-
-
-def _insert(text: str, version: str, commit: str, row: str, known: bool) -> str:
-    if not known:
-        head = f'\n[[release]]\nversion = "{version}"\ncommit = "{commit}"\nwheels = [\n'
-        return text.rstrip("\n") + "\n" + head + row + "]\n"
-    block = re.compile(
-        rf'^version = "{re.escape(version)}"\n.*?^wheels = \[\n.*?(?=^\])', re.MULTILINE | re.DOTALL
-    )
-    changed, count = block.subn(lambda match: match.group(0) + row, text, count=1)
-    if not count:
-        raise InternalError(f"found no list of wheels for {version} in the pins")
-    return changed
-
-
-def _release(entry: dict[str, Any]) -> Release:
-    commit, version = str(entry["commit"]), str(entry["version"])
-    if not _COMMIT.fullmatch(commit):
-        raise ValueError(f"{version}: a commit is 40 hexadecimal digits, not {commit!r}")
-    return Release(version, commit, tuple(_pin(wheel) for wheel in entry["wheels"]))
-
-
-def _pin(entry: dict[str, str]) -> WheelPin:
-    pin = WheelPin(entry["file"], entry["sha256"])
-    if not _SHA256.fullmatch(pin.sha256):
-        raise ValueError(f"{pin.file}: a sha256 is 64 hexadecimal digits, not {pin.sha256!r}")
-    if not re.fullmatch(r"torch-[^-]+(-\d[^-]*)?-cp\d+-[^-]+-[^-]+\.whl", pin.file):
-        raise ValueError(f"not the name of a torch wheel: {pin.file!r}")
-    return pin

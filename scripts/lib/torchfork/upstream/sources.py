@@ -9,11 +9,10 @@ from pathlib import Path
 
 from ..errors import UsageError
 from ..util import files
-from . import archives, debian, debian_pins, git
+from . import archives, debian, git
 from . import tree as sourcetree
 from .debian import OnWait, Progress
-from .debian_pins import DebianPins
-from .pins import Releases
+from .pins import DebianPins, Releases, debian_versions, load_debian
 from .tree import SourceTree
 
 LOCK_SECONDS = 3600.0
@@ -54,8 +53,10 @@ def open_source(
     """Fetch or find the tree. root: where trees are kept that torchfork makes."""
     if wanted.source == "git":
         release = releases.get(wanted.version)
-        tree = git.clone(release, wanted.url, root, environment, progress, on_wait)
-        return SourceCheckout(tree, f"git clone, commit {release.commit[:12]}")
+        place = git.clone(release, wanted.url, root, environment, progress, on_wait)
+        return SourceCheckout(
+            sourcetree.open_tree(place), f"git clone, commit {release.commit[:12]}"
+        )
     if wanted.source == "debian":
         return _open_debian(wanted, root, cache, environment, progress, on_wait)
     return _open_path(wanted, releases, root, on_wait)
@@ -69,8 +70,8 @@ def _open_debian(
     progress: Progress,
     on_wait: OnWait,
 ) -> SourceCheckout:
-    version = wanted.version or debian_pins.versions()[-1]
-    pins = debian_pins.load(version)
+    version = wanted.version or debian_versions()[-1]
+    pins = load_debian(version)
     fetched = debian.fetch(pins, cache, environment, progress, on_wait)
     assembled = debian.assemble(pins, fetched, root, progress)
     size = sum(archive.size for archive in pins.archives)
@@ -107,8 +108,8 @@ def with_pieces(tree: SourceTree) -> SourceCheckout:
     """A tree on disk; one that was put together from Debian's pieces with what came with them."""
     described = f"torch {tree.version}, commit {(tree.commit or 'unknown')[:12]}"
     prefix = tree.root.parent / "prefix"
-    if prefix.is_dir() and tree.version in debian_pins.versions() and not tree.is_git:
-        return SourceCheckout(tree, described, prefix, debian_pins.load(tree.version))
+    if prefix.is_dir() and tree.version in debian_versions() and not tree.is_git:
+        return SourceCheckout(tree, described, prefix, load_debian(tree.version))
     return SourceCheckout(tree, described)
 
 

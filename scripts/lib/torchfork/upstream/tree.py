@@ -1,16 +1,23 @@
-"""A full tree of PyTorch's sources: what it is, where its parts lie, and what commit it is at."""
+"""A full tree of PyTorch's sources: its version and commit, its edits, and as a wheel has it.
+
+A wheel carries the code generator with its data, the headers and the Python files at other places
+than a tree. Laid out as a wheel, a tree serves the same code generator and the same list edits.
+"""
 
 from __future__ import annotations
 
 import re
+import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from ..errors import BaseRefusedError
-from ..util import files, process
+from ..util import files
+from . import git
+from .base import Base, Interpreter
 from .pins import Release, Releases
 
 if sys.version_info >= (3, 11):
@@ -26,13 +33,28 @@ PACKAGED = {
     "torchgen/packaged/ATen/templates": f"{ATEN}/templates",
     "torchgen/packaged/autograd": "tools/autograd",
 }
+# By its place in a tree, where a wheel has it; the headers are those that list edits read.
+MOVED = {
+    **{own: packaged for packaged, own in PACKAGED.items()},
+    **{
+        name: f"torch/include/{name}"
+        for name in ("torch/csrc/autograd/FunctionsManual.h", "torch/headeronly")
+    },
+}
+# At the same place in both; torch/ is needed for the lists that upstream keeps by hand.
+SAME = ("torchgen", "torch", "version.txt", "setup.py", "pyproject.toml")
+# Of torch/ only what list edits and patches read; of the generator's own folders everything.
+_KEPT = re.compile(r"\.(py|pyi|in|h)$")
+# What an earlier build copied into the generator's package; it is made anew from its sources.
+_COPIED = "torchgen/packaged/"
 # What torchfork keeps in a tree: the journal of an apply, the originals, where the tree is from.
 STATE = ".torchfork"
 PROVENANCE = f"{STATE}/provenance.json"
 # Stands for the sha256 of a file that is not there.
 ABSENT = "gone"
 _PARTS = ("version.txt", "setup.py", "torchgen/gen.py", *PACKAGED.values())
-_COMMIT = re.compile(r"[0-9a-f]{40}")
+LOCK_SECONDS = 3600.0
+Read = Callable[[str], "str | None"]
 
 Backend = Literal["setuptools", "scikit-build-core"]
 
@@ -91,27 +113,21 @@ def open_tree(root: Path) -> SourceTree:
             "the tree's version cannot be read", where=str(root / "version.txt"), why=text
         )
     is_git = (root / ".git").exists()
-    commit = _git_commit(root) if is_git else _recorded_commit(root)
-    return SourceTree(root, found[0], commit, is_git)
-
-
-def _git_commit(root: Path) -> str | None:
     # Not the repository that happens to lie around the tree.
-    told = process.run(["git", "-C", root, "rev-parse", "HEAD"], check=False).stdout.strip()
-    return told if _COMMIT.fullmatch(told) else None
+    commit = git.commit_of(root) if is_git else _recorded_commit(root)
+    return SourceTree(root, found[0], commit, is_git)
 
 
 def _recorded_commit(root: Path) -> str | None:
     known = files.read_json(root / PROVENANCE)
     commit = known.get("commit") if isinstance(known, dict) else None
-    return commit if isinstance(commit, str) and _COMMIT.fullmatch(commit) else None
+    return commit if isinstance(commit, str) and git.COMMIT.fullmatch(commit) else None
 
 
 def record_provenance(root: Path, commit: str, source: str) -> None:
     """Write down the commit of an unpacked tree, and the sha256 of every file in it."""
     known = {path.relative_to(root).as_posix(): files.sha256_file(path) for path in _all(root)}
-    told = {"commit": commit, "source": source, "files": known}
-    files.write_json(root / PROVENANCE, told)
+    files.write_json(root / PROVENANCE, {"commit": commit, "source": source, "files": known})
 
 
 def _all(root: Path) -> list[Path]:
@@ -147,7 +163,7 @@ def hand_edits(tree: SourceTree, ours: Mapping[str, tuple[str, ...]]) -> list[st
     ours: sha256 of everything that an apply has put into a file, by the file's path.
     """
     if tree.is_git:
-        changed = _changed_by_git(tree.root)
+        changed = git.changed_files(tree.root)
     else:
         known = files.read_json(tree.root / PROVENANCE)
         recorded = known.get("files", {}) if isinstance(known, dict) else {}
@@ -157,12 +173,6 @@ def hand_edits(tree: SourceTree, ours: Mapping[str, tuple[str, ...]]) -> list[st
     return sorted(name for name in changed if not _is_ours(tree.root / name, ours.get(name, ())))
 
 
-def _changed_by_git(root: Path) -> list[str]:
-    command: list[str | Path] = ["git", "-C", root, "status", "--porcelain", "-z"]
-    told = process.run([*command, "--untracked-files=no", "--ignore-submodules=none"]).stdout
-    return [entry[3:] for entry in told.split("\0") if len(entry) > 3]
-
-
 def _is_ours(path: Path, ours: tuple[str, ...]) -> bool:
     return bool(ours) and state_of(path) in ours
 
@@ -170,3 +180,89 @@ def _is_ours(path: Path, ours: tuple[str, ...]) -> bool:
 def state_of(path: Path) -> str:
     """A file's sha256, ABSENT where there is none."""
     return files.sha256_file(path) if path.is_file() else ABSENT
+
+
+@dataclass(frozen=True)
+class Mirror:
+    """A copy of a tree's torchgen, without anything of ours, laid out as in site-packages."""
+
+    root: Path
+    fingerprint: str  # of all that is in it
+
+
+def mirror_generator(
+    tree: SourceTree, read: Read, target: Path, more: Sequence[str] = ()
+) -> Mirror:
+    """Make the copy, or bring it up to date.
+
+    read: gives a file's text as the tree's commit has it, whatever is applied; None for a file that
+    only an apply of ours has put there.
+    more: files that `read` may know beyond those of the tree, such as patches add.
+    """
+    parts = ("torchgen", *PACKAGED.values())
+    added = [name for name in more if name.startswith(tuple(f"{part}/" for part in parts))]
+    names = [*_names(tree.root, parts), *(n for n in added if not n.startswith(_COPIED))]
+    wanted = {in_wheel(name): text for name in names if (text := read(name)) is not None}
+    for name, text in wanted.items():
+        files.write_if_changed(target / name, text)
+    for path in files.tree_files(target):
+        if path.relative_to(target).as_posix() not in wanted:
+            path.unlink()
+    items = [part for item in sorted(wanted.items()) for part in item]
+    return Mirror(target, files.sha256_text(*items))
+
+
+def open_base(root: Path, interpreter: Interpreter, cache: Path) -> Base:
+    """A tree as a base, for checks that need no library of it: a release that has no wheel yet."""
+    tree = open_tree(root)
+    names = _names(root, [*MOVED, *SAME])
+    identity = files.fingerprint([root / name for name in names], root)
+    laid_out = cache / "trees" / identity
+
+    def fill(target: Path) -> None:
+        for name in names:
+            place = target / in_wheel(name)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(root / name, place)
+
+    if not laid_out.is_dir():
+        files.build_directory(laid_out, fill)
+    return Base(
+        root=laid_out,
+        version=tree.version,
+        git_version=tree.commit or "",
+        cuda=None,
+        dist_info="",
+        wheel_tag="",
+        wheel=None,
+        identity=identity,
+        interpreter=interpreter,
+    )
+
+
+def open_ref(ref: str, repository: str, interpreter: Interpreter, cache: Path) -> Base:
+    """A branch, tag or commit of a git repository as a base, as `open_base` has it."""
+    key = files.sha256_text(repository)[:16]
+    place, lock = cache / "refs" / key, cache / "locks" / f"ref-{key}.lock"
+    with files.lock(lock, f"fetching {ref}", lambda holder: None, LOCK_SECONDS):
+        git.fetch_ref(place, repository, ref, [f"/{name}" for name in [*MOVED, *SAME]])
+        return open_base(place, interpreter, cache)
+
+
+def in_wheel(own: str) -> str:
+    """Where a wheel has what a tree has at `own`; the rest is at the same path."""
+    for source, wheel in MOVED.items():
+        if own == source or own.startswith(f"{source}/"):
+            return wheel + own.removeprefix(source)
+    return own
+
+
+def _names(root: Path, parts: Iterable[str]) -> list[str]:
+    """The files below parts of a tree, by their paths; of torch/ what list edits read."""
+    found: set[str] = set()
+    for part in parts:
+        place = root / part
+        paths = files.tree_files(place) if place.is_dir() else [place] * place.is_file()
+        kept = (p for p in paths if part != "torch" or _KEPT.search(p.name))
+        found.update(path.relative_to(root).as_posix() for path in kept)
+    return sorted(name for name in found if not name.startswith(_COPIED))

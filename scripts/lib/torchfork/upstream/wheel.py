@@ -1,30 +1,125 @@
-"""A wheel file as a base: checked against the pins, unpacked once, read without importing it."""
+"""A torch wheel as a base: its name and version, checked against the pins, unpacked once.
+
+Nothing of it is imported.
+"""
 
 from __future__ import annotations
 
+import ast
+import re
 import zipfile
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+from packaging.utils import InvalidWheelFilename
+from packaging.version import InvalidVersion, Version
 
 from ..errors import BaseRefusedError, HashMismatchError
-from ..util import files
-from . import unpack, versions
+from ..util import blocks, files
+from . import archives
 from .base import Base, Interpreter
 from .interpreter import require_python_tag
-from .pins import Releases, WheelPin, add_pin
+from .pins import Release, Releases, WheelName, WheelPin
 
-VERSION_FILE = "torch/version.py"
+OnWait = Callable[[str], None]
+LOCK_SECONDS = 900.0
+VERSION_FILE, VERSION_LIMIT = "torch/version.py", 64 << 10
+NATIVE_FUNCTIONS = "torchgen/packaged/ATen/native/native_functions.yaml"
+NEEDED = ("torch/lib/libtorch.so", NATIVE_FUNCTIONS)
+_GRAFTED = re.compile(r"(?:^|\.)ext\d+$")
+_ASSIGNMENT = re.compile(r"^(__version__\s*=\s*)(['\"])([^'\"\n]*)\2", re.MULTILINE)
+
+
+def wait_silently(holder: str) -> None:
+    """For callers that show nobody who holds the lock."""
+
+
+def parse_name(path: Path) -> WheelName:
+    """Read a wheel's file name; refuse what is not a torch wheel that is there."""
+    archives.require_file(path)
+    try:
+        name = WheelName.parse(path.name)
+    except InvalidWheelFilename as error:
+        raise BaseRefusedError(
+            "this is not named as a wheel is",
+            where=str(path),
+            why=str(error),
+            next="keep the name that the wheel was downloaded with: its tags are read from it",
+        ) from error
+    if name.project != "torch":
+        raise BaseRefusedError(f"this is a wheel of {name.project}, not of torch", where=str(path))
+    if "." in name.python:
+        raise BaseRefusedError("a torch wheel is for one Python", where=str(path))
+    return name
 
 
 @dataclass(frozen=True)
-class WheelName:
-    """What a wheel's file name says; the build number is left out, it is no part of a base."""
+class VersionFile:
+    """What torch/version.py assigns."""
 
     version: str
-    python_tag: str
-    tag: str  # 'cp311-cp311-manylinux_2_28_x86_64'
+    git_version: str
+    cuda: str | None
+    hip: str | None
+
+
+def read_version_file(text: str, where: str) -> VersionFile:
+    """Parse torch/version.py; `where` names the file in errors."""
+    values: dict[str, str | None] = {}
+    try:
+        statements = ast.parse(text).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise _no_version_file(where, f"it is not Python: {error}") from error
+    for statement in statements:
+        if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
+            name, value = statement.targets[0].id, statement.value
+        elif isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+            name, value = statement.target.id, statement.value or ast.Constant(None)
+        else:
+            continue
+        constant = value.value if isinstance(value, ast.Constant) else ...
+        if constant is None or isinstance(constant, str):
+            values[name] = constant
+    version, commit = values.get("__version__"), values.get("git_version")
+    if not version or not commit:
+        raise _no_version_file(where, "it assigns no __version__ or no git_version")
+    try:
+        Version(version)
+    except InvalidVersion as error:
+        raise _no_version_file(where, str(error)) from error
+    return VersionFile(version, commit, values.get("cuda"), values.get("hip"))
+
+
+def is_grafted(version: str) -> bool:
+    """Whether a version is that of a wheel that torchfork made."""
+    return bool(_GRAFTED.search(version.partition("+")[2]))
+
+
+def grafted_version(version: str, number: int) -> str:
+    """The version of the nth graft onto a base: '2.13.0+cpu' gives '2.13.0+cpu.ext1'.
+
+    A local part is the one place that may change: `torch==2.13.0` in the requirements of
+    torchvision and others stays satisfied by it (PEP 440), which a .postN would break.
+    """
+    local = Version(version).local
+    public = version.partition("+")[0]
+    return f"{public}+{local}.ext{number}" if local else f"{public}+ext{number}"
+
+
+def replace_version(text: str, version: str, where: str) -> str:
+    """torch/version.py with another __version__ and nothing else changed."""
+    changed, count = _ASSIGNMENT.subn(
+        lambda match: f"{match[1]}{match[2]}{version}{match[2]}", text
+    )
+    if count != 1:
+        why = f"__version__ is assigned {count} times where once is expected"
+        raise _no_version_file(where, why)
+    return changed
+
+
+def _no_version_file(where: str, why: str) -> BaseRefusedError:
+    return BaseRefusedError("this is not torch's version file", where=where, why=why)
 
 
 def open_wheel(
@@ -35,8 +130,8 @@ def open_wheel(
     *,
     unpinned: bool = False,
     foreign: bool = False,
-    progress: unpack.Progress | None = None,
-    on_wait: unpack.OnWait = unpack.wait_silently,
+    progress: archives.Progress | None = None,
+    on_wait: OnWait = wait_silently,
 ) -> Base:
     """Check a wheel file, unpack it into the cache unless it is there, and say what it is.
 
@@ -45,90 +140,91 @@ def open_wheel(
     """
     name = parse_name(path)
     if not foreign:
-        require_python_tag(interpreter, name.python_tag, str(path))
+        require_python_tag(interpreter, name.python, str(path))
     sha256 = hashed(path, cache)
-    with unpack.opened(path) as archive:
-        dist_info = _dist_info(archive, path)
-        said = _version_file(archive, path)
-        _check_pins(path, sha256, said, releases, unpinned)
-    root = unpack.unpack_once(path, sha256, dist_info, cache, progress, on_wait)
-    if foreign:
-        interpreter = _as_named_in(root, interpreter)
+    root = cache / "unpacked" / sha256
+    if root.is_dir():
+        where = root / VERSION_FILE
+        version = read_version_file(where.read_text(encoding="utf-8"), str(where))
+        _check_pins(path, sha256, version, releases, unpinned)
+    else:
+        lock = cache / "locks" / f"unpack-{sha256[:16]}.lock"
+        with archives.opened(path) as archive:
+            version = _read_version(archive, path)
+            _check_pins(path, sha256, version, releases, unpinned)
+            with files.lock(lock, f"unpacking {path.name}", on_wait, LOCK_SECONDS):
+                if not root.is_dir():
+                    archives.unpack_wheel(path, archive, root, progress)
     return Base(
         root=root,
-        version=said.version,
-        git_version=said.git_version,
-        cuda=said.cuda,
-        dist_info=dist_info,
+        version=version.version,
+        git_version=version.git_version,
+        cuda=version.cuda,
+        dist_info=next(root.glob("torch-*.dist-info")).name,
         wheel_tag=name.tag,
         wheel=path.absolute(),
         identity=sha256,
-        interpreter=interpreter,
+        interpreter=_as_named_in(root, interpreter) if foreign else interpreter,
     )
 
 
 def _as_named_in(root: Path, interpreter: Interpreter) -> Interpreter:
     """The interpreter, with the suffix of extension modules that a wheel for another one has."""
-    found = sorted(p.name for p in (root / "torch").glob("_C.*so"))
-    return (
-        replace(interpreter, extension_suffix=found[0].removeprefix("_C")) if found else interpreter
-    )
+    extension = min((path.name for path in (root / "torch").glob("_C.*so")), default="")
+    if not extension:
+        return interpreter
+    return replace(interpreter, extension_suffix=extension.removeprefix("_C"))
 
 
-def pin(path: Path, releases: Releases, *, new_release: bool = False) -> tuple[WheelPin, Releases]:
-    """Add a wheel's sha256 to the pins once its commit has been checked.
+def official(path: Path, releases: Releases, *, new_release: bool = False) -> Release:
+    """The release that a wheel belongs to, with the wheel as its one pin.
 
-    Its commit must be that of a pinned release; new_release adds a release as the wheel names it,
-    which is for somebody who has compared the commit with upstream's tag.
+    Its commit must be that of a pinned release; new_release accepts a release as the wheel names
+    it, which is for somebody who has compared the commit with upstream's tag.
     """
     name = parse_name(path)
-    with unpack.opened(path) as archive:
-        _dist_info(archive, path)
-        said = _version_file(archive, path)
-    release = releases.by_commit(said.git_version)
+    version = read_version(path)
+    release = releases.by_commit(version.git_version)
+    if is_grafted(name.version):
+        raise _grafted(path, name.version)
     if release is None and not new_release:
         raise _unknown_commit(
             path,
-            said,
+            version,
             releases,
             "compare the commit with upstream's tag, then "
             f"run scripts/torchfork pin --new-release {path}",
         )
-    added = WheelPin(path.name, files.sha256_file(path))
-    version = release.version if release else name.version.partition("+")[0]
-    return added, add_pin(releases, version, said.git_version, added)
+    number = release.version if release else name.version.partition("+")[0]
+    pin = WheelPin(path.name, files.sha256_file(path))
+    return Release(number, version.git_version, (pin,))
 
 
-def read_version(path: Path) -> versions.VersionFile:
-    """What a wheel's torch/version.py says."""
-    with unpack.opened(path) as archive:
-        _dist_info(archive, path)
-        return _version_file(archive, path)
+def read_version(path: Path) -> VersionFile:
+    """What an official wheel's torch/version.py says. Refuses a wheel that torchfork made."""
+    with archives.opened(path) as archive:
+        return _read_version(archive, path)
 
 
-def parse_name(path: Path) -> WheelName:
-    """Read a wheel's file name; refuse what is not a torch wheel that is there."""
-    if not path.is_file():
+def _read_version(archive: zipfile.ZipFile, path: Path) -> VersionFile:
+    """The version of a whole wheel that carries no additions."""
+    archives.dist_info_of(archive)
+    needed = [name.replace(".so", ".dylib") if "macosx" in path.name else name for name in NEEDED]
+    if missing := [name for name in needed if name not in archive.NameToInfo]:
         raise BaseRefusedError(
-            "there is no such wheel file" if not path.exists() else "this is not a file",
+            "this is not a whole torch wheel",
             where=str(path),
-            next="give the path of a .whl file, or a version with --torch",
+            why=f"it lacks {', '.join(missing)}",
+            next="give an official wheel, or build this tree with --from-source",
         )
-    try:
-        project, version, _, tags = parse_wheel_filename(path.name)
-    except InvalidWheelFilename as error:
-        raise BaseRefusedError(
-            "this is not named as a wheel is",
-            where=str(path),
-            why=str(error),
-            next="keep the name that the wheel was downloaded with: its tags are read from it",
-        ) from error
-    if project != "torch":
-        raise BaseRefusedError(f"this is a wheel of {project}, not of torch", where=str(path))
-    *_, python_tag, abi, platform_tag = path.name.removesuffix(".whl").split("-")
-    if len(tags) != 1 and "." in python_tag:
-        raise BaseRefusedError("a torch wheel is for one Python", where=str(path))
-    return WheelName(str(version), python_tag, f"{python_tag}-{abi}-{platform_tag}")
+    text = archives.read_member(archive, VERSION_FILE, VERSION_LIMIT)
+    version = read_version_file(text, f"{path}: {VERSION_FILE}")
+    # Whatever its version says: the YAML of a graft has the additions between markers.
+    if is_grafted(version.version) or blocks.BEGIN in archives.read_member(
+        archive, NATIVE_FUNCTIONS
+    ):
+        raise _grafted(path, version.version)
+    return version
 
 
 def hashed(path: Path, cache: Path) -> str:
@@ -145,75 +241,21 @@ def hashed(path: Path, cache: Path) -> str:
     return sha256
 
 
-def _dist_info(archive: zipfile.ZipFile, path: Path) -> str:
-    found = {
-        name.split("/")[0]
-        for name in archive.namelist()
-        if name.count("/") == 1 and name.startswith("torch-") and name.endswith(".dist-info/RECORD")
-    }
-    needed = ["torch/lib/libtorch.so", "torchgen/packaged/ATen/native/native_functions.yaml"]
-    if "macosx" in path.name:
-        needed[0] = "torch/lib/libtorch.dylib"
-    missing = [name for name in needed if name not in archive.NameToInfo]
-    if len(found) == 1 and not missing:
-        return found.pop()
-    raise BaseRefusedError(
-        "this is not a whole torch wheel",
-        where=str(path),
-        why=f"it lacks {', '.join(missing) or 'its .dist-info/RECORD'}",
-        next="give an official wheel, or build this tree with --from-source",
-    )
-
-
-def _version_file(archive: zipfile.ZipFile, path: Path) -> versions.VersionFile:
-    where = f"{path}: {VERSION_FILE}"
-    try:
-        text = archive.read(VERSION_FILE).decode()
-    except (KeyError, UnicodeDecodeError) as error:
-        raise BaseRefusedError("this is not a torch wheel", where=where, why=str(error)) from error
-    return versions.read_version_file(text, where)
-
-
 def _check_pins(
-    path: Path, sha256: str, said: versions.VersionFile, releases: Releases, unpinned: bool
+    path: Path, sha256: str, version: VersionFile, releases: Releases, unpinned: bool
 ) -> None:
     """Trust a wheel by its bytes; else, as the user gave the file, by the commit it names."""
     pinned = releases.by_sha256(sha256)
-    if pinned and pinned[0].commit != said.git_version:
+    if pinned and pinned[0].commit != version.git_version:
         raise BaseRefusedError(
             f"the pins of {pinned[0].version} contradict the wheel",
             where=str(releases.path),
-            why=f"pinned commit: {pinned[0].commit}\nthe wheel's git_version: {said.git_version}",
+            why=f"pinned commit: {pinned[0].commit}\n"
+            f"the wheel's git_version: {version.git_version}",
             next="compare the commit with upstream's tag and correct it in the pins",
         )
-    if not pinned and not unpinned:
-        check_name(path, sha256, releases)
-    check_commit(path, said, releases, unpinned)
-
-
-def check_commit(
-    path: Path, said: versions.VersionFile, releases: Releases, unpinned: bool
-) -> None:
-    """Refuse a torch that carries additions already, or that no pinned release vouches for."""
-    if versions.is_grafted(said.version):
-        raise BaseRefusedError(
-            f"this torch carries additions already (its version is {said.version})",
-            where=str(path),
-            next="graft onto the official wheel that it was made from",
-        )
-    if releases.by_commit(said.git_version) is None and not unpinned:
-        raise _unknown_commit(
-            path,
-            said,
-            releases,
-            "use a pinned release, or say --unpinned to graft onto this one all the same",
-        )
-
-
-def check_name(path: Path, sha256: str, releases: Releases) -> None:
-    """Refuse a file that bears a pinned wheel's name and has other bytes."""
     expected = releases.by_file(path.name)
-    if expected and sha256 not in {pin.sha256 for pin in expected}:
+    if not pinned and not unpinned and expected:
         raise HashMismatchError(
             "this wheel is not the one that its name says",
             where=str(path),
@@ -221,14 +263,36 @@ def check_name(path: Path, sha256: str, releases: Releases) -> None:
             next="download it again; if it comes from an index that rebuilds wheels, check its "
             "commit and add it:\nscripts/torchfork pin " + str(path),
         )
+    check_commit(path, version, releases, unpinned)
+
+
+def check_commit(path: Path, version: VersionFile, releases: Releases, unpinned: bool) -> None:
+    """Refuse a torch that carries additions already, or that no pinned release vouches for."""
+    if is_grafted(version.version):
+        raise _grafted(path, version.version)
+    if releases.by_commit(version.git_version) is None and not unpinned:
+        raise _unknown_commit(
+            path,
+            version,
+            releases,
+            "use a pinned release, or say --unpinned to graft onto this one all the same",
+        )
+
+
+def _grafted(path: Path, version: str) -> BaseRefusedError:
+    return BaseRefusedError(
+        f"this torch carries additions already (its version is {version})",
+        where=str(path),
+        next="use the official wheel that it was made from",
+    )
 
 
 def _unknown_commit(
-    path: Path, said: versions.VersionFile, releases: Releases, what_next: str
+    path: Path, version: VersionFile, releases: Releases, what_next: str
 ) -> BaseRefusedError:
     return BaseRefusedError(
-        f"this torch ({said.version}) is built from a commit that no release pins",
+        f"this torch ({version.version}) is built from a commit that no release pins",
         where=str(path),
-        why=f"git_version {said.git_version}; pinned are {', '.join(releases.versions)}",
+        why=f"git_version {version.git_version}; pinned are {', '.join(releases.versions)}",
         next=what_next,
     )

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import IO, Protocol
 
 from ..errors import BaseRefusedError, UsageError
-from ..upstream import versions
+from ..upstream.archives import read_record, record_hash
 from ..upstream.base import Base
-from ..upstream.unpack import read_record, record_hash
+from ..upstream.wheel import replace_version
 from ..util import files
 from .rawzip import RawZipWriter
 
@@ -31,8 +31,6 @@ INSTALLED_LEVEL = 1
 # What an installer writes is no part of a wheel; signatures would not hold any more.
 _INSTALLERS = {"INSTALLER", "REQUESTED", "direct_url.json", "RECORD.jws", "RECORD.p7s"}
 _VERSION_FILE = "torch/version.py"
-
-grafted_version = versions.grafted_version
 
 
 def epoch_from(environment: Mapping[str, str] | None = None) -> int:
@@ -197,7 +195,7 @@ def _set_version(
 
 
 def _version_file(text: str, version: str) -> str:
-    return versions.replace_version(text, version, _VERSION_FILE)
+    return replace_version(text, version, _VERSION_FILE)
 
 
 def _metadata(text: str, version: str) -> str:

@@ -12,7 +12,7 @@ from packaging.requirements import Requirement
 
 from ..errors import BaseRefusedError
 from ..upstream.pins import Releases, WheelPin
-from ..upstream.versions import is_grafted
+from ..upstream.wheel import is_grafted
 from ..util import files
 
 _FORMAT = "http://cyclonedx.org/schema/bom-1.6.schema.json"

@@ -19,8 +19,8 @@ from packaging.specifiers import SpecifierSet
 
 from ..codegen.model import Manifest
 from ..errors import VerificationError
+from ..upstream.archives import read_record, record_hash
 from ..upstream.base import Base
-from ..upstream.unpack import read_record, record_hash
 from ..util import files, process, venv
 
 LOCK_SECONDS = 3600.0

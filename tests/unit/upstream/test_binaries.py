@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from pathlib import Path
 
-from torchfork.upstream import macho
+from torchfork.upstream import binaries
 
 
 def test_exported_names_are_read_from_a_macos_library(tmp_path: Path) -> None:
@@ -16,8 +16,8 @@ def test_exported_names_are_read_from_a_macos_library(tmp_path: Path) -> None:
         text += name.encode() + b"\0"
     start = 32 + 24
     command = struct.pack("<IIIIII", 2, 24, start, len(names), start + len(table), len(text))
-    header = macho.MAGIC + struct.pack("<IIIIIII", 0, 0, 6, 1, len(command), 0, 0)
+    header = b"\xcf\xfa\xed\xfe" + struct.pack("<IIIIIII", 0, 0, 6, 1, len(command), 0, 0)
     library = tmp_path / "lib.dylib"
     library.write_bytes(header + command + table + text)
-    assert macho.is_macho(library)
-    assert macho.exported(library) == {"_ZN2at3addEv"}
+    assert binaries.is_macho(library)
+    assert binaries.macho_exports(library) == {"_ZN2at3addEv"}
