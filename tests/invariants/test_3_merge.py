@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from command import SMALL, Command
 
-from torchfork.additions.merged import MERGED_FILES
+from torchfork.additions.merge import MERGED_FILES
 from torchfork.upstream.base import Base
 from torchfork.util.blocks import strip_blocks
 from torchfork.util.files import sha256_file

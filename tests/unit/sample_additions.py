@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from torchfork.additions.load import Additions, load
-from torchfork.additions.merged import MERGED_FILES
+from torchfork.additions.merge import MERGED_FILES
 from torchfork.upstream.base import Base, Interpreter
 
 NATIVE = """\

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -78,10 +81,127 @@ def test_faults_of_form_name_their_line(tmp_path: Path, native: str, line: int, 
     assert caught.value.exit_code == 10 and caught.value.next
 
 
-def test_text_that_is_not_utf8_is_malformed_and_no_crash(tmp_path: Path) -> None:
-    (tmp_path / "native_functions_additions.yaml").write_bytes(b"- func: \xff\xfe\n")
-    with pytest.raises(AdditionsError, match="malformed"):
+ENTRY = "- func: a(Tensor self) -> Tensor\n"
+NESTED_ALIASES = "- func: x\n  a: &a [x, x]\n  b: &b [*a, *a]\n"
+HOSTILE = [
+    *((f"{ENTRY}  tags: {value}\n", 2) for value in (
+        "2020-99-99", "!!int abc", "!!int ''", "0b_", "0x_", "9" * 5000, "!!float x", "!!bool x",
+        "!!timestamp x", "!!python/name:os.system", "!mine x", "*nowhere", "&self [*self]",
+        "[" * 5000 + "]" * 5000, "{a: " * 5000 + "}" * 5000,
+    )),
+    (ENTRY + "\n  ? [a, b]\n  : c\n", 3),
+    (ENTRY + "  <<: {variants: method}\n", 2),
+    (ENTRY + "  tags: \x07\n", 2),
+    (NESTED_ALIASES, 3),
+    ("- " * 5000, 1),
+    (ENTRY + "---\n" + ENTRY, 2),
+    ("- func: &a a(Tensor self) -> Tensor\n" + "- func: *a\n" * 2000, 1002),
+    ("\x00", 1),
+    (b"- func: a(Tensor self) -> Tensor\n- func: \xff\xfe\n", 2),
+    ("- func: \u00e4".encode("utf-16"), 1),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "line"), HOSTILE)
+def test_hostile_yaml_is_refused_at_its_line_in_bounded_time(
+    tmp_path: Path, text: str | bytes, line: int
+) -> None:
+    path = tmp_path / "native_functions_additions.yaml"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    started = time.monotonic()
+    with pytest.raises(AdditionsError) as caught:
         load(tmp_path)
+    assert caught.value.where == f"{path}:{line}"
+    assert time.monotonic() - started < 5
+
+
+def test_a_huge_file_is_refused_without_being_read(tmp_path: Path) -> None:
+    sample.write(tmp_path)
+    for name in ("derivatives_additions.yaml", "aten_src/native/X.cpp"):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("wb") as stream:
+            stream.truncate(1 << 33)
+        with pytest.raises(AdditionsError, match="too large") as caught:
+            load(tmp_path)
+        assert caught.value.where == str(path)
+        path.unlink()
+
+
+def put_fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def put_dangling_link(path: Path) -> None:
+    path.symlink_to("nowhere")
+
+
+def put_link_out(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def put_link_to_itself(path: Path) -> None:
+    path.symlink_to(path.name)
+
+
+@pytest.mark.parametrize("put", [put_fifo, put_dangling_link, put_link_out, put_link_to_itself])
+@pytest.mark.parametrize(
+    "name",
+    ["derivatives_additions.yaml", "deprecated_additions.yaml", "aten_src", "patches",
+     "aten_src/native/X.cpp", "aten_src/native", "patches/series"],
+)  # fmt: skip
+def test_a_path_that_exists_and_cannot_be_read_is_never_absent(
+    tmp_path: Path, put: Callable[[Path], None], name: str
+) -> None:
+    sample.write(tmp_path)
+    path = tmp_path / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    put(path)
+    with pytest.raises(AdditionsError) as caught:
+        load(tmp_path)
+    assert caught.value.where == str(path) and caught.value.why
+
+
+@pytest.mark.parametrize("name", ["aten_src", "patches"])
+def test_a_file_where_a_directory_belongs_is_refused(tmp_path: Path, name: str) -> None:
+    sample.write(tmp_path)
+    (tmp_path / name).write_text("")
+    with pytest.raises(AdditionsError, match="it is a file, and a directory belongs here"):
+        load(tmp_path)
+
+
+def test_a_directory_where_a_file_belongs_is_refused(tmp_path: Path) -> None:
+    sample.write(tmp_path)
+    (tmp_path / "derivatives_additions.yaml").mkdir()
+    with pytest.raises(AdditionsError, match="it is a directory, and a file belongs here"):
+        load(tmp_path)
+
+
+def test_links_inside_the_additions_are_followed_but_not_in_circles(tmp_path: Path) -> None:
+    sample.write(tmp_path, native__Swing_cpp="")
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more" / "Sway.cpp").write_text("")
+    source = tmp_path / "aten_src" / "native"
+    (source / "cpu").symlink_to("../../more")
+    (source / "Copy.cpp").symlink_to("Swing.cpp")
+    names = [path.relative_to(tmp_path).as_posix() for path in load(tmp_path).sources]
+    assert names == ["aten_src/native/Copy.cpp", "aten_src/native/Swing.cpp",
+                     "aten_src/native/cpu/Sway.cpp"]  # fmt: skip
+    (tmp_path / "more" / "round").symlink_to("../aten_src")
+    with pytest.raises(AdditionsError, match="directory that contains it"):
+        load(tmp_path)
+
+
+def test_every_fault_of_an_additions_directory_is_named_in_one_run(tmp_path: Path) -> None:
+    sample.write(tmp_path)
+    (tmp_path / "derivatives_additions.yaml").write_text("- name: [\n")
+    (tmp_path / "deprecated_additions.yaml").write_text("- 3\n")
+    (tmp_path / "patches").write_text("")
+    with pytest.raises(AdditionsError) as caught:
+        load(tmp_path)
+    said = caught.value.render()
+    for name in ("derivatives_additions.yaml:", "deprecated_additions.yaml:1", "patches"):
+        assert f"{tmp_path}/{name}" in said
 
 
 def test_an_operator_declared_twice_names_both_lines(tmp_path: Path) -> None:

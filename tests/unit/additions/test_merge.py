@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchfork.additions import merge
-from torchfork.additions.load import YamlFile
-from torchfork.additions.merged import MERGED_FILES, MergedTree, merge_text
+from torchfork.additions.merge import MERGED_FILES, MergedTree, merge_text
+from torchfork.additions.yaml_file import YamlFile
 from torchfork.errors import StateError
 from torchfork.upstream.base import Base
 from torchfork.util.blocks import BEGIN, END, strip_blocks
@@ -21,7 +21,7 @@ HOOKED = "torchgen/lists.py"
 
 
 def ours(text: str) -> YamlFile:
-    from torchfork.additions.load import Entry
+    from torchfork.additions.yaml_file import Entry
 
     return YamlFile(Path("ours.yaml"), text, (Entry(Path("ours.yaml"), 1, "x", {}, {}),))
 

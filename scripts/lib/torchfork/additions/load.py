@@ -2,59 +2,22 @@
 
 from __future__ import annotations
 
-import re
+import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import yaml
-
-from ..errors import AdditionsError, CollisionError
+from ..errors import AdditionsError, CollisionError, ForkError, combined
 from ..util import files
+from . import paths, yaml_file
+from .yaml_file import Entry, YamlFile
 
 NATIVE = "native_functions_additions.yaml"
 DERIVATIVES = "derivatives_additions.yaml"
 DEPRECATED = "deprecated_additions.yaml"
 SOURCES = "aten_src"
+PATCHES = "patches"
 SOURCE_SUFFIXES = frozenset({".cpp", ".cu", ".h", ".cuh"})
-
-_FUNCTION_NAME = re.compile(r"^([A-Za-z_][\w:]*(?:\.\w+)?)\(")
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One entry of a YAML file of the additions, and the lines it stands on."""
-
-    file: Path
-    line: int
-    key: str  # the text of its 'func' or 'name'
-    fields: dict[str, Any]
-    lines: dict[str, int]  # where each of its fields stands
-
-    @property
-    def name(self) -> str:
-        """The operator's name with its overload, 'hypot' or 'hypot.out'."""
-        found = _FUNCTION_NAME.match(self.key)
-        return found[1] if found else self.key
-
-    def where(self, field: str = "") -> str:
-        """'file:line' of the entry or of one of its fields."""
-        return f"{self.file}:{self.lines.get(field, self.line)}"
-
-
-@dataclass(frozen=True)
-class YamlFile:
-    """A YAML file of the additions: its text, which is merged verbatim, and its entries."""
-
-    path: Path
-    text: str
-    entries: tuple[Entry, ...]
-
-    def entry_at(self, line: int) -> Entry | None:
-        """The entry that a line belongs to."""
-        before = [entry for entry in self.entries if entry.line <= line]
-        return before[-1] if before else None
 
 
 @dataclass(frozen=True)
@@ -95,99 +58,16 @@ class Additions:
         yamls = [
             f.path for f in (self.native, self.derivatives, self.deprecated) if f.path.exists()
         ]
-        patches = files.tree_files(self.root / "patches")
+        patches = paths.tree(self.root / PATCHES, self.root)
         return files.fingerprint([*yamls, *self.sources, *patches], self.root)
 
 
-class _Loader(yaml.SafeLoader):
-    """A safe loader that is handed to compose() only; values are built one mapping at a time."""
-
-
-def _scalar_keys(node: yaml.MappingNode, path: Path) -> Iterator[tuple[str, int, yaml.Node]]:
-    seen: dict[str, int] = {}
-    for key_node, value_node in node.value:
-        key, line = str(key_node.value), key_node.start_mark.line + 1
-        if key in seen:
-            raise AdditionsError(
-                f"the key '{key}' stands twice in one entry",
-                where=f"{path}:{line}",
-                why=f"line {seen[key]} has it already, and YAML would silently keep the last one",
-                next="delete one of the two",
-            )
-        seen[key] = line
-        if isinstance(value_node, yaml.MappingNode):
-            for _ in _scalar_keys(value_node, path):
-                pass
-        yield key, line, value_node
-
-
-def _entry(node: yaml.Node, path: Path, title: str, loader: _Loader) -> Entry:
-    line = node.start_mark.line + 1
-    if not isinstance(node, yaml.MappingNode):
-        raise AdditionsError(
-            f"an entry is not a mapping with a '{title}'",
-            where=f"{path}:{line}",
-            next=f"write it as '- {title}: ...' with its fields indented below",
-        )
-    fields, lines = {}, {}
-    for key, key_line, value in _scalar_keys(node, path):
-        fields[key] = loader.construct_object(value, deep=True)
-        lines[key] = key_line
-    if not isinstance(fields.get(title), str):
-        raise AdditionsError(
-            f"an entry has no '{title}'",
-            where=f"{path}:{line}",
-            why=f"each entry of {path.name} starts with '- {title}:' and a schema",
-            next=f"add '{title}:', or delete the entry",
-        )
-    return Entry(path, line, fields[title], fields, lines)
-
-
-def _malformed(path: Path, error: Exception) -> AdditionsError:
-    mark = getattr(error, "problem_mark", None)
-    if re.search("end of stream|stream end", str(getattr(error, "problem", ""))):
-        # What was never closed is of more help than the last line of the file.
-        mark = getattr(error, "context_mark", None) or mark
-    where = f"{path}:{mark.line + 1}" if mark else str(path)
-    return AdditionsError(
-        "malformed YAML",
-        where=where,
-        why=str(getattr(error, "problem", None) or error),
-        next="correct the line; a schema that holds ': ' or starts with a special character needs "
-        "quotes",
-    )
-
-
-def parse_yaml(path: Path, title: str) -> YamlFile:
-    """Read one YAML file of additions; a missing one is an empty one.
-
-    Raises AdditionsError (malformed, duplicate key, not a list of mappings with `title`).
-    """
-    if not path.exists():
-        return YamlFile(path, "", ())
-    try:
-        text = path.read_text(encoding="utf-8")
-        loader = _Loader(text)
-        root = loader.get_single_node()
-        if root is None:
-            return YamlFile(path, text, ())
-        if not isinstance(root, yaml.SequenceNode):
-            raise AdditionsError(
-                "the file is not a list of entries",
-                where=f"{path}:{root.start_mark.line + 1}",
-                next=f"start each entry with '- {title}: ...'",
-            )
-        return YamlFile(path, text, tuple(_entry(n, path, title, loader) for n in root.value))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise _malformed(path, error) from error
-
-
-def _refuse_duplicates(file: YamlFile) -> None:
+def _duplicates(file: YamlFile) -> Iterator[CollisionError]:
     seen: dict[str, Entry] = {}
     for entry in file.entries:
         first = seen.setdefault(entry.name, entry)
         if first is not entry:
-            raise CollisionError(
+            yield CollisionError(
                 f"'{entry.name}' is declared twice",
                 where=entry.where(),
                 why=f"{first.where()} declares it already",
@@ -198,21 +78,37 @@ def _refuse_duplicates(file: YamlFile) -> None:
 def load(root: Path) -> Additions:
     """Read an additions directory.
 
-    Raises AdditionsError where it is none or a file of it is malformed, CollisionError where it
-    declares an operator twice.
+    Raises AdditionsError where it is none or files of it are malformed, CollisionError where it
+    declares an operator twice; every such error of the run is in the one raised.
     """
     root = root.resolve()
-    native = parse_yaml(root / NATIVE, "func")
-    if not native.path.exists():
+    errors: list[ForkError] = []
+    titles = {NATIVE: "func", DERIVATIVES: "name", DEPRECATED: "name"}
+    yamls = {name: YamlFile(root / name, "", ()) for name in titles}
+    for name, title in titles.items():
+        with _collected(errors):
+            yamls[name] = yaml_file.parse(root / name, title, root)
+    if not errors and not (root / NATIVE).exists():
         raise AdditionsError(
             f"no additions directory: there is no {NATIVE}",
             where=str(root),
             next="name a directory that holds one with --additions DIR",
         )
-    derivatives = parse_yaml(root / DERIVATIVES, "name")
-    _refuse_duplicates(native)
-    _refuse_duplicates(derivatives)
-    source_root = root / SOURCES
-    sources = files.tree_files(source_root) if source_root.is_dir() else []
-    kept = tuple(path for path in sources if path.suffix in SOURCE_SUFFIXES)
-    return Additions(root, native, derivatives, parse_yaml(root / DEPRECATED, "name"), kept)
+    errors += [*_duplicates(yamls[NATIVE]), *_duplicates(yamls[DERIVATIVES])]
+    sources: list[Path] = []
+    for folder in (SOURCES, PATCHES):
+        with _collected(errors):
+            found = paths.tree(root / folder, root)
+            paths.check_sizes(found)
+            sources += [p for p in found if folder == SOURCES and p.suffix in SOURCE_SUFFIXES]
+    if errors:
+        raise combined(errors)
+    return Additions(root, yamls[NATIVE], yamls[DERIVATIVES], yamls[DEPRECATED], tuple(sources))
+
+
+@contextlib.contextmanager
+def _collected(errors: list[ForkError]) -> Iterator[None]:
+    try:
+        yield
+    except ForkError as error:
+        errors.append(error)

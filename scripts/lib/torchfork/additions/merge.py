@@ -1,16 +1,51 @@
-"""Merges the YAML of the additions into a copy of the base's code generator."""
+"""Merges the YAML of additions into a copy of the base's code generator; maps lines back."""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 from ..util import files
+from ..util.blocks import BEGIN, END, strip_blocks
 from ..util.files import build_directory, write_if_changed
-from .load import Additions, YamlFile
-from .merged import MERGED_FILES, MergedTree, merge_text
+from .load import Additions
+from .yaml_file import YamlFile
+
+MERGED_FILES = {
+    "native": "torchgen/packaged/ATen/native/native_functions.yaml",
+    "derivatives": "torchgen/packaged/autograd/derivatives.yaml",
+    "deprecated": "torchgen/packaged/autograd/deprecated.yaml",
+}
+
+
+@dataclass(frozen=True)
+class Merged:
+    """A merged YAML text, and where in it the additions begin."""
+
+    text: str
+    first_line: int  # line of the merged file that holds line 1 of ours
+
+    def our_line(self, merged_line: int) -> int | None:
+        """The line of our file that a line of the merged one comes from."""
+        ours = merged_line - self.first_line + 1
+        return ours if ours > 0 else None
+
+
+@dataclass(frozen=True)
+class MergedTree:
+    """A copy of the base's torchgen that knows the additions."""
+
+    root: Path  # holds torchgen/
+    merged: Mapping[str, Merged]  # by the keys of MERGED_FILES
+    patched: Mapping[str, str] = field(default_factory=dict)  # the base's files that patches change
+
+    @property
+    def packaged(self) -> Path:
+        """The YAML files, templates and generators of the copy."""
+        return self.root / "torchgen" / "packaged"
 
 
 class Rooted(Protocol):
@@ -28,6 +63,22 @@ def yaml_files(additions: Additions) -> dict[str, YamlFile]:
         "derivatives": additions.derivatives,
         "deprecated": additions.deprecated,
     }
+
+
+def merge_text(upstream: str, ours: YamlFile, path: str) -> Merged:
+    """Append our entries, verbatim, between markers; entries of an earlier merge are replaced.
+
+    At the end, because a derivative formula's number (HypotBackward1) counts the ones before it:
+    upstream's own names must not move.
+    """
+    clean = strip_blocks(upstream, path)
+    if not clean.endswith("\n"):
+        clean += "\n"
+    if not ours.entries:
+        return Merged(clean, clean.count("\n") + 1)
+    body = ours.text if ours.text.endswith("\n") else ours.text + "\n"
+    head = f"{clean}# {BEGIN}\n"  # no blank line, which would stay when the block is taken out
+    return Merged(f"{head}{body}# {END}\n", head.count("\n") + 1)
 
 
 def prepare(base: Rooted, additions: Additions, tree: Path) -> MergedTree:

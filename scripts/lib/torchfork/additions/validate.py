@@ -19,7 +19,8 @@ from ..errors import (
     NeedsSourceLaneError,
 )
 from ..upstream.base import Upstream
-from .load import Additions, Entry
+from .load import Additions
+from .yaml_file import Entry
 
 FROM_SOURCE = "scripts/build_torch.sh --from-source"
 

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..additions.load import Additions, Entry, YamlFile
-from ..additions.merged import MergedTree
+from ..additions.load import Additions
+from ..additions.merge import MergedTree
+from ..additions.yaml_file import Entry, YamlFile
 from ..errors import AdditionsError, BaseRefusedError, DerivativeError, ForkError, InternalError
 from ..upstream.base import Upstream
 from ..util import process, serde

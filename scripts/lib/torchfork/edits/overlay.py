@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from ..additions.load import Additions
-from ..additions.merged import MERGED_FILES, MergedTree
+from ..additions.merge import MERGED_FILES, MergedTree
 from ..codegen import header_check
 from ..codegen.build_dir import BuildDir
 from ..upstream.base import Base

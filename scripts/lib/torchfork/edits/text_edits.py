@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from ..additions.load import Additions
-from ..additions.merged import MergedTree
+from ..additions.merge import MergedTree
 from ..codegen.model import Manifest
 from ..upstream.base import Base
 from ..util import cache

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ..additions.load import Additions, Entry
+from ..additions.load import Additions
+from ..additions.yaml_file import Entry
 
 # The autograd node or the function of VariableType in which GCC says that it is.
 _NODE = re.compile(r"\b(\w+)Backward\d+(?:::|_apply_functional)")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ..additions import merge, validate
 from ..additions.load import Additions
-from ..additions.merged import MergedTree
+from ..additions.merge import MergedTree
 from ..codegen import client, select, templates
 from ..codegen.build_dir import BuildDir
 from ..codegen.header_check import CheckedBase

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..additions import merge, validate
 from ..additions.load import Additions
-from ..additions.merged import MERGED_FILES, MergedTree, merge_text
+from ..additions.merge import MERGED_FILES, MergedTree, merge_text
 from ..codegen import client, symbolic, templates
 from ..codegen.model import Manifest
 from ..edits import base_patches, lists, patches

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ..additions.load import Additions
-from ..additions.merged import MergedTree
+from ..additions.merge import MergedTree
 from ..codegen import client
 from ..codegen.build_dir import BuildDir
 from ..codegen.model import Manifest

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from ..additions import validate
-from ..additions.load import Additions, Entry, YamlFile
-from ..additions.merged import MergedTree
+from ..additions.load import Additions
+from ..additions.merge import MergedTree
+from ..additions.yaml_file import Entry, YamlFile
 from ..codegen import header_check
 from ..codegen.build_dir import BuildDir
 from ..codegen.model import Manifest

@@ -23,6 +23,8 @@ CHUNK = 1 << 20
 # What programs say whose error number does not reach us: compilers, and shutil for a whole tree.
 DISK_FULL = os.strerror(errno.ENOSPC)
 
+_LEFTOVER = ("~", ".pyc", ".orig", ".rej")
+
 
 def output_error(path: Path, error: OSError) -> ForkError:
     """The user's version of an OSError met while writing `path`."""
@@ -131,16 +133,17 @@ def sha256_text(*parts: str) -> str:
     return digest.hexdigest()
 
 
+def is_leftover(name: str) -> bool:
+    """Whether a file or directory is hidden, a cache, or what an editor or patch left behind."""
+    return name.startswith(".") or name == "__pycache__" or name.endswith(_LEFTOVER)
+
+
 def tree_files(root: Path) -> list[Path]:
-    """Every file below root, sorted by its path, caches and editors' leavings left out."""
+    """Every file below root, sorted by its path; hidden ones, caches, leftover files left out."""
     found = []
     for directory, names, filenames in os.walk(root):
-        names[:] = sorted(n for n in names if n != "__pycache__" and not n.startswith("."))
-        found += [
-            Path(directory, name)
-            for name in filenames
-            if not name.startswith(".") and not name.endswith(("~", ".pyc", ".orig", ".rej"))
-        ]
+        names[:] = sorted(name for name in names if not is_leftover(name))
+        found += [Path(directory, name) for name in filenames if not is_leftover(name)]
     return sorted(found)
 
 

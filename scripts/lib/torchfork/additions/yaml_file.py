@@ -1,0 +1,215 @@
+"""A YAML file of additions: its text, its entries and the lines they stand on, within limits."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from ..errors import AdditionsError
+from . import paths
+
+# All of upstream's native_functions.yaml has 0.7 MB, nests 3 deep and uses no alias.
+MAX_BYTES = 4_000_000
+MAX_DEPTH = 20
+MAX_ALIASES = 1000
+
+if TYPE_CHECKING:
+    Loader = yaml.SafeLoader | yaml.CSafeLoader
+_FAST_LOADER: type[Loader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_FUNCTION_NAME = re.compile(r"^([A-Za-z_][\w:]*(?:\.\w+)?)\(")
+# What PyYAML's constructors raise for a scalar that its tag does not fit, beside YAMLError.
+_BAD_VALUE = (ValueError, TypeError, LookupError, AttributeError, OverflowError)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One entry of a YAML file of the additions, and the lines it stands on."""
+
+    file: Path
+    line: int
+    key: str  # the text of its 'func' or 'name'
+    fields: dict[str, Any]
+    lines: dict[str, int]  # where each of its fields stands
+
+    @property
+    def name(self) -> str:
+        """The operator's name with its overload, 'hypot' or 'hypot.out'."""
+        match = _FUNCTION_NAME.match(self.key)
+        return match[1] if match else self.key
+
+    def where(self, field: str = "") -> str:
+        """'file:line' of the entry or of one of its fields."""
+        return f"{self.file}:{self.lines.get(field, self.line)}"
+
+
+@dataclass(frozen=True)
+class YamlFile:
+    """A YAML file of the additions: its text, which is merged verbatim, and its entries."""
+
+    path: Path
+    text: str
+    entries: tuple[Entry, ...]
+
+    def entry_at(self, line: int) -> Entry | None:
+        """The entry that a line belongs to."""
+        before = [entry for entry in self.entries if entry.line <= line]
+        return before[-1] if before else None
+
+
+def parse(path: Path, title: str, root: Path) -> YamlFile:
+    """Read one YAML file of the additions below root; a missing one is an empty one.
+
+    Raises AdditionsError: malformed, too large, duplicate key, not a list of mappings with `title`.
+    """
+    if not paths.is_file(path, root):
+        return YamlFile(path, "", ())
+    text = _decoded(path)
+    try:
+        return _parsed(path, title, text, _FAST_LOADER)
+    except yaml.YAMLError:
+        pass
+    try:  # the slow parser says better what is wrong
+        return _parsed(path, title, text, yaml.SafeLoader)
+    except yaml.YAMLError as error:
+        raise _malformed(path, text, error) from error
+
+
+def _parsed(path: Path, title: str, text: str, loader_class: type[Loader]) -> YamlFile:
+    _check_limits(path, text, loader_class)
+    loader = loader_class(text)
+    node = loader.get_single_node()
+    if node is None:
+        return YamlFile(path, text, ())
+    if not isinstance(node, yaml.SequenceNode):
+        raise AdditionsError(
+            "the file is not a list of entries",
+            where=f"{path}:{node.start_mark.line + 1}",
+            next=f"start each entry with '- {title}: ...'",
+        )
+    return YamlFile(path, text, tuple(_entry(n, path, title, loader) for n in node.value))
+
+
+def _decoded(path: Path) -> str:
+    data = paths.read(path, MAX_BYTES)
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise AdditionsError(
+            "malformed YAML: the text is not UTF-8",
+            where=f"{path}:{line}",
+            why=f"byte {data[error.start]:#04x}: {error.reason}",
+            next="save the file as UTF-8",
+        ) from error
+
+
+def _check_limits(path: Path, text: str, loader_class: type[Loader]) -> None:
+    """Refuse what would take exponential memory or exhaust the stack, before nodes are made."""
+    anchored: list[bool] = []  # the collections that are open
+    aliases = 0
+    for event in yaml.parse(text, Loader=loader_class):
+        if isinstance(event, (yaml.MappingStartEvent, yaml.SequenceStartEvent)):
+            anchored.append(event.anchor is not None)
+        elif isinstance(event, (yaml.MappingEndEvent, yaml.SequenceEndEvent)):
+            anchored.pop()
+        aliases += isinstance(event, yaml.AliasEvent)
+        problem = ""
+        if len(anchored) > MAX_DEPTH:
+            problem = f"collections are nested more than {MAX_DEPTH} deep"
+        elif isinstance(event, yaml.AliasEvent) and any(anchored):
+            problem = "an alias stands inside a node that has an anchor itself"
+        elif aliases > MAX_ALIASES:
+            problem = f"there are more than {MAX_ALIASES} aliases"
+        if problem:
+            raise AdditionsError(
+                f"malformed YAML: {problem}",
+                where=f"{path}:{event.start_mark.line + 1 if event.start_mark else 1}",
+                next="write the entries out, as upstream's YAML files do",
+            )
+
+
+def _malformed(path: Path, text: str, error: yaml.YAMLError) -> AdditionsError:
+    mark = getattr(error, "problem_mark", None)
+    if re.search("end of stream|stream end", str(getattr(error, "problem", ""))):
+        # What was never closed is of more help than the last line of the file.
+        mark = getattr(error, "context_mark", None) or mark
+    if isinstance(error, yaml.reader.ReaderError):
+        line = text.count("\n", 0, error.position) + 1
+        why = f"character {error.character!r}: {error.reason}"
+    else:
+        line = mark.line + 1 if mark else 1
+        why = str(getattr(error, "problem", None) or error)
+    return AdditionsError(
+        "malformed YAML",
+        where=f"{path}:{line}",
+        why=why,
+        next="correct the line; a schema that holds ': ' or starts with a special character needs "
+        "quotes",
+    )
+
+
+def _entry(node: yaml.Node, path: Path, title: str, loader: Loader) -> Entry:
+    line = node.start_mark.line + 1
+    if not isinstance(node, yaml.MappingNode):
+        raise AdditionsError(
+            f"an entry is not a mapping with a '{title}'",
+            where=f"{path}:{line}",
+            next=f"write it as '- {title}: ...' with its fields indented below",
+        )
+    fields, lines = {}, {}
+    for key, key_line, value in _pairs(node, path):
+        fields[key] = _value(value, path, loader)
+        lines[key] = key_line
+    if not isinstance(fields.get(title), str):
+        raise AdditionsError(
+            f"an entry has no '{title}'",
+            where=f"{path}:{line}",
+            why=f"each entry of {path.name} starts with '- {title}:' and a schema",
+            next=f"add '{title}:', or delete the entry",
+        )
+    return Entry(path, line, fields[title], fields, lines)
+
+
+def _pairs(node: yaml.MappingNode, path: Path) -> Iterator[tuple[str, int, yaml.Node]]:
+    """Each key of a mapping with its line and value; nested mappings are checked as well."""
+    seen: dict[str, int] = {}
+    for key_node, value_node in node.value:
+        line = key_node.start_mark.line + 1
+        if not isinstance(key_node, yaml.ScalarNode) or key_node.tag == "tag:yaml.org,2002:merge":
+            raise AdditionsError(
+                "a key is not a plain word",
+                where=f"{path}:{line}",
+                next="write each key as one word, or as words separated by commas",
+            )
+        key = str(key_node.value)
+        if key in seen:
+            raise AdditionsError(
+                f"the key '{key}' stands twice in one entry",
+                where=f"{path}:{line}",
+                why=f"line {seen[key]} has it already, and YAML would silently keep the last one",
+                next="delete one of the two",
+            )
+        seen[key] = line
+        if isinstance(value_node, yaml.MappingNode):
+            for _ in _pairs(value_node, path):
+                pass
+        yield key, line, value_node
+
+
+def _value(node: yaml.Node, path: Path, loader: Loader) -> Any:
+    try:
+        return loader.construct_object(node, deep=True)
+    except _BAD_VALUE as error:
+        shown = str(node.value)
+        raise AdditionsError(
+            "malformed YAML: a value does not have the form of its type",
+            where=f"{path}:{node.start_mark.line + 1}",
+            why=f"{shown[:60]}{'...' if len(shown) > 60 else ''} is read as "
+            f"{node.tag.rpartition(':')[2]}: {str(error)[:200]}",
+            next="put quotes around the value if it is text",
+        ) from error
