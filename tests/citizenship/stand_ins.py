@@ -13,11 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchfork.conformance.checks import recording, samples
-from torchfork.conformance.checks.bench import Bench
-from torchfork.conformance.checks.entries import CppCall, Entry
-from torchfork.conformance.checks.operators import Operator
-from torchfork.conformance.checks.outcome import CheckFailed, NotApplicable, Unavailable
+from torchfork.conformance.checks import samples
+from torchfork.conformance.checks.bench import Bench, CheckFailed, NotApplicable, Unavailable
+from torchfork.conformance.checks.operators import CppCall, Entry, Operator
 from torchfork.conformance.checks.samples import Sample
 
 _LIBRARY = torch.library.Library("aten", "FRAGMENT")
@@ -128,7 +126,7 @@ def looping_backward() -> Any:
 def bench(tmp_path: Path, op: Operator, **more: Any) -> Bench:
     """Samples of one argument for an operator, OpInfos where it is upstream's."""
     infos = samples.load_infos() if op.id == "sigmoid" else more.pop("infos", {})
-    source = Given(None, infos, recording.Recordings([op]).samples)
+    source = Given(None, infos, [op])
     plain: dict[str, Any] = {"prepared": {}, "documented": frozenset()}
     return Bench(source, tmp_path, **{**plain, **more})
 
@@ -154,5 +152,5 @@ def outcome(item: Any, op: Operator, bench: Bench, device: str = "cpu") -> str:
     except (CheckFailed, NotApplicable, Unavailable) as ended:
         return f"{type(ended).__name__}: {ended}"
     except Exception as error:  # the worker calls any other a gap, too
-        return f"Gap: {type(error).__name__}: {error}"
+        return f"CheckFailed: {type(error).__name__}: {error}"
     return "full"

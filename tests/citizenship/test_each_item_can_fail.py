@@ -23,11 +23,11 @@ from stand_ins import (
     upstreams,
 )
 
-from torchfork.conformance.checks import compiling, native, programs, typing_stubs
-from torchfork.conformance.checks.items import ITEMS
+from torchfork.conformance.checks import cpp, documents, graphs, programs, worker
+from torchfork.conformance.checks.bench import Unavailable
 from torchfork.conformance.checks.operators import Operator
-from torchfork.conformance.checks.outcome import Unavailable
 
+ITEMS = worker.every_item()
 Break = Callable[[pytest.MonkeyPatch], Operator]
 NEEDS_A_GPU = ("CUDA gives what CPU gives", "CUDA graphs")
 # Of the whole environment: tested below with what the other operators are tested with.
@@ -93,6 +93,17 @@ def writes_nothing(patch: pytest.MonkeyPatch) -> Operator:
     op = broken("unwritten")
     declared(schema, CPU=lambda x, *, out: out)
     return replace(op, variants=(entry(schema, kind="out"),))
+
+
+def generated_out_writes_nothing(patch: pytest.MonkeyPatch) -> Operator:
+    op = writes_nothing(patch)
+    return replace(op, variants=(replace(op.variants[0], generated=True),))
+
+
+def no_python_out(patch: pytest.MonkeyPatch) -> Operator:
+    """Declared, right in torch.ops, and the Python function does not take out=."""
+    patch.setattr(torch, "sigmoid", lambda input: torch.sigmoid_(input.clone()))
+    return upstreams()
 
 
 def in_place_elsewhere(patch: pytest.MonkeyPatch) -> Operator:
@@ -162,6 +173,7 @@ BREAKS: dict[str, Break] = {
     "dtypes": refuses_mixed,
     "OpInfo in op_db": without_documents,
     "out=": writes_nothing,
+    "autogen: out overload": generated_out_writes_nothing,
     "in-place": in_place_elsewhere,
     "docstring in help()": without_documents,
     "documentation page": without_documents,
@@ -188,12 +200,29 @@ def test_an_item_fails_where_it_does_not_hold(
         info = given.source.infos["sigmoid"]
         monkeypatch.setattr(info, "ref", lambda x: x.reshape(-1, 1) @ x.reshape(1, -1))
     told = outcome(ITEMS[title], op, given)
-    assert told.startswith("Gap: ") and len(told) > 10, told
+    assert told.startswith("CheckFailed: ") and len(told) > 10, told
+
+
+def test_a_declared_out_variant_is_out_in_python_and_a_generated_one_an_overload_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    declared_one = upstreams()
+    generated = replace(
+        declared_one,
+        variants=tuple(replace(e, generated=e.kind == "out") for e in declared_one.variants),
+    )
+
+    def told(title: str, op: Operator) -> str:
+        return outcome(ITEMS[title], op, bench(tmp_path, op))
+
+    assert told("out=", declared_one) == told("autogen: out overload", generated) == "full"
+    assert told("out=", generated).startswith("NotApplicable: sigmoid.out is not declared")
+    assert "out= in Python" in told("out=", no_python_out(monkeypatch))
 
 
 SLOW = {"torch.compile: inductor", "AOTInductor package"}
-# Its samples have three dimensions at most, and it is no product.
-NOT_SIGMOIDS = {"channels_last", "FLOP counter"}
+# Its samples have three dimensions at most, it is no product, and its out variant is declared.
+NOT_SIGMOIDS = {"channels_last", "FLOP counter", "autogen: out overload"}
 
 
 @pytest.mark.parametrize("title", [t for t in BREAKS if t not in SLOW])
@@ -223,8 +252,8 @@ def test_where_upstreams_own_package_ends_the_process_ours_is_not_blamed(tmp_pat
 
 
 def test_upstreams_own_package_is_made_and_run(tmp_path: Path) -> None:
-    assert compiling.packages(["cpu"], tmp_path) == {}
-    assert compiling.package_of_relu("cpu", tmp_path).equal(torch.zeros(2, 3))
+    assert graphs.packages(["cpu"], tmp_path) == {}
+    assert graphs.package_of_relu("cpu", tmp_path).equal(torch.zeros(2, 3))
 
 
 def cpp_alone(name: str) -> Operator:
@@ -241,11 +270,11 @@ def test_cpp_is_compiled_and_run(way: str, title: str, tmp_path: Path) -> None:
     alone = cpp_alone("no_such_operator")
     tanh = replace(alone.entry, name="tanh", base_name="tanh", schema="tanh(Tensor self) -> Tensor")
     wrong = replace(alone, entry=tanh, variants=())
-    built = getattr(native, way)([upstreams(), wrong], tmp_path)
+    built = getattr(cpp, way)([upstreams(), wrong], tmp_path)
     assert "no_such_operator" in built["operators"]["tanh"]["complaint"]
     given = bench(tmp_path, upstreams(), prepared={way: built})
     assert outcome(ITEMS[title], upstreams(), given) == "full"
-    assert outcome(ITEMS[title], wrong, given).startswith("Gap: ")
+    assert outcome(ITEMS[title], wrong, given).startswith("CheckFailed: ")
     assert "was not built" in outcome(ITEMS[title], wrong, bench(tmp_path, wrong))
 
 
@@ -255,14 +284,14 @@ def test_mypy_is_run_on_right_and_wrong_calls(
     pytest.importorskip("mypy", reason="scripts/requirements-test.txt has it")
     unknown = without_documents(monkeypatch)
     given = bench(tmp_path, upstreams())
-    told = typing_stubs.mypy([upstreams(), unknown], given.source, tmp_path, "")
+    told = documents.mypy([upstreams(), unknown], given.source, tmp_path, "")
     assert told["operators"]["sigmoid"] == ""
     assert "citizen_plain" in told["operators"]["citizen_plain"]
 
 
 def test_a_call_that_should_not_pass_and_does_is_a_complaint() -> None:
     about, wrong = {5: "sigmoid", 6: "sigmoid"}, {5}
-    verdicts = typing_stubs._verdicts
+    verdicts = documents._verdicts
     assert verdicts([upstreams()], about, wrong, {5: "no"}) == {"operators": {"sigmoid": ""}}
     loose = verdicts([upstreams()], about, wrong, {})["operators"]["sigmoid"]
     assert "passes" in loose
@@ -290,6 +319,6 @@ def test_a_checker_that_looks_at_no_file_says_nothing_of_the_stubs(
     checker.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     samples = bench(tmp_path, upstreams()).source
-    told = typing_stubs.pyright([], samples, tmp_path / ".hidden", "")
+    told = documents.pyright([], samples, tmp_path / ".hidden", "")
     assert ("operators" in told) == looks
     assert looks or "looked at no file" in told["unavailable"]

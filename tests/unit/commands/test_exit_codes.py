@@ -1,4 +1,4 @@
-"""Every class of error has an exit code of its own, which docs/exit-codes.md lists with its cure."""
+"""Every class of error has an exit code of its own, which docs/exit-codes.md lists."""
 
 from __future__ import annotations
 

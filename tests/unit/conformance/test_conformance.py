@@ -1,4 +1,4 @@
-"""The table of citizenship: its cells, explanations, exit code, and workers that die."""
+"""The table of conformance: its cells, explanations, exit code, and workers that die."""
 
 from __future__ import annotations
 
@@ -17,20 +17,22 @@ from torchfork import cli
 from torchfork.additions.load import load as load_additions
 from torchfork.codegen.model import FinishedOperator
 from torchfork.commands import citizenship
-from torchfork.conformance import plan, reasons, run, show, workers
+from torchfork.conformance import plan, reasons, run
+from torchfork.conformance.checks.worker import Job
 from torchfork.conformance.reasons import Explanation
+from torchfork.conformance.run import Workers
 from torchfork.conformance.table import (
     EXPLAINED,
     FULL,
     GAP,
     NOT_APPLICABLE,
+    SIGNS,
     STALE,
     UNAVAILABLE,
     Cell,
     Table,
-    count,
+    show,
 )
-from torchfork.conformance.workers import Workers
 from torchfork.errors import AdditionsError, CitizenshipError, UsageError, VerificationError
 
 ITEMS = ("gradcheck", "vmap: a batch rule", "CUDA graphs")
@@ -43,7 +45,7 @@ def table(*cells: Cell, explanations: tuple[str, ...] = ()) -> Table:
 
 def shown(made: Table) -> str:
     sink = io.StringIO()
-    show.show(made, Console(file=sink, width=100, highlight=False, color_system=None))
+    show(made, Console(file=sink, width=100, highlight=False, color_system=None))
     return sink.getvalue()
 
 
@@ -58,14 +60,13 @@ MIXED = (
 
 
 def test_each_state_has_a_sign_of_its_own_and_a_full_cell_no_other() -> None:
-    assert len({sign for sign, _, _ in show.SIGNS.values()}) == len(show.SIGNS)
-    assert set(show.SIGNS) == set(count(()))
+    assert len({sign for sign, _, _ in SIGNS.values()}) == len(SIGNS)
     rows = shown(table(*MIXED)).splitlines()
     signs = {row.split("  ")[0]: row.split()[-2:] for row in rows if row.startswith(ITEMS)}
     assert signs == {ITEMS[0]: ["✓", "·"], ITEMS[1]: ["✗", "e"], ITEMS[2]: ["?", "!"]}
 
 
-def test_gaps_are_told_in_words_and_what_the_machine_cannot_tell_once() -> None:
+def test_gaps_are_shown_whole_and_what_the_machine_cannot_tell_once() -> None:
     text = shown(table(*MIXED))
     assert "twice, vmap: a batch rule: no batching rule" in text
     assert "thrice, vmap: a batch rule: nobody maps it" in text
@@ -85,7 +86,7 @@ def test_a_table_of_many_operators_keeps_to_a_hundred_columns() -> None:
 
 def test_the_json_has_every_cell_and_the_counts() -> None:
     told = json.loads(json.dumps(table(*MIXED).to_json()))
-    assert told["counts"] == dict.fromkeys(count(()), 1)
+    assert told["counts"] == dict.fromkeys(SIGNS, 1)
     assert [(c["operator"], c["item"], c["state"]) for c in told["cells"]] == [
         (c.operator, c.item, c.state) for c in MIXED
     ]
@@ -283,14 +284,14 @@ job = json.load(open(sys.argv[2]))
 out = open(job["results"], "a")
 def tell(**event):
     out.write(json.dumps(event) + chr(10)); out.flush()
-if job.get("mode") == "dead":
+if job["samples"] == "dead":
     sys.exit("ImportError: no torch here")
 tell(event="torch", version="2.13.0", file="torch", devices=["cpu"],
      items=[[i, ""] for i in ("full", "gap", "crash", "hang", "once")] + [["built", "task"]])
 if job["task"]:
-    if job.get("mode") == "task dies":
+    if job["samples"] == "task dies":
         os.kill(os.getpid(), signal.SIGSEGV)
-    tell(event="task", task=job["task"], told={"operators": {"twice": "built"}})
+    tell(event="task", task=job["task"], result={"operators": {"twice": "built"}})
     sys.exit()
 for number, (operator, item) in enumerate(job["cells"]):
     tell(event="begin", operator=operator, item=item)
@@ -304,14 +305,17 @@ for number, (operator, item) in enumerate(job["cells"]):
 """
 
 
+JOB = Job(operators=[], samples="", documented=[], devices=[], extras="", scratch="")
+
+
 @pytest.fixture
 def standing_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Workers:
-    monkeypatch.setattr(workers, "_BOOT", PROGRAM)
-    return Workers(Path(sys.executable), tmp_path, tmp_path / "scratch", {}, 3.0)
+    monkeypatch.setattr(run, "_BOOT", PROGRAM)
+    return Workers(Path(sys.executable), tmp_path / "scratch", JOB, 3.0)
 
 
 def checked(at: Workers, *items: str) -> list[tuple[str, str]]:
-    cells = at.cells([("twice", item) for item in items], {}, lambda cell: None)
+    cells = list(at.cells([("twice", item) for item in items], {}))
     assert [cell.item for cell in cells] == list(items)
     return [(cell.state, cell.why) for cell in cells]
 
@@ -336,9 +340,9 @@ def test_a_crash_that_does_not_come_back_is_red_all_the_same(standing_in: Worker
 
 
 def test_a_torch_that_cannot_be_imported_is_told_with_its_last_words(standing_in: Workers) -> None:
-    standing_in.job["mode"] = "dead"
+    standing_in.job = replace(JOB, samples="dead")
     with pytest.raises(VerificationError, match="no torch here"):
-        standing_in.survey()
+        standing_in.torch()
     told = checked(standing_in, "full", "gap")
     assert all(state == GAP and "no torch here" in why for state, why in told)
 
@@ -358,17 +362,52 @@ def test_a_run_checks_every_operator_with_what_was_done_for_all(standing_in: Wor
 
 
 def test_a_task_that_dies_leaves_the_rest_to_be_told(standing_in: Workers) -> None:
-    standing_in.job["mode"] = "task dies"
-    assert "SIGSEGV" in standing_in.task("task")["unavailable"]
+    standing_in.job = replace(JOB, samples="task dies")
+    assert "SIGSEGV" in str(standing_in.task("task"))
     assert len(whole(standing_in).cells) == 6
 
 
-@pytest.mark.parametrize("chosen", [run.Chosen(("x",), ()), run.Chosen((), ("x",))])
-def test_an_operator_or_item_that_is_not_there_is_refused(
-    chosen: run.Chosen, standing_in: Workers
+def test_an_item_that_is_not_there_is_refused(standing_in: Workers) -> None:
+    with pytest.raises(UsageError, match="there is no item 'x'"):
+        whole(standing_in, chosen=run.Chosen((), ("x",)))
+
+
+def test_an_operator_that_is_not_declared_is_refused_before_a_torch_is_looked_for(
+    additions: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(UsageError, match="there is no"):
-        whole(standing_in, chosen=chosen)
+    command = ["citizenship", "--additions", str(tmp_path), "--env", "/nowhere", "--operator"]
+    assert cli.main([*command, "hypott"]) == UsageError.exit_code
+    said = capsys.readouterr().err
+    assert "no operator 'hypott'" in said and "hypot.zoo" in said
+    for name in ("hypot", "hypot.zoo", "twice", "twice.out"):
+        plan.require_declared(additions, [name])
+
+
+def test_an_operator_is_found_by_its_base_name_and_by_a_variants(additions: Any) -> None:
+    found = [entry("hypot", overload="zoo"), entry("hypot", overload="b", signature="other"),
+             entry("twice"), entry("twice_", kind="inplace"),
+             entry("twice", overload="out", kind="out", generated=True)]  # fmt: skip
+    functions = {operator.qualified: operator for operator in found}
+    made = plan.Plan(
+        (
+            plan.Planned(functions["hypot.zoo"], (), (), False),
+            plan.Planned(functions["hypot.b"], (), (), False),
+            plan.Planned(functions["twice"], tuple(found[3:]), (), False),
+        ), None, (),
+    )  # fmt: skip
+    assert made.matching([]) == ["hypot.zoo", "hypot.b", "twice"]
+    assert made.matching(["hypot"]) == ["hypot.zoo", "hypot.b"]
+    assert made.matching(["hypot.b", "twice_"]) == ["hypot.b", "twice"]
+    assert made.matching(["twice.out"]) == ["twice"]
+
+
+def test_an_environment_is_named_by_its_directory_or_its_interpreter(tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    with pytest.raises(UsageError, match="no bin/python"):
+        plan.of_environment(str(tmp_path))
+    (tmp_path / "bin" / "python").symlink_to(sys.executable)
+    by_directory = plan.of_environment(str(tmp_path))
+    assert by_directory == plan.of_environment(str(tmp_path / "bin" / "python"))
 
 
 @pytest.mark.parametrize(

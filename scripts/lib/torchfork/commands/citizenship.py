@@ -1,4 +1,4 @@
-"""torchfork citizenship: whether each operator is a first-class citizen of the torch at hand."""
+"""torchfork conformance: whether each operator has all that PyTorch gives its own operators."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 from rich.console import Console
 
 from ..additions.load import load as load_additions
-from ..conformance import environment, plan, reasons, show
+from ..conformance import plan, reasons
 from ..conformance import run as runner
-from ..conformance.table import RED, Table
-from ..conformance.workers import Workers
+from ..conformance.checks.worker import Job
+from ..conformance.table import RED, Table, show
 from ..errors import CitizenshipError, UsageError
 from ..native import toolchain
-from ..util import files
+from ..util import files, serde
 from ..util.ui import Ui
 from .options import PROJECT, add_additions
 
@@ -26,8 +26,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this command."""
     parser.add_argument("--wheel", type=Path, metavar="FILE", help="a wheel, installed by itself")
     parser.add_argument(
-        "--env", metavar="PYTHON",
-        help="the interpreter of an environment that has the torch (default: the current one)",
+        "--env", metavar="DIR",
+        help="an environment that has the torch: its directory or its interpreter (default: the "
+        "current one)",
     )  # fmt: skip
     parser.add_argument(
         "--python", metavar="PYTHON", help="with --wheel: the interpreter to install it for"
@@ -35,8 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_additions(parser)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the table as JSON")
     parser.add_argument(
-        "--operator", action="append", default=[], metavar="NAME", help="only this one; repeatable"
-    )
+        "--operator", action="append", default=[], metavar="NAME",
+        help="only this one, by its base name with all of its overloads; repeatable",
+    )  # fmt: skip
     parser.add_argument(
         "--item", action="append", default=[], metavar="TITLE", help="only this one; repeatable"
     )
@@ -60,31 +62,34 @@ def run(options: argparse.Namespace, ui: Ui) -> None:
     if options.wheel and options.env:
         raise UsageError(
             "--wheel and --env exclude each other",
-            next="name a wheel, or an interpreter that has a torch",
+            next="name a wheel, or an environment that has a torch",
         )
     if options.jobs is not None and options.jobs < 1:
         raise UsageError("--jobs is less than 1", next="give 1 or more")
     additions = load_additions(options.additions)
+    plan.require_declared(additions, options.operator)
     explanations = reasons.load(additions.root)
     work = options.work.absolute()
-    with files.lock(work / "lock", "checking citizenship", lambda holder: ui.warn(holder), 3600.0):
+    with files.lock(work / "lock", "checking operators", lambda holder: ui.warn(holder), 3600.0):
         scratch = work / "scratch"
         shutil.rmtree(scratch, ignore_errors=True)
         with ui.step("prepare the environment") as step:
             say = lambda text: step.advance(0, 0, text)  # noqa: E731
             if options.wheel:
-                target = environment.of_wheel(options.wheel, options.python, work, say)
+                target = plan.of_wheel(options.wheel, options.python, work, say)
             else:
-                target = environment.of_environment(options.env)
-            lent = environment.install_check_deps(target, work, say)
+                target = plan.of_environment(options.env)
+            extras = plan.install_check_deps(target, work, say)
             step.say(str(target.executable))
         with ui.step("read the operators' declarations") as step:
             planned = plan.make(additions, target.executable, scratch / "plan")
             step.say(f"{len(planned.operators)} operators")
-        workers = Workers(
-            target.executable, lent, scratch,
-            runner.job_of(planned, lent, scratch, options.device), options.timeout,
+        job = Job(
+            operators=[serde.dump(operator) for operator in planned.operators],
+            samples=str(planned.samples or ""), documented=list(planned.documented),
+            devices=options.device, extras=str(extras), scratch=str(scratch),
         )  # fmt: skip
+        workers = runner.Workers(target.executable, scratch, job, options.timeout)
         with ui.step("check") as step:
             chosen = runner.Chosen(tuple(options.operator), tuple(options.item))
             jobs = options.jobs or toolchain.cores()
@@ -95,16 +100,16 @@ def run(options: argparse.Namespace, ui: Ui) -> None:
 
 def report(table: Table, json: Path | None, *, explained_in: Path) -> None:
     """Show the table, write it, and raise CitizenshipError where anything is red."""
-    show.show(table, Console(highlight=False))
+    show(table, Console(highlight=False))
     if json is not None:
         files.write_json(json, table.to_json())
     if table.red:
         red = table.in_state(*RED)
         raise CitizenshipError(
-            f"{len(red) + len(table.explanations)} gaps that nobody has explained",
+            f"{len(red) + len(table.explanations)} gaps without a reason",
             where=f"torch {table.version} on {', '.join(table.devices)}",
             why="; ".join(f"{cell.operator}: {cell.item}" for cell in red[:8])
             + ("; …" if len(red) > 8 else ""),
-            next="mend the operator or its patches, or give the reason in\n"
+            next="fix the operator or its patches, or give the reason in\n"
             f"{explained_in}: [[gap]] operator, item, why",
         )

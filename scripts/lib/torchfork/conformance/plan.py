@@ -1,19 +1,26 @@
-"""What is to be checked: the operators of additions that a finished torch has."""
+"""What is to be checked, and in which torch: an environment, and the operators that it has."""
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Iterable
+import zipfile
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from email.parser import HeaderParser
 from pathlib import Path
 from typing import get_args
 
 from ..additions.load import Additions
 from ..codegen import client
 from ..codegen.model import FinishedOperator, Kind
-from ..errors import AdditionsError, BaseRefusedError
-from ..util import files, process
+from ..errors import AdditionsError, BaseRefusedError, UsageError
+from ..upstream import interpreter
+from ..upstream.base import Interpreter
+from ..util import files, pip, process, venv
 
+REQUIREMENTS = Path(__file__).resolve().parents[3] / "requirements-citizenship.txt"
+Say = Callable[[str], None]
 SAMPLES = "samples.py"
 _ENTRY = re.compile(r"^\s{4,}((?:~|[A-Za-z_])[\w.~]*)\s*$")
 _QUESTION = "import torchgen, pathlib; print(pathlib.Path(torchgen.__file__).resolve().parent)"
@@ -32,6 +39,77 @@ class Planned:
     gradients: tuple[str, ...]
     forward: bool
 
+    @property
+    def called(self) -> set[str]:
+        """Every name by which --operator finds it."""
+        functions = (self.entry, *self.variants)
+        return {name for f in functions for name in (f.qualified, f.name)}
+
+
+def of_environment(place: str | None) -> Interpreter:
+    """The interpreter of an environment. place: its directory or its interpreter."""
+    if place and Path(place).is_dir():
+        python = Path(place, "bin", "python")
+        if not python.exists():
+            raise UsageError(
+                f"{place} is no Python environment: it has no bin/python",
+                next="name an environment's directory or its interpreter",
+            )
+        return interpreter.probe(python, headers=False)
+    return interpreter.probe(place, headers=False)
+
+
+def of_wheel(wheel: Path, python: str | None, work: Path, say: Say) -> Interpreter:
+    """An interpreter that has the wheel and what it requires, and nothing else."""
+    if not wheel.is_file():
+        raise UsageError(f"there is no wheel {wheel}", next="scripts/build_torch.sh makes one")
+    target = interpreter.probe(python, headers=False)
+    interpreter.require_python_tag(target, wheel.name.split("-")[-3], str(wheel))
+    with zipfile.ZipFile(wheel) as archive:
+        name = next(n for n in archive.namelist() if n.endswith(".dist-info/METADATA"))
+        head = HeaderParser().parsestr(archive.read(name).decode())
+    neutral = work / "neutral"
+    neutral.mkdir(parents=True, exist_ok=True)
+    required = head.get_all("Requires-Dist", [])
+    made = venv.with_wheel(wheel.absolute(), target, required, work, neutral, say)
+    return interpreter.probe(made, headers=False)
+
+
+def install_check_deps(target: Interpreter, work: Path, say: Say) -> Path:
+    """A directory of the packages that the checks need, for the target's version of Python.
+
+    Nothing is installed into the target's own environment; it looks here last.
+    """
+    text = REQUIREMENTS.read_text(encoding="utf-8")
+    place = work / f"check-deps-{target.tag}-{files.sha256_text(text)[:12]}"
+
+    def fill(directory: Path) -> None:
+        options = ["--no-input", "--disable-pip-version-check", "--target", str(directory)]
+        # Their own dependencies are listed too: torch, which some name, is never fetched.
+        command = [*pip.command(target.executable), "install", "--no-deps", *options]
+        outcome = process.run([*command, "-r", REQUIREMENTS], check=False, supervised=True)
+        if outcome.returncode:
+            raise pip.download_error(outcome, "what the checks need", place)
+
+    if not place.is_dir():
+        say("fetching what the checks need")
+        files.build_directory(place, fill)
+    return place
+
+
+def require_declared(additions: Additions, wanted: Iterable[str]) -> None:
+    """Raise UsageError for a name that no operator of the additions has; needs no torch."""
+    names = declared(additions)
+    known = dict.fromkeys([*(name.partition(".")[0] for name in names), *names])
+    for name in wanted:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 3) or list(known)
+            raise UsageError(
+                f"the additions declare no operator '{name}'",
+                where=str(additions.native.path),
+                next=f"choose from: {', '.join(near)}",
+            )
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -45,6 +123,14 @@ class Plan:
     def names(self) -> tuple[str, ...]:
         """'name' or 'name.overload' of each operator."""
         return tuple(operator.entry.qualified for operator in self.operators)
+
+    def matching(self, wanted: Sequence[str]) -> list[str]:
+        """The operators that names stand for: their own, their base name, or a variant's."""
+        return [
+            operator.entry.qualified
+            for operator in self.operators
+            if not wanted or operator.called & set(wanted)
+        ]
 
 
 def make(additions: Additions, python: Path, scratch: Path) -> Plan:
@@ -65,7 +151,7 @@ def make(additions: Additions, python: Path, scratch: Path) -> Plan:
         raise BaseRefusedError(
             "this torch does not have the operators of the additions",
             where=str(python),
-            why="\n".join(missing[:10]),
+            why="\n".join(missing),
             next="build it from these additions: scripts/build_torch.sh --additions DIR",
         )
     samples = additions.root / SAMPLES
@@ -82,8 +168,8 @@ def _torchgen(python: Path) -> str:
         raise BaseRefusedError(
             "no torch with its code generator is installed here",
             where=str(python),
-            why=outcome.stderr.strip()[-400:],
-            next="name an environment that has a torch with the additions: --env PYTHON",
+            why=outcome.stderr.strip(),
+            next="name an environment that has a torch with the additions: --env DIR",
         )
     return outcome.stdout.strip().splitlines()[-1]
 

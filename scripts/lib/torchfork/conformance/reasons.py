@@ -33,7 +33,7 @@ _KEYS = {"operator", "item", "why", "torch", "device"}
 
 @dataclass(frozen=True)
 class Explanation:
-    """One entry: the cells that it speaks of, and why they are gaps."""
+    """One entry: the cells that it is about, and why they are gaps."""
 
     operators: tuple[str, ...]
     items: tuple[str, ...]
@@ -42,7 +42,7 @@ class Explanation:
     device: str
 
     def counts_for(self, version: str, devices: Sequence[str]) -> bool:
-        """Whether it speaks of this torch on this machine."""
+        """Whether it is about this torch on this machine."""
         number = Version(version.partition("+")[0]).base_version
         return number in self.releases and (not self.device or self.device in devices)
 
@@ -56,12 +56,13 @@ def load(root: Path) -> tuple[Explanation, ...]:
     if not path.exists():
         return ()
     try:
-        told = tomllib.loads(path.read_text(encoding="utf-8"))
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise AdditionsError("malformed TOML", where=str(path), why=str(error)) from error
-    if set(told) - {"gap"} or not isinstance(told.get("gap", []), list):
-        raise _malformed(path, f"it has {', '.join(told)}, and [[gap]] is all that counts")
-    return tuple(_entry(entry, path, number) for number, entry in enumerate(told.get("gap", []), 1))
+    gaps = content.pop("gap", [])
+    if content or not isinstance(gaps, list):
+        raise _malformed(path, f"unknown keys besides [[gap]]: {', '.join(content) or 'gap'}")
+    return tuple(_entry(entry, path, number) for number, entry in enumerate(gaps, 1))
 
 
 def _entry(entry: dict[str, Any], path: Path, number: int) -> Explanation:
@@ -96,7 +97,7 @@ def _malformed(path: Path, why: str) -> AdditionsError:
 def apply(
     cells: Iterable[Cell], explanations: Sequence[Explanation], version: str, devices: Sequence[str]
 ) -> list[Cell]:
-    """The cells with explained gaps told apart, and stale explanations as such."""
+    """The cells with the reasons of explained gaps, and stale explanations."""
     reasons = {
         (operator, item): entry.why
         for entry in explanations
@@ -121,7 +122,7 @@ def _applied(cell: Cell, reason: str | None) -> Cell:
 def unknown(
     explanations: Sequence[Explanation], operators: Sequence[str], items: Sequence[str]
 ) -> list[str]:
-    """Complaints about entries that speak of operators or items that are not there."""
+    """Complaints about entries with operators or items that do not exist."""
     found = []
     for entry in explanations:
         found += [f"there is no operator '{n}'" for n in entry.operators if n not in operators]

@@ -1,24 +1,40 @@
-"""The table: operators, items, and how each cell came out."""
+"""The table: operators, items, how each cell came out, and how all that is shown."""
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+
+from rich.console import Console
+from rich.table import Table as Grid
+from rich.text import Text
 
 FULL = "full"  # checked, and it holds
 GAP = "gap"  # checked, and it does not hold
 EXPLAINED = "explained"  # a gap with a reason in citizenship.toml
 STALE = "stale"  # has a reason in citizenship.toml, and holds
-NOT_APPLICABLE = "na"  # means nothing for the operator, by its declaration or its nature
-UNAVAILABLE = "unavailable"  # this machine cannot tell: no GPU, no tool
+NOT_APPLICABLE = "na"  # does not apply to the operator, by its declaration or its nature
+UNAVAILABLE = "unavailable"  # this machine cannot check it: no GPU, no tool
 
 RED = (GAP, STALE)
+# State → (sign, style, word).
+SIGNS = {
+    FULL: ("✓", "green", "full"),
+    EXPLAINED: ("e", "yellow", "explained gap"),
+    GAP: ("✗", "bold red", "gap"),
+    STALE: ("!", "bold red", "stale explanation"),
+    NOT_APPLICABLE: ("·", "dim", "not applicable"),
+    UNAVAILABLE: ("?", "dim", "not checked on this machine"),
+}
+_WIDTH = 100
+_TITLE = 32  # columns for an item's name
+_COLUMN = 3
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One item of one operator. why: the complaint, the reason or the nature; '' where full."""
+    """One item of one operator. why: the complaint or the reason; '' where full."""
 
     operator: str
     item: str
@@ -33,7 +49,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Table:
-    """What came out of one run.
+    """The result of one run.
 
     explanations: complaints about citizenship.toml itself, which count as red.
     """
@@ -64,18 +80,23 @@ class Table:
                     yield cell
 
     @property
+    def counts(self) -> dict[str, int]:
+        """How many cells are in each state."""
+        return {state: sum(cell.state == state for cell in self.cells) for state in SIGNS}
+
+    @property
     def red(self) -> bool:
-        """Whether anything needs a person."""
+        """Whether a gap has no reason, or a reason no gap."""
         return bool(self.explanations) or bool(self.in_state(*RED))
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """For other programs; states as they are named here."""
         return {
             "torch": {"version": self.version, "file": self.torch},
             "devices": list(self.devices),
             "operators": list(self.operators),
             "items": list(self.items),
-            "counts": count(self.cells),
+            "counts": self.counts,
             "explanations": list(self.explanations),
             "seconds": round(self.seconds, 1),
             "cells": [
@@ -85,7 +106,59 @@ class Table:
         }  # fmt: skip
 
 
-def count(cells: Sequence[Cell]) -> dict[str, int]:
-    """How many cells are in each state."""
-    states = (FULL, EXPLAINED, GAP, STALE, NOT_APPLICABLE, UNAVAILABLE)
-    return {state: sum(cell.state == state for cell in cells) for state in states}
+def show(table: Table, console: Console) -> None:
+    """Print the table, items down and operators across, then each cell that needs words."""
+    console.print(
+        f"torch {table.version} on {', '.join(table.devices)}: {len(table.operators)} operators, "
+        f"{len(table.items)} items",
+        highlight=False,
+    )
+    most = (_WIDTH - _TITLE) // _COLUMN
+    for start in range(0, len(table.operators), most):
+        _show_block(table, table.operators[start : start + most], start, console)
+    for title, states in (("not full", RED), ("explained", (EXPLAINED,))):
+        _show_cells(title, table.in_state(*states), console)
+    # What this machine cannot check, once for each item.
+    reasons: dict[str, str] = {}
+    for cell in table.in_state(UNAVAILABLE):
+        reasons.setdefault(cell.item, cell.why)
+    if reasons:
+        text = "; ".join(f"{item} ({why})" for item, why in reasons.items())
+        console.print(f"\nnot checked on this machine: {text}", style="dim", markup=False,
+                      soft_wrap=True)  # fmt: skip
+    for complaint in table.explanations:
+        console.print(f"\n{complaint}", style="bold red", markup=False)
+    numbers = [f"{SIGNS[s][0]} {number} {SIGNS[s][2]}" for s, number in table.counts.items()
+               if number]  # fmt: skip
+    console.print("\n" + ", ".join(numbers), markup=False, soft_wrap=True)
+
+
+def _show_block(table: Table, operators: Sequence[str], start: int, console: Console) -> None:
+    # A number stays with its name: textwrap breaks at blanks alone.
+    names = [f"{number}\u00a0{name}" for number, name in enumerate(operators, start + 1)]
+    lines = textwrap.wrap("  ".join(names), _WIDTH, break_long_words=False)
+    legend = "\n".join(lines).replace("\u00a0", " ")
+    console.print(f"\n{legend}\n", style="dim", markup=False, soft_wrap=True)
+    grid = Grid(box=None, pad_edge=False, padding=(0, 0), show_header=True, header_style="dim")
+    grid.add_column("", no_wrap=True, width=_TITLE)
+    for number in range(start + 1, start + 1 + len(operators)):
+        grid.add_column(str(number), justify="right", width=_COLUMN, no_wrap=True)
+    for item in table.items:
+        grid.add_row(item, *(_sign(table.cell(operator, item)) for operator in operators))
+    console.print(grid)
+
+
+def _sign(cell: Cell | None) -> Text:
+    if cell is None:
+        return Text("")
+    sign, style, _ = SIGNS[cell.state]
+    return Text(sign, style=style)
+
+
+def _show_cells(title: str, cells: Sequence[Cell], console: Console) -> None:
+    if cells:
+        console.print(f"\n{title}:", style="bold")
+    for cell in cells:
+        text = Text(f"  {cell.operator}, {cell.item}: ", style=SIGNS[cell.state][1])
+        text.append(cell.why.replace("\n", "\n      "), style="default not bold")
+        console.print(text, soft_wrap=True)

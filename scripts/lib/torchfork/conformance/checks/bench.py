@@ -1,36 +1,87 @@
-"""What every check is handed, and what it is: an item of the list."""
+"""What every check is given, how it ends, and when it applies: an item of the list."""
 
 from __future__ import annotations
 
 import contextlib
+import os
+import re
+import shutil
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from .operators import Operator
-from .outcome import NotApplicable
-from .samples import Source
+if TYPE_CHECKING:
+    from .operators import Operator
+    from .samples import Source
 
-Need = Callable[[Operator], str]  # why an item means nothing for an operator, '' where it does
+
+# What torch appends to an error where C++ raised it.
+_BACKTRACE = re.compile(r"\n(Exception raised from |C\+\+ CapturedTraceback:).*", re.DOTALL)
+
+
+class CheckFailed(Exception):
+    """The item does not hold; the message says how that was seen."""
+
+
+class NotApplicable(Exception):
+    """The item does not apply to this operator; the message says why."""
+
+
+class Unavailable(Exception):
+    """This machine cannot run the check: no GPU, no tool; the message says what is missing."""
+
+
+@contextlib.contextmanager
+def failing(what: str = "") -> Iterator[None]:
+    """Any error as a CheckFailed; what: its context, before the error's own text."""
+    try:
+        yield
+    except (CheckFailed, NotApplicable, Unavailable):
+        raise
+    except Exception as error:
+        raise CheckFailed(f"{what}: {message(error)}" if what else message(error)) from error
+
+
+def message(error: BaseException) -> str:
+    """The type of an error and all of its text, without C++ stack frames and empty lines."""
+    text = _BACKTRACE.sub("", str(error))
+    lines = [line.rstrip() for line in text.splitlines() if line.strip()]
+    return "\n".join([f"{type(error).__name__}: {lines[0].lstrip()}", *lines[1:]] if lines else
+                     [type(error).__name__])  # fmt: skip
+
+
+def require_compiler() -> None:
+    """Raise Unavailable where there is no C++ compiler, as CXX or g++."""
+    if not shutil.which(os.environ.get("CXX", "g++")):
+        raise Unavailable("no C++ compiler: install g++")
+
+
+def require(condition: object, message: str) -> None:
+    """Raise CheckFailed with a message unless the condition holds."""
+    if not condition:
+        raise CheckFailed(message)
+
+
+Need = Callable[["Operator"], str]  # why an item does not apply, '' where it does
 
 
 @dataclass
 class Bench:
     """What checks work with.
 
-    prepared: what was done for all operators at once: {'mypy': {operator: complaint}, …}.
+    prepared: results of the tasks that were done for all operators at once, by task.
     documented: the entries of the additions' documentation pages, by dotted name.
     """
 
     source: Source
     scratch: Path
-    prepared: dict[str, Any]
+    prepared: Mapping[str, Any]
     documented: frozenset[str]
 
 
-Check = Callable[[Operator, str, Bench], None]
+Check = Callable[["Operator", str, "Bench"], None]
 
 
 @dataclass(frozen=True)
@@ -48,20 +99,13 @@ class Item:
     task: str = ""
 
     def run(self, op: Operator, device: str, bench: Bench) -> None:
-        """Check one operator on one device; raises what outcome.py has."""
+        """Check one operator on one device; raises CheckFailed, NotApplicable or Unavailable."""
         for need in self.needs:
             if reason := need(op):
                 raise NotApplicable(reason)
-        with quiet():
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # those that matter, a check looks for itself
             self.check(op, device, bench)
-
-
-@contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """Warnings are not findings, but for those that a check looks for itself."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
 
 
 def a_function(op: Operator) -> str:
@@ -103,9 +147,7 @@ def a_derivative(op: Operator) -> str:
 
 
 def known_sizes(op: Operator) -> str:
-    if op.data_dependent:
-        return "its result depends on data (by its tag)"
-    return ""
+    return "its result depends on data (by its tag)" if op.data_dependent else ""
 
 
 def no_numbers(op: Operator) -> str:

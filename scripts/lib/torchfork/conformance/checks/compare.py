@@ -7,8 +7,10 @@ from typing import Any
 
 import torch
 
-from .outcome import CheckFailed, first_lines, require
-from .programs import flat
+from .bench import failing, require
+from .operators import Operator
+from .programs import flat, make
+from .samples import Sample
 
 
 def same(
@@ -25,12 +27,10 @@ def same(
         where = f"{what}, result {number}" if len(mine) > 1 else what
         if isinstance(b, torch.Tensor):
             require(isinstance(a, torch.Tensor), f"{where}: {type(a).__name__} is no tensor")
-            try:
+            with failing(where):
                 torch.testing.assert_close(
                     a, b, equal_nan=True, check_dtype=dtypes, check_device=False, **options
                 )
-            except AssertionError as difference:
-                raise CheckFailed(f"{where}: {first_lines(difference)}") from difference
         elif isinstance(b, float) and not exact:
             require(abs(a - b) <= 1e-5 * max(1.0, abs(b)), f"{where}: {a} instead of {b}")
         else:
@@ -73,6 +73,11 @@ def gradients(
     return results, list(torch.autograd.grad(outputs, wanted, weights, allow_unused=True))
 
 
+def differentiated(op: Operator, sample: Sample) -> tuple[list[Any], list[Any | None]]:
+    """Results and gradients of an operator on a sample."""
+    return gradients(op.seeded(make(op, sample).call), sample.tensors())
+
+
 def leaf(tensor: Any) -> Any:
     """A leaf with the same values, strides and requires_grad."""
     if not tensor.requires_grad:
@@ -84,15 +89,3 @@ def weight(output: Any) -> Any:
     """A gradient for a result: the same on every call, and no two elements alike."""
     count = torch.arange(output.numel(), device=output.device, dtype=torch.float64)
     return (0.5 + count / (output.numel() + 1)).reshape(output.shape).to(output.dtype)
-
-
-def seeded(op: Any, function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, with the generators set before each call where the operator draws."""
-    if not op.random:
-        return function
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        torch.manual_seed(7)
-        return function(*args, **kwargs)
-
-    return call

@@ -7,12 +7,19 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch.autograd.gradcheck import GradcheckError
 
 from . import compare
-from .bench import Bench, Item, a_derivative, a_formula, no_numbers
+from .bench import (
+    Bench,
+    Item,
+    NotApplicable,
+    a_derivative,
+    a_formula,
+    failing,
+    no_numbers,
+    require,
+)
 from .operators import Operator
-from .outcome import CheckFailed, NotApplicable, first_lines, require
 from .programs import Program, make
 
 
@@ -53,16 +60,13 @@ def _differentiable_call(op: Operator, program: Program) -> Any:
         found = program.flat_call(*tensors)
         return tuple(t for t in found if t.is_floating_point() or t.is_complex())
 
-    return compare.seeded(op, call)
+    return op.seeded(call)
 
 
 def _check(program: Program, op: Operator, check: Any, **options: Any) -> None:
     tensors = [compare.leaf(tensor) for tensor in program.tensors]
-    try:
+    with failing(f"sizes {[tuple(tensor.shape) for tensor in program.tensors]}"):
         check(_differentiable_call(op, program), tensors, fast_mode=True, **options)
-    except (RuntimeError, NotImplementedError, GradcheckError) as error:
-        sizes = [tuple(tensor.shape) for tensor in program.tensors]
-        raise CheckFailed(f"{first_lines(error)} (sizes {sizes})") from error
 
 
 def _node(op: Operator, device: str, bench: Bench) -> None:

@@ -3,15 +3,56 @@
 from __future__ import annotations
 
 import operator as attributes
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import torch
 
-from . import entries
-from .entries import CppCall, Entry
+
+@dataclass(frozen=True)
+class CppCall:
+    """How C++ calls a function: as a function of namespace at, or as a method."""
+
+    name: str
+    returns: str
+    arguments: list[list[str]]  # [type, name] each
+    self_index: int
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A function: the fields of torchfork.codegen.model.FinishedOperator that checks read."""
+
+    name: str
+    overload: str
+    schema: str
+    base_name: str
+    kind: str
+    generated: bool
+    python_module: str | None
+    python_function: bool
+    python_method: bool
+    new_base_name: bool
+    composite_implicit: bool
+    tensor_arguments: bool
+    structseq: bool  # its returns are named
+    cpp_function: CppCall | None = None
+    cpp_method: CppCall | None = None
+
+    @property
+    def id(self) -> str:
+        """'name' or 'name.overload'."""
+        return f"{self.name}.{self.overload}" if self.overload else self.name
+
+
+def entry_from_json(data: Mapping[str, Any]) -> Entry:
+    """A function from the plan's JSON."""
+    calls = {key: data[key] and CppCall(**data[key]) for key in ("cpp_function", "cpp_method")}
+    known = {key: data[key] for key in Entry.__dataclass_fields__}
+    return Entry(**{**known, **calls, "structseq": data["structseq"] is not None})
+
 
 # The shape or the control flow of what follows depends on the values.
 _DATA = {"data_dependent_output", "dynamic_output_shape"}
@@ -115,6 +156,17 @@ class Operator:
         """How C++ calls it; way: 'function' or 'method'."""
         return self.entry.cpp_function if way == "function" else self.entry.cpp_method
 
+    def seeded(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function, with the generators set before each call where the operator draws."""
+        if not self.random:
+            return function
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            torch.manual_seed(7)
+            return function(*args, **kwargs)
+
+        return call
+
     def variant(self, kind: str) -> list[Entry]:
         """The entries of a kind: 'inplace', 'out'; the operator's own among them."""
         return [e for e in (self.entry, *self.variants) if e.kind == kind]
@@ -129,8 +181,8 @@ def overload(entry: Entry) -> Any:
 def from_plan(told: dict[str, Any]) -> Operator:
     """An operator from the plan's JSON."""
     return Operator(
-        entries.from_json(told["entry"]),
-        tuple(entries.from_json(variant) for variant in told["variants"]),
+        entry_from_json(told["entry"]),
+        tuple(entry_from_json(variant) for variant in told["variants"]),
         tuple(told["gradients"]),
         bool(told["forward"]),
     )

@@ -1,9 +1,9 @@
-"""Inputs to call an operator with: from its samples file, its OpInfo, or another one's backward."""
+"""Inputs of an operator: from its samples file, its OpInfo, or calls that others make of it."""
 
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -11,12 +11,12 @@ from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from .bench import CheckFailed
 from .operators import Operator
-from .outcome import CheckFailed
 
 Make = Callable[..., Any]
-Recorded = Callable[[Operator, str, Any, bool], list["Sample"]]
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,11 @@ class Sample:
         """The tensors, in order, those in lists too."""
         leaves = pytree.tree_leaves((self.args, self.kwargs))
         return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+
+    @property
+    def sizes(self) -> list[tuple[int, ...]]:
+        """The shape of each tensor."""
+        return [tuple(tensor.shape) for tensor in self.tensors()]
 
     def with_tensors(self, tensors: Iterable[Any]) -> Sample:
         """The same call with other tensors."""
@@ -49,13 +54,13 @@ class Source:
     """Where the operators' samples come from.
 
     file: the module of the samples file, if there is one; infos: OpInfos by the operator's name.
-    recorded: samples of an operator that others call when they are differentiated.
+    operators: all of the plan's; of those with neither, calls by others are recorded.
     """
 
     file: ModuleType | None
     infos: dict[str, Any]
-    recorded: Recorded
-    kept: dict[tuple[Any, ...], list[Sample]] = field(default_factory=dict)
+    operators: Sequence[Operator]
+    recordings: dict[tuple[str, Any], dict[Any, list[Any]]] = field(default_factory=dict)
 
     def origin(self, op: Operator) -> str:
         """'samples file', 'OpInfo' or 'recorded'."""
@@ -78,7 +83,7 @@ class Source:
         elif origin == "OpInfo":
             found = list(_from_info(self.infos[info_name(op)], op, device, dtype, requires_grad))
         else:
-            found = self.recorded(op, device, dtype, requires_grad)
+            found = self._recorded(op, device, dtype, requires_grad)
         if not found:
             raise CheckFailed(
                 f"no inputs: there is no OpInfo of it in op_db, no other operator calls it, and "
@@ -105,16 +110,45 @@ class Source:
         full = [s for s in found if count < 2 or _results(op, s) == count]
         return (full or found)[:limit]
 
+    def _recorded(self, op: Operator, device: str, dtype: Any, requires_grad: bool) -> list[Sample]:
+        """Copies of what others called the operator with, recorded once a device and dtype."""
+        key = (device, dtype)
+        if key not in self.recordings:
+            self.recordings[key] = self._record(device, dtype)
+        found = []
+        for args, kwargs in self.recordings[key].get(op.overload, []):
+            sample = normal(op, args, kwargs).mapped(_kept)
+            if requires_grad:
+                for tensor in sample.tensors():
+                    tensor.requires_grad_(tensor.is_floating_point() or tensor.is_complex())
+            found.append(sample)
+        return found
+
+    def _record(self, device: str, dtype: Any) -> dict[Any, list[Any]]:
+        callers = [op for op in self.operators if self.origin(op) != "recorded"]
+        recorder = Recorder(op.overload for op in self.operators if op not in callers)
+        for op in callers:
+            grad = dtype.is_floating_point and op.tensor_arguments
+            for sample in self.every(op, device, dtype, requires_grad=grad):
+                with recorder:
+                    _run_and_differentiate(op, sample)
+        return recorder.seen
+
 
 def fresh_args(op: Operator, sample: Sample) -> list[Any]:
     """The positional arguments, with copies of those that the operator writes to."""
     return [a.clone() if k in op.written else a for k, a in enumerate(sample.args)]
 
 
+def invoke(op: Operator, sample: Sample, function: Any = None, **more: Any) -> Any:
+    """What the operator gives, or another function that is called as it is."""
+    seeded = op.seeded(function or op.overload)
+    return seeded(*fresh_args(op, sample), **sample.kwargs, **more)
+
+
 def _results(op: Operator, sample: Sample) -> int:
     """How many results of a call are not undefined."""
-    found = op.overload(*fresh_args(op, sample), **sample.kwargs)
-    return sum(leaf is not None for leaf in pytree.tree_leaves(found))
+    return sum(leaf is not None for leaf in pytree.tree_leaves(invoke(op, sample)))
 
 
 def function_name(op: Operator) -> str:
@@ -127,10 +161,12 @@ def info_name(op: Operator) -> str:
     return op.id if op.entry.new_base_name else f"{op.id} (overload)"
 
 
-def load_file(path: Path | None) -> ModuleType | None:
-    """The samples file as a module."""
-    if path is None:
-        return None
+def source(path: Path | None, operators: Sequence[Operator]) -> Source:
+    """Where samples come from; path: the samples file, if there is one."""
+    return Source(None if path is None else _load_file(path), load_infos(), operators)
+
+
+def _load_file(path: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location("citizenship_samples", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -205,3 +241,44 @@ def _whole(value: Any, argument: Any) -> Any:
     if isinstance(value, int) and not isinstance(value, bool) and argument.N:
         return [value] * argument.N
     return list(value) if isinstance(value, (tuple, torch.Size)) else value
+
+
+_MOST = 6  # samples of one operator
+
+
+class Recorder(TorchDispatchMode):  # type: ignore[misc]
+    """Keeps a copy of the arguments of every call of some operators."""
+
+    def __init__(self, wanted: Iterable[Any]) -> None:
+        super().__init__()
+        self.seen: dict[Any, list[Any]] = {overload: [] for overload in wanted}
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if func in self.seen and len(self.seen[func]) < _MOST:
+            self.seen[func].append(pytree.tree_map(_kept, (args, kwargs or {})))
+        return func(*args, **(kwargs or {}))
+
+
+def _kept(leaf: Any) -> Any:
+    return leaf.detach().clone() if isinstance(leaf, torch.Tensor) else leaf
+
+
+def _run_and_differentiate(op: Operator, sample: Sample) -> None:
+    """Forward, backward and double backward, as far as they go: other checks report what fails."""
+    try:
+        result = op.overload(*fresh_args(op, sample), **sample.kwargs)
+        for _ in range(2):
+            tensors = [t for t in sample.tensors() if t.requires_grad]
+            outputs = [t for t in pytree.tree_leaves(result)
+                       if isinstance(t, torch.Tensor) and t.requires_grad]  # fmt: skip
+            if not tensors or not outputs:
+                return
+            # Not a constant: what it is multiplied with must be differentiated, too.
+            grads = [torch.rand_like(t).requires_grad_() for t in outputs]
+            result = torch.autograd.grad(
+                outputs, tensors, grads, create_graph=True, allow_unused=True
+            )
+    except (RuntimeError, NotImplementedError, TypeError):
+        return

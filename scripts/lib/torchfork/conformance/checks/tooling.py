@@ -9,9 +9,19 @@ from typing import Any
 import torch
 
 from . import compare
-from .bench import Bench, Item, a_python_name, known_sizes, tensors_in, tensors_out
+from .bench import (
+    Bench,
+    Item,
+    NotApplicable,
+    Unavailable,
+    a_python_name,
+    failing,
+    known_sizes,
+    require,
+    tensors_in,
+    tensors_out,
+)
 from .operators import Operator
-from .outcome import CheckFailed, NotApplicable, Unavailable, require
 from .programs import make
 from .samples import Sample
 
@@ -21,7 +31,7 @@ def _profiler(op: Operator, device: str, bench: Bench) -> None:
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
         program.call(*program.tensors)
     names = {event.key for event in profile.key_averages()}
-    require(f"aten::{op.name}" in names, f"the profile has {sorted(names)[:8]}")
+    require(f"aten::{op.name}" in names, f"the profile has {sorted(names)}")
 
 
 def _flops(op: Operator, device: str, bench: Bench) -> None:
@@ -32,10 +42,10 @@ def _flops(op: Operator, device: str, bench: Bench) -> None:
     info = bench.source.info(op)
     samples = bench.source.typical(op, device, limit=2)
     counted = [_count(make(op, sample).call, sample.tensors()) for sample in samples]
-    expected = _reference_counts(info, device) if info is not None else []
+    expected = _info_counts(info, info.ref, device) if info is not None else []
     if any(expected):
         require(any(counted), f"counts nothing, and its reference {max(expected)}")
-        own = _info_counts(info, device)
+        own = _info_counts(info, info, device)
         require(own == expected, f"counts {own}, its reference {expected}")
     elif formula:
         require(all(counted), f"its formula gives {counted}")
@@ -51,37 +61,28 @@ def _count(call: Any, args: Any) -> int:
     return int(counter.get_total_flops())
 
 
-def _info_counts(info: Any, device: str) -> list[int]:
-    return [_count(lambda s=s: info(s.input, *s.args, **s.kwargs), ())
-            for s in info.sample_inputs(device, torch.float32)]  # fmt: skip
-
-
-def _reference_counts(info: Any, device: str) -> list[int]:
-    counts = []
-    for sample in info.sample_inputs(device, torch.float32):
-        try:
-            call = lambda s=sample: info.ref(s.input, *s.args, **s.kwargs)  # noqa: E731
-            counts.append(_count(call, ()))
-        except (TypeError, RuntimeError, AttributeError):
-            return []  # a reference in numpy
-    return counts
+def _info_counts(info: Any, function: Any, device: str) -> list[int]:
+    """What a function counts on the OpInfo's samples; nothing where it cannot be called so."""
+    samples = info.sample_inputs(device, torch.float32)
+    try:
+        return [_count(lambda s=s: function(s.input, *s.args, **s.kwargs), ()) for s in samples]
+    except (TypeError, RuntimeError, AttributeError):
+        return []  # a reference in numpy
 
 
 def _pickle(op: Operator, device: str, bench: Bench) -> None:
     program = make(op, bench.source.typical(op, device, limit=1)[0])
     module = program.module()
-    expected = compare.seeded(op, program.call)(*program.tensors)
+    expected = op.seeded(program.call)(*program.tensors)
     for what, clone in (
         ("a pickled module", pickle.loads(pickle.dumps(module))),
         ("a deep copy", copy.deepcopy(module)),
     ):
-        actual = compare.seeded(op, clone)(*program.tensors)
+        actual = op.seeded(clone)(*program.tensors)
         compare.same(actual, expected, what, exact=True)
     if op.function is not None:
-        try:
+        with failing("pickle"):
             again = pickle.loads(pickle.dumps(op.function))
-        except (pickle.PicklingError, TypeError, AttributeError) as error:
-            raise CheckFailed(f"pickle: {error}") from error
         require(again is op.function, "the pickled function comes back as another")
 
 
@@ -92,12 +93,12 @@ def _cuda_as_cpu(op: Operator, device: str, bench: Bench) -> None:
         raise NotApplicable("draws from another generator")
     for dtype in (torch.float32, torch.float64):
         for sample in bench.source.every(op, "cpu", dtype, requires_grad=bool(op.gradients)):
-            moved = _moved(sample)
-            mine = compare.gradients(make(op, moved).call, moved.tensors())
-            theirs = compare.gradients(make(op, sample).call, sample.tensors())
-            what = f"{dtype}, sizes {[tuple(t.shape) for t in sample.tensors()]}"
+            mine = compare.differentiated(op, _moved(sample))
+            theirs = compare.differentiated(op, sample)
+            what = f"{dtype}, sizes {sample.sizes}"
             for ours, expected in zip(mine, theirs, strict=True):
-                compare.same(_home(ours), expected, what)
+                on_cpu = [r.cpu() if isinstance(r, torch.Tensor) else r for r in ours]
+                compare.same(on_cpu, expected, what)
 
 
 def _moved(sample: Sample) -> Sample:
@@ -109,10 +110,6 @@ def _moved(sample: Sample) -> Sample:
     if not sample.tensors():
         kwargs["device"] = torch.device("cuda")
     return Sample(sample.args, kwargs).mapped(to_cuda)
-
-
-def _home(results: list[Any]) -> list[Any]:
-    return [r.cpu() if isinstance(r, torch.Tensor) else r for r in results]
 
 
 def _graphs(op: Operator, device: str, bench: Bench) -> None:

@@ -1,4 +1,4 @@
-"""Function transforms: functionalization, vmap by a batch rule."""
+"""The operator without data and transformed: FakeTensor, meta, opcheck, functionalization, vmap."""
 
 from __future__ import annotations
 
@@ -8,13 +8,83 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from . import compare
-from .bench import Bench, Item, known_sizes, no_numbers, tensors_in, tensors_out
+from . import compare, variations
+from .bench import (
+    Bench,
+    Item,
+    failing,
+    known_sizes,
+    no_numbers,
+    require,
+    tensors_in,
+    tensors_out,
+)
 from .gradients import no_fallback
 from .operators import Operator
-from .outcome import CheckFailed, first_lines, require
 from .programs import Program, make
+from .samples import Sample
+
+_OPCHECK = (
+    "test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic",
+)  # fmt: skip
+
+
+def _opcheck(op: Operator, device: str, bench: Bench) -> None:
+    samples = bench.source.typical(op, device, requires_grad=op.differentiable)
+    tests: tuple[str, ...] = _OPCHECK
+    if op.data_dependent or op.random or not op.tensor_results:
+        # Graphs of numbers, of sizes that data decide, and of two draws cannot be compared.
+        tests = ("test_schema", "test_autograd_registration")
+    for sample in samples:
+        with failing():
+            torch.library.opcheck(op.overload, sample.args, sample.kwargs, test_utils=tests)
+
+
+def _fake(op: Operator, device: str, bench: Bench) -> None:
+    laid = {**variations.LAYOUTS, "channels_last": variations.channels_last}
+    for sample in bench.source.every(op, device)[:6]:
+        for name, layout in [("as they come", None), *laid.items()]:
+            changed = sample if layout is None else sample.mapped(layout)
+            try:
+                program = make(op, changed)
+                real = program.results()
+            except RuntimeError:
+                continue  # an in-place operator refuses expanded memory
+            what = f"{[tuple(t.shape) for t in sample.tensors()]} {name}"
+            _compare_fake(op, program, real, what)
+            _compare_meta(op, changed, real, what)
+
+
+def _compare_fake(op: Operator, program: Program, real: list[Any], what: str) -> None:
+    for symbolic in (False, True):
+        mode = FakeTensorMode(shape_env=ShapeEnv() if symbolic else None)
+        kind = "symbolic" if symbolic else "fake"
+        with mode:
+            fakes = [mode.from_tensor(t, static_shapes=not symbolic) for t in program.tensors]
+            with failing(f"{kind}, {what}"):
+                results = program.results(*fakes) if fakes else program.results()
+        compare.same_layout(results, real, f"{kind}, {what}")
+        tensors = zip(_only_tensors(results), _only_tensors(real), strict=True)
+        require(all(a.device == b.device for a, b in tensors), f"{kind}, {what}: another device")
+
+
+def _only_tensors(values: list[Any]) -> list[Any]:
+    return [value for value in values if isinstance(value, torch.Tensor)]
+
+
+def _compare_meta(op: Operator, sample: Sample, real: list[Any], what: str) -> None:
+    def to_meta(tensor: Any) -> Any:
+        return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+
+    if not sample.tensors():
+        sample = Sample(sample.args, {**sample.kwargs, "device": torch.device("meta")})
+    with failing(f"meta, {what}"):
+        results = make(op, sample.mapped(to_meta)).results()
+    compare.same_layout(results, real, f"meta, {what}")
+
 
 _BATCH = 3
 
@@ -24,13 +94,11 @@ def _functionalized(op: Operator, device: str, bench: Bench) -> None:
 
     for sample in bench.source.typical(op, device, limit=2):
         program = make(op, sample)
-        expected = compare.seeded(op, _writing(op, program))(*program.tensors)
+        expected = op.seeded(_writing(op, program))(*program.tensors)
         pure = torch.func.functionalize(_writing(op, program), remove="mutations_and_views")
-        try:
-            actual = compare.seeded(op, pure)(*program.tensors)
+        with failing():
+            actual = op.seeded(pure)(*program.tensors)
             graph = make_fx(pure)(*program.tensors).graph
-        except Exception as error:
-            raise CheckFailed(first_lines(error)) from error
         compare.same(actual, expected, "functionalized")
         calls = [node.target for node in graph.nodes if node.op == "call_function"]
         # The copies at the end put what was written to back into the arguments.
@@ -85,15 +153,12 @@ def _against_loop(op: Operator, program: Program, dims: tuple[int | None, ...]) 
     each = []
     for k in range(_BATCH):
         own = [t if d is None else t.select(d, k) for t, d in zip(batched, dims, strict=True)]
-        each.append(compare.seeded(op, program.flat_call)(*own))
+        each.append(op.seeded(program.flat_call)(*own))
     expected = [torch.stack(column) for column in zip(*each, strict=True)]
     sizes = [tuple(t.shape) for t in program.tensors]
     what = f"in_dims {dims}, sizes {sizes}"
-    try:
-        with no_fallback():
-            actual = torch.vmap(program.flat_call, dims, randomness="different")(*batched)
-    except Exception as error:
-        raise CheckFailed(f"{what}: {first_lines(error)}") from error
+    with failing(what), no_fallback():
+        actual = torch.vmap(program.flat_call, dims, randomness="different")(*batched)
     if op.random:
         compare.same_layout(list(actual), expected, what)
     else:
@@ -107,6 +172,8 @@ def _batch(tensor: Any) -> Any:
 
 
 ITEMS = (
+    Item("opcheck", _opcheck),
+    Item("FakeTensor, meta: same strides", _fake, (tensors_out, known_sizes)),
     Item("functionalization", _functionalized, (tensors_in, no_numbers)),
     Item("vmap: a batch rule", _vmap, (tensors_in, tensors_out, known_sizes)),
 )

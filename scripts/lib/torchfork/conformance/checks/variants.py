@@ -1,4 +1,4 @@
-"""The out= and in-place variants: same results, and refusals of what cannot be written to."""
+"""The out and in-place variants: same results, and refusals of what cannot be written to."""
 
 from __future__ import annotations
 
@@ -7,18 +7,38 @@ from typing import Any
 import torch
 
 from . import compare
-from .bench import Bench, Item
-from .entries import Entry
-from .operators import Operator, overload
-from .outcome import CheckFailed, NotApplicable, require
+from .bench import Bench, CheckFailed, Item, NotApplicable, failing, require
+from .operators import Entry, Operator, overload
 from .programs import flat, make
-from .samples import Sample, fresh_args
+from .samples import Sample, fresh_args, invoke
 
 
 def _out(op: Operator, device: str, bench: Bench) -> None:
-    entries = op.variant("out")
+    """A declared variant, which Python's out= leads to."""
+    entries = [entry for entry in op.variant("out") if not entry.generated]
     if not entries or op.entry.kind == "out":
-        raise NotApplicable("no out= variant by its declaration")
+        raise NotApplicable(f"{op.name}.out is not declared, so Python has no out=")
+    for entry in entries:
+        for sample in bench.source.typical(op, device, limit=2):
+            _one_out(op, entry, sample)
+            if op.function is not None:
+                _python_out(op, sample)
+
+
+def _python_out(op: Operator, sample: Sample) -> None:
+    expected = flat(invoke(op, sample, op.function))
+    given = [torch.full_like(t, 3) for t in expected]
+    out = given[0] if len(given) == 1 else tuple(given)
+    with failing("out= in Python"):
+        invoke(op, sample, op.function, out=out)
+    compare.same(given, expected, "out= in Python", exact=True)
+
+
+def _generated_out(op: Operator, device: str, bench: Bench) -> None:
+    """A variant that autogen made: an overload in torch.ops.aten, for compilers, not in Python."""
+    entries = [entry for entry in op.variant("out") if entry.generated]
+    if not entries or op.entry.kind == "out":
+        raise NotApplicable("no 'autogen' of an out variant by its declaration")
     for entry in entries:
         for sample in bench.source.typical(op, device, limit=2):
             _one_out(op, entry, sample)
@@ -26,12 +46,12 @@ def _out(op: Operator, device: str, bench: Bench) -> None:
 
 def _one_out(op: Operator, entry: Entry, sample: Sample) -> None:
     names = [a.name for a in overload(entry)._schema.arguments if a.is_out]
-    expected = flat(compare.seeded(op, op.overload)(*fresh_args(op, sample), **sample.kwargs))
+    expected = flat(invoke(op, sample))
     if len(names) != len(expected) or not all(isinstance(t, torch.Tensor) for t in expected):
-        raise NotApplicable("its out= variant writes a list")
+        raise NotApplicable("its out variant writes a list")
     right = [torch.full_like(t, 3) for t in expected]
     compare.same(_call(op, entry, sample, names, right), expected, entry.id, exact=True)
-    compare.same(right, expected, f"{entry.id}: what was handed over", exact=True)
+    compare.same(right, expected, f"{entry.id}: the given tensors", exact=True)
     strange = [torch.empty(0, dtype=t.dtype, device=t.device) for t in expected]
     compare.same(_call(op, entry, sample, names, strange), expected, "resized", exact=True)
     require(
@@ -41,7 +61,7 @@ def _one_out(op: Operator, entry: Entry, sample: Sample) -> None:
 
 
 def _call(op: Operator, entry: Entry, sample: Sample, names: list[str], outs: list[Any]) -> Any:
-    call = compare.seeded(op, overload(entry))
+    call = op.seeded(overload(entry))
     kwargs = {k: v for k, v in sample.kwargs.items() if k in
               {a.name for a in overload(entry)._schema.arguments}}  # fmt: skip
     given = dict(zip(names, outs, strict=True))
@@ -76,7 +96,7 @@ def _in_place(op: Operator, device: str, bench: Bench) -> None:
 def _one_in_place(op: Operator, entry: Entry, sample: Sample) -> None:
     expected = make(op, sample).results()[0]
     given = sample.args[0].clone()
-    call = compare.seeded(op, overload(entry))
+    call = op.seeded(overload(entry))
     if given.shape != expected.shape or given.dtype != expected.dtype:
         before = given.clone()
         try:
@@ -103,7 +123,7 @@ def _gradient_in_place(op: Operator, entry: Entry, bench: Bench, device: str) ->
     if not op.gradients:
         return
     sample = bench.source.typical(op, device, torch.float64, requires_grad=True, limit=1)[0]
-    expected, grads = compare.gradients(compare.seeded(op, make(op, sample).call), sample.tensors())
+    expected, grads = compare.differentiated(op, sample)
     if expected[0].shape != sample.args[0].shape:
         return
 
@@ -113,7 +133,7 @@ def _gradient_in_place(op: Operator, entry: Entry, bench: Bench, device: str) ->
         overload(entry)(given, *changed.args[1:], **changed.kwargs)
         return given
 
-    _, found = compare.gradients(compare.seeded(op, written), sample.tensors())
+    _, found = compare.gradients(op.seeded(written), sample.tensors())
     compare.same(found, grads, f"gradients of {entry.id}")
     leaf = sample.args[0].detach().requires_grad_()
     try:
@@ -123,4 +143,8 @@ def _gradient_in_place(op: Operator, entry: Entry, bench: Bench, device: str) ->
     raise CheckFailed(f"{entry.id} writes to a leaf that requires a gradient")
 
 
-ITEMS = (Item("out=", _out), Item("in-place", _in_place))
+ITEMS = (
+    Item("out=", _out),
+    Item("autogen: out overload", _generated_out),
+    Item("in-place", _in_place),
+)

@@ -1,7 +1,6 @@
-"""A process that checks cells one by one and writes down each as it begins and as it ends.
+"""A process that checks cells one by one, and writes an event as each begins and ends.
 
-Whoever started it reads what it wrote: a cell that began and did not end is where the process was
-when it died. Takes the path of its job, a JSON file; the keys are those that `Job` has.
+The process that started it reads the events: where a cell began and did not end, the worker died.
 """
 
 from __future__ import annotations
@@ -11,117 +10,132 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .bench import Bench, Item
+    from .operators import Operator
+    from .samples import Source
 
 
 @dataclass(frozen=True)
 class Job:
     """What a worker is to do.
 
-    operators: the plan's; cells: [operator, item] each; task: something that is done for all
-    operators at once ('mypy'), instead of cells.
-    extras: a directory of packages that the target may lack, looked into last.
-    results: where a line of JSON goes for each event.
+    operators: the plan's; devices: none for all that there are.
+    extras: a directory of packages that the environment may lack, the last on the path.
+    cells: [operator, item] each; task: one for all operators at once ('mypy') instead of cells.
+    prepared: what earlier tasks gave. results: the file for events, a line of JSON each.
     """
 
-    operators: list[dict[str, Any]]
-    cells: list[list[str]]
-    task: str
+    operators: list[Any]
     samples: str
+    documented: list[str]
+    devices: list[str]
     extras: str
     scratch: str
-    documented: list[str]
-    prepared: dict[str, Any]
-    devices: list[str]
-    results: str
+    cells: Sequence[Sequence[str]] = ()
+    task: str = ""
+    prepared: Mapping[str, Any] = field(default_factory=dict)
+    results: str = ""
 
 
 def main(path: str) -> None:
-    """Do a job."""
+    """Do the job in a JSON file."""
     job = Job(**json.loads(Path(path).read_text(encoding="utf-8")))
-    _borrow(job.extras)
-    with Path(job.results).open("a", encoding="utf-8") as stream:
-
-        def tell(**event: Any) -> None:
-            stream.write(json.dumps(event) + "\n")
-            stream.flush()
-
-        _work(job, tell)
-
-
-def _borrow(extras: str) -> None:
-    """Packages and programs of the extras, after the target's own."""
-    sys.path.append(extras)
+    sys.path.append(job.extras)
     # CMake itself, before the program of its package, which a Python with that package runs.
-    places = [Path(extras, "cmake", "data", "bin"), Path(extras, "bin")]
+    places = [Path(job.extras, "cmake", "data", "bin"), Path(job.extras, "bin")]
     os.environ["PATH"] = os.pathsep.join([*map(str, places), os.environ.get("PATH", os.defpath)])
     # Inductor compiles in this process, and keeps nothing that another run could find.
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+    with Path(job.results).open("a", encoding="utf-8") as stream:
+
+        def write(event: str, **values: Any) -> None:
+            stream.write(json.dumps({"event": event, **values}) + "\n")
+            stream.flush()
+
+        _work(job, write)
 
 
-def _work(job: Job, tell: Any) -> None:
+def every_item() -> dict[str, Item]:
+    """Every item by its title, in the order of the table."""
+    from . import (
+        cpp,
+        documents,
+        gradients,
+        graphs,
+        kernels,
+        python_api,
+        tooling,
+        transforms,
+        variants,
+    )  # fmt: skip
+
+    families = (
+        python_api, cpp, gradients, transforms, graphs, kernels, variants, documents, tooling,
+    )  # fmt: skip
+    return {item.title: item for family in families for item in family.ITEMS}
+
+
+def _work(job: Job, write: Callable[..., None]) -> None:
     import torch
 
-    from . import items, operators, programs, recording, samples
+    from . import operators, programs, samples
     from .bench import Bench
 
+    items = every_item()
     devices = job.devices or ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
-    tell(event="torch", version=torch.__version__, file=torch.__file__, devices=devices,
-         items=[[item.title, item.task] for item in items.ITEMS.values()])  # fmt: skip
+    write("torch", version=torch.__version__, file=torch.__file__, devices=devices,
+          items=[[item.title, item.task] for item in items.values()])  # fmt: skip
     scratch = Path(job.scratch)
     programs.write_to(scratch / f"programs-{os.getpid()}")
-    every = [operators.from_plan(told) for told in job.operators]
-    recordings = recording.Recordings(every)
-    file = samples.load_file(Path(job.samples) if job.samples else None)
-    source = samples.Source(file, samples.load_infos(), recordings.samples)
-    recordings.source = source
+    by_id = {op.id: op for op in map(operators.from_plan, job.operators)}
+    source = samples.source(Path(job.samples) if job.samples else None, list(by_id.values()))
     if job.task:
-        tell(event="task", task=job.task, told=_task(job, devices, every, source, scratch))
+        result = _task(job, devices, list(by_id.values()), source, scratch)
+        write("task", task=job.task, result=result)
         return
     bench = Bench(source, scratch, job.prepared, frozenset(job.documented))
-    by_id = {op.id: op for op in every}
     for name, title in job.cells:
-        tell(event="begin", operator=name, item=title)
+        write("begin", operator=name, item=title)
         started = time.monotonic()
-        state, why = _cell(by_id[name], items.ITEMS[title], devices, bench)
+        state, why = _cell(by_id[name], items[title], devices, bench)
         seconds = round(time.monotonic() - started, 2)
-        tell(event="end", operator=name, item=title, state=state, why=why, seconds=seconds)
+        write("end", operator=name, item=title, state=state, why=why, seconds=seconds)
 
 
 def _task(
-    job: Job, devices: Sequence[str], every: Sequence[Any], source: Any, scratch: Path
+    job: Job, devices: Sequence[str], every: Sequence[Operator], source: Source, scratch: Path
 ) -> Any:
-    from . import compiling, native, typing_stubs
+    from . import cpp, documents, graphs
 
     if job.task == "packages":
-        return compiling.packages(devices, scratch)
+        return graphs.packages(devices, scratch)
     if job.task in ("extension", "cmake"):
-        return getattr(native, job.task)(every, scratch)
-    return getattr(typing_stubs, job.task)(every, source, scratch, job.extras)
+        return getattr(cpp, job.task)(every, scratch)
+    return getattr(documents, job.task)(every, source, scratch, job.extras)
 
 
-def _cell(op: Any, item: Any, devices: Sequence[str], bench: Any) -> tuple[str, str]:
-    """'full', 'gap', 'na' or 'unavailable', and why. Full on one device counts if no other gaps."""
+def _cell(op: Operator, item: Item, devices: Sequence[str], bench: Bench) -> tuple[str, str]:
+    """'full', 'gap', 'na' or 'unavailable', and why; full on one device counts without a gap."""
     states: dict[str, str] = {}
-    for device in devices if item.each_device else devices[:1]:
+    chosen = devices if item.each_device else devices[:1]
+    for device in chosen:
         state, why = _on_device(op, item, device, bench)
-        prefix = f"{device}: " if len(devices) > 1 and item.each_device else ""
         if state == "gap":
-            return state, prefix + why
+            return state, f"{device}: {why}" if len(chosen) > 1 else why
         states[state] = why
-    for state in ("full", "na", "unavailable"):
-        if state in states:
-            return state, states[state]
-    return "unavailable", "no device"
+    return next((s, states[s]) for s in ("full", "na", "unavailable") if s in states)
 
 
-def _on_device(op: Any, item: Any, device: str, bench: Any) -> tuple[str, str]:
+def _on_device(op: Operator, item: Item, device: str, bench: Bench) -> tuple[str, str]:
     import torch
 
-    from .outcome import CheckFailed, NotApplicable, Unavailable
+    from .bench import CheckFailed, NotApplicable, Unavailable, message
 
     torch.manual_seed(0)
     try:
@@ -136,5 +150,4 @@ def _on_device(op: Any, item: Any, device: str, bench: Any) -> tuple[str, str]:
     except Exception as error:
         frames = traceback.extract_tb(error.__traceback__)
         place = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()][:3]
-        return "gap", f"{type(error).__name__}: {'; '.join(lines)} ({place})"
+        return "gap", f"{message(error)}\n({place})"

@@ -1,4 +1,4 @@
-"""Overriding: __torch_function__, __torch_dispatch__, the lists of torch.overrides."""
+"""The operator in Python: schema, builtin, method, signature; how it is overridden."""
 
 from __future__ import annotations
 
@@ -11,12 +11,74 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from . import compare
-from .bench import Bench, Item, a_python_name, a_torch_name, tensors_in
-from .operators import Operator
-from .outcome import require
+from .bench import (
+    Bench,
+    Item,
+    a_function,
+    a_method,
+    a_python_name,
+    a_torch_name,
+    require,
+    tensors_in,
+)
+from .operators import Operator, overload
 from .programs import make
 
-CALLED: list[Any] = []  # what subclasses were asked for
+
+def _schema(op: Operator, device: str, bench: Bench) -> None:
+    for entry in (op.entry, *op.variants):
+        found = overload(entry)._schema
+        expected = torch._C.parse_schema("aten::" + entry.schema)
+        require(str(found) == str(expected), f"{entry.id} is registered as {found}")
+    sample = bench.source.typical(op, device, limit=1)[0]
+    make(op, sample, call=f"torch.ops.aten.{op.id}").results()
+
+
+def _builtin(op: Operator, device: str, bench: Bench) -> None:
+    function: Any = op.function
+    holder = getattr(torch._C, f"_{op.entry.python_module}" if op.home else "_VariableFunctions")
+    require(function is getattr(holder, op.name), f"it is not the one in {holder}")
+    require(type(function) is type(torch.conv2d), f"it is a {type(function).__name__}")
+    for sample in bench.source.every(op, device)[:4]:
+        _agree(op, sample, f"torch.{op.home}{op.name}", "the builtin")
+
+
+def _method(op: Operator, device: str, bench: Bench) -> None:
+    require(type(op.method) is type(torch.Tensor.add), f"it is a {type(op.method).__name__}")
+    for sample in bench.source.every(op, device)[:4]:
+        _agree(op, sample, f"torch.Tensor.{op.name}", "the method")
+
+
+def _agree(op: Operator, sample: Any, call: str, what: str) -> None:
+    """A way to call the operator gives what torch.ops gives."""
+    programs = [make(op, sample, call=name) for name in (call, f"torch.ops.aten.{op.id}")]
+    mine, theirs = (op.seeded(program.call)(*program.tensors) for program in programs)
+    compare.same(mine, theirs, what, exact=True)
+
+
+def _signature(op: Operator, device: str, bench: Bench) -> None:
+    from torch.fx.operator_schemas import get_signature_for_torch_op
+
+    function = op.function if op.function is not None else op.overload
+    found = get_signature_for_torch_op(function)
+    require(found, "torch.fx knows no signature of it")
+    wanted = [argument.name for argument in op.schema.arguments]
+    known = [list(signature.parameters) for signature in found]
+    require(
+        any(_plain(k) == _plain(wanted) for k in known), f"signatures {known} instead of {wanted}"
+    )
+    if op.function is not None:
+        override = torch.overrides.get_testing_overrides().get(op.function)
+        bound = str(override and inspect.signature(override))
+        first = wanted[0] if wanted else ""
+        require(first in ("", "self") or first in bound, f"inspect shows {bound}, not {first}")
+
+
+def _plain(names: list[str]) -> list[str]:
+    return ["input" if name in ("self", "from_") else name for name in names]
+
+
+CALLED: list[Any] = []  # what subclasses and modes were asked for
 
 
 class _Noted(torch.Tensor):  # type: ignore[misc]
@@ -29,22 +91,14 @@ class _Noted(torch.Tensor):  # type: ignore[misc]
 
 
 class _Functions(TorchFunctionMode):  # type: ignore[misc]
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: list[Any] = []
-
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.seen.append(func)
+        CALLED.append(func)
         return func(*args, **(kwargs or {}))
 
 
 class _Calls(TorchDispatchMode):  # type: ignore[misc]
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: list[Any] = []
-
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.seen.append(func)
+        CALLED.append(func)
         return func(*args, **(kwargs or {}))
 
 
@@ -88,24 +142,26 @@ def _torch_function(op: Operator, device: str, bench: Bench) -> None:
             CALLED.clear()
             program.call(*given)
             require(target in CALLED, f"argument {place} of {call}: {CALLED} instead")
-        with _Functions() as mode:
+        CALLED.clear()
+        with _Functions():
             program.call(*program.tensors)
-        require(target in mode.seen, f"a mode sees {mode.seen} instead of {call}")
+        require(target in CALLED, f"a mode sees {CALLED} instead of {call}")
 
 
 def _torch_dispatch(op: Operator, device: str, bench: Bench) -> None:
     sample = bench.source.typical(op, device, limit=1)[0]
     program = make(op, sample)
-    expected = compare.seeded(op, program.call)(*program.tensors)
-    with _Calls() as mode:
-        compare.seeded(op, program.call)(*program.tensors)
+    expected = op.seeded(program.call)(*program.tensors)
+    CALLED.clear()
+    with _Calls():
+        op.seeded(program.call)(*program.tensors)
     # Of a composite one sees the parts, and none where it gives what it was given.
-    require(op.implicit or op.overload in mode.seen, f"a mode sees {list(map(str, mode.seen))}")
+    require(op.implicit or op.overload in CALLED, f"a mode sees {list(map(str, CALLED))}")
     if not program.tensors:
         return
     CALLED.clear()
     wrapped = [_Wrapped(tensor) for tensor in program.tensors]
-    results = compare.seeded(op, program.call)(*wrapped)
+    results = op.seeded(program.call)(*wrapped)
     require(op.implicit or op.overload in CALLED, f"a subclass sees {list(map(str, CALLED))}")
     compare.same(pytree.tree_map(_unwrapped, results), expected, "of a subclass")
 
@@ -127,6 +183,10 @@ def _overrides(op: Operator, device: str, bench: Bench) -> None:
 
 
 ITEMS = (
+    Item("schema in torch.ops.aten", _schema),
+    Item("Python builtin", _builtin, (a_function,)),
+    Item("Tensor method", _method, (a_method,)),
+    Item("signature", _signature, (a_python_name,), each_device=False),
     Item("__torch_function__", _torch_function, (a_python_name, tensors_in), each_device=False),
     Item("__torch_dispatch__", _torch_dispatch, (tensors_in,)),
     Item("torch.overrides", _overrides, (a_torch_name, tensors_in), each_device=False),

@@ -1,17 +1,75 @@
-"""The same call with other sizes: those that the operator itself takes."""
+"""The same call with other memory layouts, and with other sizes that the operator accepts."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
-from . import compare
 from .operators import Operator
 from .programs import tensors_of
-from .samples import Sample, fresh_args
+from .samples import Sample, invoke
+
+Layout = Callable[[Any], Any]
+
+
+def transposed(tensor: Any) -> Any:
+    """Dimensions in reverse order in memory."""
+    if tensor.dim() < 2:
+        return strided(tensor)
+    order = list(range(tensor.dim()))[::-1]
+    return tensor.detach().permute(order).contiguous().permute(order)
+
+
+def strided(tensor: Any) -> Any:
+    """Every second element of a larger tensor, from the second on."""
+    if tensor.dim() == 0:
+        return offset(tensor)
+    shape = [*tensor.shape[:-1], 2 * tensor.shape[-1] + 1]
+    larger = torch.zeros(shape, dtype=tensor.dtype, device=tensor.device)
+    view = larger[..., 1::2]
+    view.copy_(tensor.detach())
+    return view
+
+
+def offset(tensor: Any) -> Any:
+    """Contiguous, but not at the beginning of its storage, nor aligned."""
+    larger = torch.zeros(tensor.numel() + 3, dtype=tensor.dtype, device=tensor.device)
+    view = larger[3:].view(tensor.shape)
+    view.copy_(tensor.detach())
+    return view
+
+
+def expanded(tensor: Any) -> Any:
+    """One row, all others being the same memory (the values are other ones)."""
+    if tensor.dim() == 0 or not tensor.shape[0]:
+        return tensor.detach()
+    return tensor.detach()[:1].contiguous().expand(tensor.shape)
+
+
+def channels_last(tensor: Any) -> Any:
+    """Channels last where there are four dimensions."""
+    if tensor.dim() != 4:
+        return tensor.detach()
+    return tensor.detach().clone(memory_format=torch.channels_last)
+
+
+LAYOUTS: dict[str, Layout] = {
+    "transposed": transposed, "strided": strided, "offset": offset, "expanded": expanded,
+}  # fmt: skip
+
+
+def plain(tensor: Any) -> Any:
+    """The same values, contiguous, in memory of their own."""
+    return tensor.detach().clone(memory_format=torch.contiguous_format)
+
+
+def kept(laid: Any, original: Any) -> Any:
+    """A laid out tensor as a leaf with the original's requires_grad."""
+    return laid.detach().requires_grad_(original.requires_grad)
+
 
 Place = tuple[int, int]  # the tensor, the dimension
 
@@ -22,7 +80,7 @@ def variations(op: Operator, sample: Sample, steps: tuple[int, ...] = (3, 5)) ->
     ones = _ones(op, sample)
     for step in steps:
         for places in _choices(sample):
-            changed = resized(sample, places, step)
+            changed = _resized(sample, places, step)
             # A size of one is another graph: it broadcasts.
             if accepted(op, changed) and _ones(op, changed) == ones:
                 found.append(changed)
@@ -31,14 +89,14 @@ def variations(op: Operator, sample: Sample, steps: tuple[int, ...] = (3, 5)) ->
 
 def _ones(op: Operator, sample: Sample) -> list[list[int]]:
     """The dimensions of size 0 and 1 of each result."""
-    results = tensors_of(op.overload(*fresh_args(op, sample), **sample.kwargs))
+    results = tensors_of(invoke(op, sample))
     return [[d for d, size in enumerate(t.shape) if size < 2] for t in results]
 
 
 def without_elements(op: Operator, sample: Sample) -> Iterator[tuple[Sample, bool]]:
     """Calls with one size zero, and whether the operator takes them."""
     for places in _choices(sample):
-        changed = resized(sample, places, None)
+        changed = _resized(sample, places, None)
         yield changed, accepted(op, changed)
 
 
@@ -58,7 +116,7 @@ def _choices(sample: Sample) -> list[list[Place]]:
     return single + shared + pairs
 
 
-def resized(sample: Sample, places: list[Place], step: int | None) -> Sample:
+def _resized(sample: Sample, places: list[Place], step: int | None) -> Sample:
     """The call with some sizes changed: by a step, or to zero; lists of sizes follow."""
     tensors = sample.tensors()
     shapes = [list(tensor.shape) for tensor in tensors]
@@ -96,7 +154,7 @@ def _like(tensor: Any, shape: list[int]) -> Any:
 def accepted(op: Operator, sample: Sample) -> bool:
     """Whether a call ends without one of the errors by which an operator refuses arguments."""
     try:
-        compare.seeded(op, op.overload)(*fresh_args(op, sample), **sample.kwargs)
+        invoke(op, sample)
     except (RuntimeError, ValueError, IndexError, TypeError, NotImplementedError):
         return False
     return True

@@ -16,11 +16,9 @@ from typing import Any
 import torch
 
 from . import compare
-from .bench import Bench, Check, Item
-from .entries import CppCall
-from .operators import Operator
-from .outcome import CheckFailed, Unavailable, first_lines, require_compiler
-from .samples import Sample, fresh_args
+from .bench import Bench, Check, CheckFailed, Item, Unavailable, message, require_compiler
+from .operators import CppCall, Operator
+from .samples import Sample, invoke
 
 WAYS = ("function", "method")
 _CMAKE = """\
@@ -181,9 +179,9 @@ def _directory(path: Path) -> Path:
 
 
 def _telling(error: Exception) -> str:
-    """The compiler's or CMake's first errors."""
+    """The compiler's or CMake's errors."""
     lines = [line for line in str(error).splitlines() if re.search(r"\berror\b|Error", line)]
-    return "; ".join(lines[:3]) or first_lines(error)
+    return "\n".join(lines) or message(error)
 
 
 def _called(way: str) -> Check:
@@ -202,12 +200,12 @@ def _called(way: str) -> Check:
 
 
 def _compare(op: Operator, namespace: str, sample: Sample) -> None:
-    expected = compare.seeded(op, op.overload)(*fresh_args(op, sample), **sample.kwargs)
+    expected = invoke(op, sample)
     for way in WAYS:
         if op.cpp(way) is None:
             continue
         call = getattr(getattr(torch.ops, namespace), exported_name(op, way))
-        actual = compare.seeded(op, call)(*fresh_args(op, sample), **sample.kwargs)
+        actual = invoke(op, sample, call)
         name = f"at::{op.name}" if way == "function" else f"tensor.{op.name}()"
         compare.same(actual, expected, name, exact=True)
 

@@ -1,26 +1,39 @@
-"""Graphs: torch.compile with sizes known and symbolic, export, AOTInductor packages."""
+"""Graphs: torch.compile, export, AOTInductor packages, TorchScript, torch.fx."""
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from . import compare, layouts, sizes
-from .bench import Bench, Item, no_numbers, takes_sizes, tensors_in
+from . import compare, variations
+from .bench import (
+    Bench,
+    Item,
+    NotApplicable,
+    Unavailable,
+    a_python_name,
+    failing,
+    no_numbers,
+    require,
+    require_compiler,
+    takes_sizes,
+    tensors_in,
+    tensors_out,
+)
 from .operators import Operator
-from .outcome import NotApplicable, Unavailable, as_gap, require, require_compiler
 from .programs import Program, make
 from .samples import Sample
 
 
 def _compiled_as_eager(op: Operator, program: Program, call: Callable[..., Any], what: str) -> None:
     """Results, layout and gradients of a compiled function."""
-    eager = compare.seeded(op, program.call)
+    eager = op.seeded(program.call)
     expected, grads = compare.gradients(eager, program.tensors)
-    actual, found = compare.gradients(compare.seeded(op, call), program.tensors)
+    actual, found = compare.gradients(op.seeded(call), program.tensors)
     compare.same(actual, expected, what)
     compare.same_layout(actual, expected, f"layout, {what}")
     require(len(found) == len(grads), f"{what}: results require no gradient")
@@ -33,7 +46,7 @@ def _compile(op: Operator, device: str, bench: Bench, backend: str, limit: int) 
         torch._dynamo.reset()
         program = make(op, sample)
         call = torch.compile(program.call, fullgraph=True, backend=backend, dynamic=False)
-        with as_gap("{type}: {error}"):
+        with failing():
             _compiled_as_eager(op, program, call, backend)
 
 
@@ -50,8 +63,8 @@ def _resized(op: Operator, device: str, bench: Bench) -> list[tuple[Sample, list
     """Samples with calls of other sizes that the operator takes."""
     samples = bench.source.defined(op, device, requires_grad=op.differentiable, limit=3)
     # Contiguous, as the calls of other sizes are: another order of strides is another graph.
-    plain = [s.mapped(lambda t: layouts.kept(layouts.plain(t), t)) for s in samples]
-    found = [(sample, sizes.variations(op, sample)) for sample in plain]
+    plain = [s.mapped(lambda t: variations.kept(variations.plain(t), t)) for s in samples]
+    found = [(sample, variations.variations(op, sample)) for sample in plain]
     chosen = [(sample, others) for sample, others in found if others]
     if not chosen and takes_sizes(op):
         raise NotApplicable("its sizes are told as numbers, which a graph has one by one")
@@ -79,9 +92,9 @@ def _one_graph(op: Operator, sample: Sample, others: list[Sample]) -> None:
     program = make(op, sample)
     call = torch.compile(program.call, fullgraph=True, backend=backend, dynamic=True)
     for changed in [sample, *others]:
-        shown = f"sizes {[tuple(t.shape) for t in changed.tensors()]}"
+        shown = f"sizes {changed.sizes}"
         given = Program(program.call, program.module, changed.tensors(), program.text)
-        with as_gap(f"{shown}: {{error}}"):
+        with failing(shown):
             _compiled_as_eager(op, given, call, shown)
         require(len(graphs) == 1, f"a second graph for {shown}")
 
@@ -96,7 +109,7 @@ def _exported(op: Operator, sample: Sample, others: list[Sample]) -> tuple[Any, 
             other[k][d] != shape[d] for other in [[t.shape for t in o.tensors()] for o in others]
         )} for k, shape in enumerate(base)
     }  # fmt: skip
-    with as_gap("{type}: {error}"):
+    with failing():
         exported = torch.export.export(
             program.module(), tuple(tensors), dynamic_shapes=open_dims, strict=False
         )
@@ -115,9 +128,9 @@ def _export(op: Operator, device: str, bench: Bench) -> None:
         for changed in [sample, *others]:
             tensors = [t.detach() for t in changed.tensors()]
             shown = f"sizes {[tuple(t.shape) for t in tensors]}"
-            with as_gap(f"{shown}: {{error}}"):
-                actual = compare.seeded(op, loaded)(*tensors)
-            expected = compare.seeded(op, program.call)(*tensors)
+            with failing(shown):
+                actual = op.seeded(loaded)(*tensors)
+            expected = op.seeded(program.call)(*tensors)
             compare.same(actual, expected, f"exported, {shown}")
 
 
@@ -154,15 +167,65 @@ def _package(op: Operator, device: str, bench: Bench) -> None:
     sample, others = _resized(op, device, bench)[0]
     exported, program = _exported(op, sample, others)
     path = str(bench.scratch / f"{op.id}-{device}.pt2")
-    with as_gap("{type}: {error}"):
+    with failing():
         torch._inductor.aoti_compile_and_package(exported, package_path=path)
         loaded = torch._inductor.aoti_load_package(path)
         for changed in [sample, *others]:
             tensors = [t.detach() for t in changed.tensors()]
-            actual = compare.seeded(op, loaded)(*tensors)
-            expected = compare.seeded(op, program.call)(*tensors)
+            actual = op.seeded(loaded)(*tensors)
+            expected = op.seeded(program.call)(*tensors)
             shown = [tuple(t.shape) for t in tensors]
             compare.same(actual, expected, f"the package, sizes {shown}")
+
+
+def _saved(op: Operator, made: Any, program: Program, what: str) -> None:
+    """The graph has the operator, and it is the same after saving and loading."""
+    require(f"aten::{op.name}" in str(made.graph), f"{what}: the graph has no aten::{op.name}")
+    file = io.BytesIO()
+    torch.jit.save(made, file)
+    file.seek(0)
+    loaded = torch.jit.load(file)
+    expected = op.seeded(program.call)(*program.tensors)
+    compare.same(op.seeded(made)(*program.tensors), expected, what)
+    compare.same(op.seeded(loaded)(*program.tensors), expected, f"{what}, loaded")
+
+
+def _script(op: Operator, device: str, bench: Bench) -> None:
+    for sample in bench.source.defined(op, device, limit=2):
+        program = make(op, sample)
+        with failing():
+            _saved(op, torch.jit.script(program.module()), program, "script")
+
+
+def _traceable(op: Operator) -> str:
+    """Upstream's tracer refuses std::array, for its own operators too (torch/csrc/jit/tracer.h)."""
+    masks = [a.name for a in op.schema.arguments if str(a.type) == "List[bool]" and a.N]
+    return f"upstream's tracer takes no bool[N] ({', '.join(masks)})" if masks else ""
+
+
+def _trace(op: Operator, device: str, bench: Bench) -> None:
+    for sample in bench.source.typical(op, device, limit=2):
+        program = make(op, sample)
+        with failing():
+            traced = torch.jit.trace(
+                program.module(), tuple(program.tensors), check_trace=not op.random, strict=False
+            )
+            _saved(op, traced, program, "trace")
+
+
+def _fx(op: Operator, device: str, bench: Bench) -> None:
+    program = make(op, bench.source.typical(op, device, limit=1)[0])
+    with failing():
+        traced = torch.fx.symbolic_trace(program.module())
+    targets = [node.target for node in traced.graph.nodes]
+    wanted = op.function if op.function is not None else op.name
+    require(wanted in targets, f"the graph has {targets}")
+    actual = op.seeded(traced)(*program.tensors)
+    compare.same(actual, op.seeded(program.call)(*program.tensors), "traced")
+    for node in traced.graph.nodes:
+        if node.target == op.function and node.op == "call_function":
+            told = node.normalized_arguments(traced, normalize_to_only_use_kwargs=True)
+            require(told is not None, "torch.fx cannot tell which argument is which")
 
 
 ITEMS = (
@@ -171,4 +234,7 @@ ITEMS = (
     Item("torch.compile: inductor", _inductor, (no_numbers, tensors_in)),
     Item("torch.export", _export, (no_numbers, tensors_in)),
     Item("AOTInductor package", _package, (no_numbers, tensors_in), task="packages"),
+    Item("torch.jit.script", _script, (tensors_in,)),
+    Item("torch.jit.trace", _trace, (tensors_in, tensors_out, _traceable)),
+    Item("torch.fx.symbolic_trace", _fx, (a_python_name, tensors_in), each_device=False),
 )
