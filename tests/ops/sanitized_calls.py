@@ -32,23 +32,23 @@ HALVED = {"stride": (2, 2)}
 PLANES = [
     ("fhbd", Case(2, 5, 1, (9, 11), (2, 2), **HALVED)),  # gather, grad_weight_partial and _total
     ("fhb", Case(3, 7, 1, (2, 5), (3, 3), padding=(3, 2))),  # march
-    ("fhb", Case(2, 3, 1, (6, 1), (3, 3), **SMALL)),  # few
+    ("fhb", Case(2, 3, 1, (6, 1), (3, 3), **SMALL)),  # patches of few
     ("fhb", Case(3, 12, 1, (2, 5), (3, 3), padding=(1, 2))),
     ("fhb", Case(2, 35, 1, (6, 28), (7, 7), **SEVEN)),  # patches; strips, gradients in float
     ("f", Case(3, 90, 1, (65, 65), (5, 5), **FIVE)),  # patches, gradients
     ("f", Case(2, 2, 1, (64, 56), (7, 7), padding=(9, 9), dilation=(3, 3))),  # strips
     ("hb", Case(5, 22, 2, (57, 96), (3, 3), **SMALL)),
-    ("fhb", Case(13, 11, 1, (67, 64), (3, 3), **SMALL)),  # flat strips
+    ("fhb", Case(13, 11, 1, (67, 64), (3, 3), **SMALL)),  # patches in bands
     ("fhb", Case(9, 5, 1, (29, 28), (5, 5), **HALVED, **FIVE)),  # strips at stride 2
     ("fhb", Case(3, 5, 1, (40, 1001), (3, 3), **SMALL)),  # columns
     ("fhb", Case(3, 1001, 1, (203, 1), (3, 1), padding=(1, 0))),
-    ("fhb", Case(16, 33, 1, (33, 513), (3, 3), **SMALL)),  # streams
+    ("fhb", Case(16, 33, 1, (33, 513), (3, 3), **SMALL)),  # columns of odd widths
     ("fhb", Case(9, 239, 1, (65, 65), (3, 3), padding=(2, 2), dilation=(2, 2))),
-    ("f", Case(14, 51, 1, (56, 56), (7, 7), **SEVEN)),  # halves
+    ("f", Case(14, 51, 1, (56, 56), (7, 7), **SEVEN)),  # patches of 7 x 7
     ("f", Case(33, 77, 1, (20, 32), (5, 5), **FIVE)),
     ("fhb", Case(7, 72, 1, (7, 7), (5, 5), **FIVE)),  # flat planes
     ("hb", Case(700, 104, 1, (7, 7), (3, 3), **SMALL)),
-    ("fhb", Case(90, 251, 1, (7, 7), (5, 5), **FIVE)),  # lanes of planes; patches in 16 bit
+    ("fhb", Case(90, 251, 1, (7, 7), (5, 5), **FIVE)),  # flat planes; patches in 16 bit
     ("fhb", Case(129, 134, 1, (14, 14), (3, 3), **HALVED, **SMALL)),  # lanes at stride 2
     ("f", Case(17, 33, 1, (20, 14), (9, 9), padding=(4, 4))),  # lanes
     ("f", Case(33, 34, 1, (14, 14), (27, 27), padding=(13, 13))),
@@ -60,7 +60,7 @@ PLANES = [
     ("hb", Case(22, 40, 1, (28, 56), (7, 7), **SEVEN)),  # and by boxes
     ("hb", Case(22, 40, 1, (28, 28), (5, 5), **FIVE)),
     ("hb", Case(17, 3, 1, (6, 28), (29, 9), padding=(20, 4))),  # sweep
-    ("hb", Case(33, 24, 1, (7, 7), (3, 3), **SMALL)),  # runs
+    ("hb", Case(33, 24, 1, (7, 7), (3, 3), **SMALL)),  # batch, all gradients
     ("hb", Case(64, 16, 1, (7, 7), (5, 5), **FIVE)),
     ("hb", Case(33, 8, 1, (7, 7), (7, 7), **SEVEN)),
     ("hb", Case(49, 4, 1, (14, 14), (3, 3), **SMALL)),
@@ -75,9 +75,9 @@ CHANNELS_LAST = [
     ("fhb", Case(7, 72, 1, (7, 7), (5, 5), **FIVE)),  # boxes
     ("fhb", Case(30, 48, 1, (29, 35), (3, 3), **SMALL)),  # with a warp to ask for them
     ("fhb", Case(5, 136, 1, (21, 56), (5, 5), **FIVE)),
-    ("f", Case(9, 40, 1, (33, 56), (7, 7), **SEVEN)),  # and rows read again; bands
-    ("f", Case(131, 48, 1, (7, 7), (7, 7), **SEVEN)),  # bands that are whole planes
-    ("f", Case(190, 36, 1, (28, 9), (7, 7), **SEVEN)),  # along rows
+    ("f", Case(9, 40, 1, (33, 56), (7, 7), **SEVEN)),  # and rows read again
+    ("f", Case(131, 48, 1, (7, 7), (7, 7), **SEVEN)),  # whole planes
+    ("f", Case(190, 36, 1, (28, 9), (7, 7), **SEVEN)),  # narrow planes
     ("f", Case(605, 36, 1, (7, 9), (5, 5), **FIVE)),  # planes of seven rows
     ("fhb", Case(4, 16, 1, (1, 9), (5, 5), **HALVED, **FIVE)),  # boxes at stride 2
     ("fhb", Case(35, 96, 1, (14, 14), (5, 5), **HALVED, **FIVE)),

@@ -19,10 +19,6 @@
 // Zeros of a band matrix, and zeros that stand in for rows and columns outside the image, are
 // multiplied; where the other factor is not finite that leaves a NaN. A result that is NaN is taken
 // again, tap by tap.
-#define TORCH_ASSERT_ONLY_METHOD_OPERATORS
-#include <ATen/core/Tensor.h>
-#include <c10/cuda/CUDAException.h>
-#include <c10/cuda/CUDAStream.h>
 #include <ATen/native/cuda/depthwise_conv2d_ext/Bands.cuh>
 
 namespace at::native::depthwise_conv2d_ext_cuda {
@@ -31,8 +27,12 @@ namespace {
 
 constexpr int64_t kMostDoubled = 48 * 1024; // of shared memory, with a second tile under way
 constexpr int64_t kMostTileRows = 256;
-constexpr int64_t kThreadsAtOnce = 132 * 1536;
-constexpr int64_t kFewBlocks = 132 * 2;
+inline int64_t threads_at_once() {
+  return multiprocessors() * 1536;
+}
+inline int64_t few_blocks() {
+  return multiprocessors() * 2;
+}
 
 // How dst columns lie over src columns.
 enum class Columns { kSame, kHalf, kDouble };
@@ -708,10 +708,11 @@ bool plan_bands(Bands& b, Launch& launch, const ForwardPass& pass, const Params&
     images *= 2;
   }
   int64_t rows = phase_rows;
-  while (!fill(channels, images, rows) ||
-         // Small problems: a block more is worth a little overhang.
-         (divide_up(b.channels, channels) * divide_up(b.batch, images) * b.row_tiles < kFewBlocks &&
-          images == 1 && rows > kMatrixRows)) {
+  while (
+      !fill(channels, images, rows) ||
+      // Small problems: a block more is worth a little overhang.
+      (divide_up(b.channels, channels) * divide_up(b.batch, images) * b.row_tiles < few_blocks() &&
+       images == 1 && rows > kMatrixRows)) {
     if (images > 1) {
       images /= 2;
     } else if (rows > kMatrixRows && channels == 1) {
@@ -737,7 +738,7 @@ bool plan_bands(Bands& b, Launch& launch, const ForwardPass& pass, const Params&
   launch.threads = units <= kBandThreads / 2 / kWarpSize ? kBandThreads / 2 : kBandThreads;
   // Few enough blocks for what they prepare to be worth it.
   const int64_t rounds =
-      std::max<int64_t>(1, columns * b.image_groups * launch.threads / kThreadsAtOnce);
+      std::max<int64_t>(1, columns * b.image_groups * launch.threads / threads_at_once());
   launch.grid = dim3(columns, std::min(divide_up(b.image_groups, rounds), kMostGridRows));
   return true;
 }
@@ -749,15 +750,16 @@ bool launch_bands(const ForwardPass& pass, const Params& p, Bands b) {
   if (!plan_bands<Traits>(b, launch, pass, p)) {
     return false;
   }
-  allow_shared(bands_kernel<Traits>, launch.shared);
-  bands_kernel<Traits>
-      <<<launch.grid, launch.threads, launch.shared, c10::cuda::getCurrentCUDAStream()>>>(
-          pass.dst.mutable_data_ptr<scalar_t>(),
-          pass.src.const_data_ptr<scalar_t>(),
-          pass.weight.const_data_ptr<scalar_t>(),
-          pointer_or_null<scalar_t>(pass.bias),
-          b);
-  C10_CUDA_KERNEL_LAUNCH_CHECK();
+  launch_kernel(
+      bands_kernel<Traits>,
+      launch.grid,
+      launch.threads,
+      launch.shared,
+      pass.dst.mutable_data_ptr<scalar_t>(),
+      pass.src.const_data_ptr<scalar_t>(),
+      pass.weight.const_data_ptr<scalar_t>(),
+      pointer_or_null<scalar_t>(pass.bias),
+      b);
   return true;
 }
 
@@ -816,8 +818,8 @@ bool run_bands(const ForwardPass& pass, const Params& p, bool grad) {
   }
   const Bands b = bands_of(p, grad);
   return sweep_pass(pass, p, grad) ||
-      (pass.src.scalar_type() == kHalf ? choose_bands<c10::Half>(pass, p, b)
-                                       : choose_bands<c10::BFloat16>(pass, p, b));
+      (pass.src.type() == Type::kHalf ? choose_bands<c10::Half>(pass, p, b)
+                                      : choose_bands<c10::BFloat16>(pass, p, b));
 }
 
 } // namespace

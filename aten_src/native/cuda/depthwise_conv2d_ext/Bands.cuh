@@ -7,7 +7,6 @@
 // written once, so that reading needs no look at borders.
 #pragma once
 
-#include <c10/cuda/CUDAFunctions.h>
 #include <ATen/native/cuda/depthwise_conv2d_ext/Common.cuh>
 
 namespace at::native::depthwise_conv2d_ext_cuda {
@@ -84,14 +83,14 @@ inline int32_t odd(int64_t count) {
 // Since which the instructions exist.
 inline bool has_tensor_cores() {
   constexpr int kAmpere = 8;
-  return device_attribute(cudaDevAttrComputeCapabilityMajor) >= kAmpere;
+  return device().capability >= kAmpere;
 }
 
 // Whether the tensor-core kernels may take a call on these two tensors.
-inline bool bands_apply(const Params& p, const TensorBase& one, const TensorBase& other) {
+inline bool bands_apply(const Params& p, const Operand& one, const Operand& other) {
   constexpr int64_t kMostStride = 2;
   const bool unit_dilation = p.dilation_height == 1 && p.dilation_width == 1;
-  return is_16_bit(other.scalar_type()) && !p.channels_last && march_fits_32_bits(p) &&
+  return is_16_bit(other.type()) && !p.channels_last && march_fits_32_bits(p) &&
       p.stride_width <= kMostStride &&
       ((p.stride_height == 1 && p.stride_width == 1) || unit_dilation) && one.numel() > 0 &&
       other.numel() > 0 && has_tensor_cores();

@@ -13,10 +13,6 @@
 //
 // A zero that stands for a column outside the image leaves a NaN where grad_output is not finite,
 // and the other way round. A tap that ends as NaN is summed again, of positions inside the image.
-#define TORCH_ASSERT_ONLY_METHOD_OPERATORS
-#include <ATen/core/Tensor.h>
-#include <c10/cuda/CUDAException.h>
-#include <c10/cuda/CUDAStream.h>
 #include <ATen/native/cuda/depthwise_conv2d_ext/Bands.cuh>
 
 namespace at::native::depthwise_conv2d_ext_cuda {
@@ -27,7 +23,9 @@ constexpr int kMostThreads = 512;
 constexpr int kMostWarps = kMostThreads / kWarpSize;
 constexpr int kUsualWarps = 8;
 constexpr int64_t kMostDoubled = 64 * 1024; // of shared memory, with a second tile under way
-constexpr int64_t kWantedBlocks = 132 * 6;
+inline int64_t wanted_blocks() {
+  return multiprocessors() * 6;
+}
 
 template <typename scalar_t_, int kStride_, int kBlocks_, int kDiagonals_, int kTapRows_>
 struct GradWeightTraits {
@@ -471,13 +469,13 @@ bool plan(GradWeight& g, Launch& launch, const BackwardPass& pass, const Params&
   // A block stays at one strip, so that the rows of zeros stay where they are.
   const int64_t image_groups = g.tiles / g.row_tiles;
   launch.chunks = g.row_tiles *
-      std::clamp<int64_t>(divide_up(kWantedBlocks, launch.groups * g.row_tiles), 1, image_groups);
+      std::clamp<int64_t>(divide_up(wanted_blocks(), launch.groups * g.row_tiles), 1, image_groups);
   return launch.shared <= kMostShared && launch.chunks <= kMostGridRows;
 }
 
 template <typename scalar_t, int kStride, int kBlocks, int kDiagonals, int kTapRows>
 bool launch_grad_weight(
-    TensorBase& partial,
+    Operand& partial,
     int64_t& chunks,
     const BackwardPass& pass,
     const Params& p,
@@ -488,24 +486,22 @@ bool launch_grad_weight(
     return false;
   }
   chunks = launch.chunks;
-  partial = empty_partial(pass.input, chunks, p);
-  allow_shared(bands_grad_weight_kernel<Traits>, launch.shared);
-  bands_grad_weight_kernel<Traits>
-      <<<dim3(launch.groups, launch.chunks),
-         launch.threads,
-         launch.shared,
-         c10::cuda::getCurrentCUDAStream()>>>(
-          partial.mutable_data_ptr<float>(),
-          pass.grad_output.const_data_ptr<scalar_t>(),
-          pass.input.const_data_ptr<scalar_t>(),
-          g);
-  C10_CUDA_KERNEL_LAUNCH_CHECK();
+  partial = empty_partial(chunks, p);
+  launch_kernel(
+      bands_grad_weight_kernel<Traits>,
+      dim3(launch.groups, launch.chunks),
+      launch.threads,
+      launch.shared,
+      partial.mutable_data_ptr<float>(),
+      pass.grad_output.const_data_ptr<scalar_t>(),
+      pass.input.const_data_ptr<scalar_t>(),
+      g);
   return true;
 }
 
 template <typename scalar_t, int kStride, int kBlocks, int kDiagonals>
 bool launch_tap_rows(
-    TensorBase& partial,
+    Operand& partial,
     int64_t& chunks,
     const BackwardPass& pass,
     const Params& p,
@@ -518,7 +514,7 @@ bool launch_tap_rows(
 
 template <typename scalar_t>
 bool choose_grad_weight(
-    TensorBase& partial,
+    Operand& partial,
     int64_t& chunks,
     const BackwardPass& pass,
     const Params& p) {
@@ -561,9 +557,9 @@ bool bands_grad_weight(const BackwardPass& pass, const Params& p) {
   if (sweep_grad_weight(pass, p)) {
     return true;
   }
-  TensorBase partial;
+  Operand partial;
   int64_t chunks = 0;
-  const bool launched = pass.input.scalar_type() == kHalf
+  const bool launched = pass.input.type() == Type::kHalf
       ? choose_grad_weight<c10::Half>(partial, chunks, pass, p)
       : choose_grad_weight<c10::BFloat16>(partial, chunks, pass, p);
   if (launched) {

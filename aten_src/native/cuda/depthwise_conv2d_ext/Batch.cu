@@ -1,9 +1,5 @@
 // Forward of depthwise_conv2d_ext on small planes with the batch as rows of matrices
 // (Batch.cuh), and grad_input, which is the forward on grad_output with flipped taps.
-#define TORCH_ASSERT_ONLY_METHOD_OPERATORS
-#include <ATen/core/Tensor.h>
-#include <c10/cuda/CUDAException.h>
-#include <c10/cuda/CUDAStream.h>
 #include <ATen/native/cuda/depthwise_conv2d_ext/Batch.cuh>
 
 namespace at::native::depthwise_conv2d_ext_cuda {
@@ -17,23 +13,22 @@ bool batch_pass(const ForwardPass& pass, const Params& p, bool flip) {
   }
   Batch b = batch_of(p);
   b.flip = flip;
-  return with_batch_kernel(
-      p, pass.src.scalar_type(), side, [&](auto scalar, auto fixed, auto reach) {
-        using scalar_t = decltype(scalar);
-        using Traits =
-            BatchTraits<scalar_t, decltype(fixed)::value, decltype(reach)::value, true, false>;
-        BatchOperands<scalar_t> operands{};
-        operands.dst = pass.dst.mutable_data_ptr<scalar_t>();
-        operands.src = pass.src.const_data_ptr<scalar_t>();
-        operands.weight = pass.weight.const_data_ptr<scalar_t>();
-        operands.bias = pointer_or_null<scalar_t>(pass.bias);
-        launch_batch<Traits>(
-            operands,
-            b,
-            batch_grid<Traits>(
-                b, resident_blocks(batch_kernel<Traits>, Traits::kThreads, Traits::kShared)));
-        return true;
-      });
+  return with_batch_kernel(p, pass.src.type(), side, [&](auto scalar, auto fixed, auto reach) {
+    using scalar_t = decltype(scalar);
+    using Traits =
+        BatchTraits<scalar_t, decltype(fixed)::value, decltype(reach)::value, true, false>;
+    BatchOperands<scalar_t> operands{};
+    operands.dst = pass.dst.mutable_data_ptr<scalar_t>();
+    operands.src = pass.src.const_data_ptr<scalar_t>();
+    operands.weight = pass.weight.const_data_ptr<scalar_t>();
+    operands.bias = pointer_or_null<scalar_t>(pass.bias);
+    launch_batch<Traits>(
+        operands,
+        b,
+        batch_grid<Traits>(
+            b, resident_blocks(batch_kernel<Traits>, Traits::kThreads, Traits::kShared)));
+    return true;
+  });
 }
 
 } // namespace

@@ -821,10 +821,7 @@ __global__ void batch_kernel(
 
 // The planes' side if these kernels have one for it, and 0 otherwise. What they need: same sizes of
 // input and output, whole vectors of memory, enough images to fill a matrix by half.
-inline int batch_side(
-    const Params& p,
-    std::initializer_list<const TensorBase*> tensors,
-    bool weight) {
+inline int batch_side(const Params& p, std::initializer_list<const Operand*> tensors, bool weight) {
   // With fewer images the taps and the matrices are most of the work; single elements a thread are
   // faster. The weight's gradient has nothing as fast for a single image.
   const int64_t least_images = weight ? 1 : kOctet;
@@ -840,8 +837,8 @@ inline int batch_side(
       !march_fits_32_bits(p) || !has_tensor_cores()) {
     return 0;
   }
-  for (const TensorBase* const tensor : tensors) {
-    if (!is_16_bit(tensor->scalar_type()) || !is_aligned(tensor->const_data_ptr(), kBlockBytes)) {
+  for (const Operand* const tensor : tensors) {
+    if (!is_16_bit(tensor->type()) || !is_aligned(tensor->const_data_ptr(), kBlockBytes)) {
       return 0;
     }
   }
@@ -869,15 +866,12 @@ void launch_batch(
     const BatchOperands<typename Traits::scalar_t>& operands,
     const Batch& b,
     const dim3& grid) {
-  allow_shared(batch_kernel<Traits>, Traits::kShared);
-  batch_kernel<Traits>
-      <<<grid, Traits::kThreads, Traits::kShared, c10::cuda::getCurrentCUDAStream()>>>(operands, b);
-  C10_CUDA_KERNEL_LAUNCH_CHECK();
+  launch_kernel(batch_kernel<Traits>, grid, Traits::kThreads, Traits::kShared, operands, b);
 }
 
 // Calls launch(scalar, side, reach) with the smallest reach that is enough.
 template <typename Launch>
-bool with_batch_kernel(const Params& p, ScalarType type, int side, const Launch& launch) {
+bool with_batch_kernel(const Params& p, Type type, int side, const Launch& launch) {
   const int64_t reach = std::min<int64_t>(p.padding_height, side - 1);
   const auto with_reach = [&](auto scalar) {
     const auto choose = [&](auto fixed_side) {
@@ -902,7 +896,7 @@ bool with_batch_kernel(const Params& p, ScalarType type, int side, const Launch&
         : side == 14 ? choose(std::integral_constant<int, 14>())
                      : choose(std::integral_constant<int, 28>());
   };
-  return type == kHalf ? with_reach(c10::Half()) : with_reach(c10::BFloat16());
+  return type == Type::kHalf ? with_reach(c10::Half()) : with_reach(c10::BFloat16());
 }
 
 } // namespace at::native::depthwise_conv2d_ext_cuda

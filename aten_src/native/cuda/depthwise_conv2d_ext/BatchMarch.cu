@@ -1,9 +1,5 @@
 // Forward of depthwise_conv2d_ext with the batch as rows of matrices, marching down the rows
 // (BatchMarch.cuh), and grad_input, which is the forward on grad_output with flipped taps.
-#define TORCH_ASSERT_ONLY_METHOD_OPERATORS
-#include <ATen/core/Tensor.h>
-#include <c10/cuda/CUDAException.h>
-#include <c10/cuda/CUDAStream.h>
 #include <ATen/native/cuda/depthwise_conv2d_ext/BatchMarch.cuh>
 
 namespace at::native::depthwise_conv2d_ext_cuda {
@@ -17,22 +13,21 @@ bool batch_march_pass(const ForwardPass& pass, const Params& p, bool flip) {
     return false;
   }
   b.flip = flip;
-  with_batch_march_kernel(
-      p, pass.src.scalar_type(), [&](auto scalar, auto width, auto reach, auto left) {
-        using scalar_t = decltype(scalar);
-        BatchOperands<scalar_t> operands{};
-        operands.dst = pass.dst.mutable_data_ptr<scalar_t>();
-        operands.src = pass.src.const_data_ptr<scalar_t>();
-        operands.weight = pass.weight.const_data_ptr<scalar_t>();
-        operands.bias = pointer_or_null<scalar_t>(pass.bias);
-        launch_batch_march<BatchMarchTraits<
-            scalar_t,
-            decltype(width)::value,
-            decltype(reach)::value,
-            decltype(left)::value,
-            true,
-            false>>(operands, b);
-      });
+  with_batch_march_kernel(p, pass.src.type(), [&](auto scalar, auto width, auto reach, auto left) {
+    using scalar_t = decltype(scalar);
+    BatchOperands<scalar_t> operands{};
+    operands.dst = pass.dst.mutable_data_ptr<scalar_t>();
+    operands.src = pass.src.const_data_ptr<scalar_t>();
+    operands.weight = pass.weight.const_data_ptr<scalar_t>();
+    operands.bias = pointer_or_null<scalar_t>(pass.bias);
+    launch_batch_march<BatchMarchTraits<
+        scalar_t,
+        decltype(width)::value,
+        decltype(reach)::value,
+        decltype(left)::value,
+        true,
+        false>>(operands, b);
+  });
   return true;
 }
 

@@ -762,7 +762,7 @@ __global__ void batch_march_kernel(
 inline bool plan_batch_march(
     BatchMarch& b,
     const Params& p,
-    std::initializer_list<const TensorBase*> tensors,
+    std::initializer_list<const Operand*> tensors,
     bool data,
     bool weight) {
   constexpr int64_t kLeastStreams = kOctet;
@@ -786,7 +786,7 @@ inline bool plan_batch_march(
     return false;
   }
   // Strips of rows where a march would be long and blocks few.
-  constexpr int64_t kWantedBlocks = 132 * 8;
+  const int64_t wanted_blocks = multiprocessors() * 8;
   constexpr int64_t kLeastRows = 64;
   set_unit_stride_pass(b, p);
   b.lead = 0;
@@ -796,7 +796,7 @@ inline bool plan_batch_march(
   const int64_t blocks = divide_up(p.batch * b.column_tiles, kTileImages) * p.output_channels();
   if (p.dilation_height == 1 && blocks > 0 && height >= 2 * kLeastRows && tile == kTileWidth) {
     const int64_t strips =
-        std::clamp<int64_t>(divide_up(kWantedBlocks, blocks), 1, height / kLeastRows);
+        std::clamp<int64_t>(divide_up(wanted_blocks, blocks), 1, height / kLeastRows);
     b.part_rows = divide_up(height, strips);
     b.row_parts = divide_up(height, b.part_rows);
     b.part_step = b.part_rows;
@@ -821,14 +821,14 @@ inline bool plan_batch_march(
        (!data && small_window && width <= kWholePlane))) {
     return false;
   }
-  return std::all_of(tensors.begin(), tensors.end(), [](const TensorBase* tensor) {
-    return is_16_bit(tensor->scalar_type()) && is_aligned(tensor->const_data_ptr(), kBlockBytes);
+  return std::all_of(tensors.begin(), tensors.end(), [](const Operand* tensor) {
+    return is_16_bit(tensor->type()) && is_aligned(tensor->const_data_ptr(), kBlockBytes);
   });
 }
 
 // Calls launch(scalar, width, reach, left) with the smallest that are enough.
 template <typename Launch>
-void with_batch_march_kernel(const Params& p, ScalarType type, const Launch& launch) {
+void with_batch_march_kernel(const Params& p, Type type, const Launch& launch) {
   const auto with_shape = [&](auto scalar) {
     using Narrow = std::integral_constant<int, 4>;
     using Wide = std::integral_constant<int, 12>;
@@ -850,7 +850,7 @@ void with_batch_march_kernel(const Params& p, ScalarType type, const Launch& lau
       with_reach(Tile());
     }
   };
-  return type == kHalf ? with_shape(c10::Half()) : with_shape(c10::BFloat16());
+  return type == Type::kHalf ? with_shape(c10::Half()) : with_shape(c10::BFloat16());
 }
 
 template <typename Traits>
@@ -858,10 +858,7 @@ void launch_batch_march(
     const BatchOperands<typename Traits::scalar_t>& operands,
     const BatchMarch& b) {
   const dim3 grid(b.channels, b.tiles);
-  allow_shared(batch_march_kernel<Traits>, Traits::kShared);
-  batch_march_kernel<Traits>
-      <<<grid, Traits::kThreads, Traits::kShared, c10::cuda::getCurrentCUDAStream()>>>(operands, b);
-  C10_CUDA_KERNEL_LAUNCH_CHECK();
+  launch_kernel(batch_march_kernel<Traits>, grid, Traits::kThreads, Traits::kShared, operands, b);
 }
 
 } // namespace at::native::depthwise_conv2d_ext_cuda

@@ -3,10 +3,6 @@
 // wanted.
 //
 // A block writes one partial of its 16 streams, and add_partials() adds those in order.
-#define TORCH_ASSERT_ONLY_METHOD_OPERATORS
-#include <ATen/core/Tensor.h>
-#include <c10/cuda/CUDAException.h>
-#include <c10/cuda/CUDAStream.h>
 #include <ATen/native/cuda/depthwise_conv2d_ext/BatchMarch.cuh>
 
 namespace at::native::depthwise_conv2d_ext_cuda {
@@ -22,9 +18,9 @@ bool batch_march_backward(const BackwardPass& pass, const Params& p) {
     return false;
   }
   b.flip = true; // of grad_input
-  const TensorBase partial = empty_partial(pass.input, b.tiles, p);
+  const Operand partial = empty_partial(b.tiles, p);
   with_batch_march_kernel(
-      p, pass.input.scalar_type(), [&](auto scalar, auto width, auto reach, auto left) {
+      p, pass.input.type(), [&](auto scalar, auto width, auto reach, auto left) {
         using scalar_t = decltype(scalar);
         constexpr int kWidth = decltype(width)::value;
         constexpr int kReach = decltype(reach)::value;

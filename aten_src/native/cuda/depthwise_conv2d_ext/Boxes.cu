@@ -10,10 +10,6 @@
 //
 // Rows outside the image are never asked for. Columns outside it are zeros that are multiplied by taps, which
 // is the same only for finite taps: a block that has others takes its results tap by tap.
-#define TORCH_ASSERT_ONLY_METHOD_OPERATORS
-#include <ATen/core/Tensor.h>
-#include <c10/cuda/CUDAException.h>
-#include <c10/cuda/CUDAStream.h>
 #include <ATen/native/cuda/depthwise_conv2d_ext/Boxes.cuh>
 #include <ATen/native/cuda/depthwise_conv2d_ext/RowMarch.cuh>
 
@@ -338,7 +334,11 @@ bool launch_boxes(const ForwardPass& pass, const UnitStridePass& p) {
   const int threads = plan.threads + Traits::kAllThreads - Traits::kThreads;
   const auto grid = static_cast<unsigned int>(
       plan_box_shares(plan, resident_blocks(kernel, threads, shared), Traits::kHeight - 1));
-  kernel<<<grid, threads, shared, c10::cuda::getCurrentCUDAStream()>>>(
+  launch_kernel(
+      kernel,
+      grid,
+      threads,
+      shared,
       pass.dst.mutable_data_ptr<scalar_t>(),
       map,
       pass.src.const_data_ptr<scalar_t>(),
@@ -346,7 +346,6 @@ bool launch_boxes(const ForwardPass& pass, const UnitStridePass& p) {
       pointer_or_null<scalar_t>(pass.bias),
       p,
       plan);
-  C10_CUDA_KERNEL_LAUNCH_CHECK();
   return true;
 }
 
@@ -395,7 +394,7 @@ bool boxes_pass(const ForwardPass& pass, const Params& window, const UnitStrideP
       !is_aligned(pass.weight.const_data_ptr(), 16) || !device_has_boxes()) {
     return false;
   }
-  return with_scalar_type(pass.src.scalar_type(), [&](auto scalar) {
+  return with_scalar_type(pass.src.type(), [&](auto scalar) {
     return with_window(window, [&](auto fixed) {
       if constexpr (decltype(fixed)::kStride > 1) {
         return false;
@@ -417,7 +416,7 @@ bool boxes_pass(const ForwardPass&, const Params&, const UnitStridePass&) {
 
 #endif
 
-bool boxes_take_pass(const Params& p, const TensorBase& dst, const TensorBase& src) {
+bool boxes_take_pass(const Params& p, const Operand& dst, const Operand& src) {
   constexpr int64_t kMostOutputs = 2; // of an input channel
   // Of a pixel of src; with two outputs of a channel runs are faster of less (64 images of 8@112 in half 24 us
   // and 25 here).
@@ -425,7 +424,7 @@ bool boxes_take_pass(const Params& p, const TensorBase& dst, const TensorBase& s
   const int64_t pixel = src.size(1) * static_cast<int64_t>(src.element_size());
   return p.channels_last && p.multiplier <= kMostOutputs &&
       (p.multiplier == 1 || pixel >= kLeastBytes) && march_fits_32_bits(p) &&
-      static_cast<int64_t>(dst.nbytes()) > (p.kernel_size() <= kFewTaps ? kFewBytes : 0);
+      static_cast<int64_t>(dst.nbytes()) > (p.kernel_size() <= kFewTaps ? few_bytes() : 0);
 }
 
 // A pass whose channels are those of src.

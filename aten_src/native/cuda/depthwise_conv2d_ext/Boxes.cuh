@@ -101,7 +101,6 @@ inline bool plan_boxes(BoxPlan& plan, const BoxRequest& r) {
   const int64_t most_tiles = divide_up(phase_columns, r.tile); // of a phase
   const int64_t phase_rows = divide_up(r.dst_height, r.dilation_height);
   const int64_t row_phases = std::min(r.dilation_height, r.dst_height);
-  const int64_t multiprocessors = device_attribute(cudaDevAttrMultiProcessorCount);
   double least = std::numeric_limits<double>::max();
   // What a row takes that no warp's instructions fill, in warps. More in 16 bit where there are many taps:
   // 240@28 k5 fp16 50 us by 5 warps for 41 rows, 45 by 6 for 35; where memory sets the pace it is not so.
@@ -125,10 +124,10 @@ inline bool plan_boxes(BoxPlan& plan, const BoxRequest& r) {
     const int64_t across = groups * stretches;
     const int64_t resident = std::max<int64_t>(1, r.resident_warps / warps);
     const int64_t rows = divide_up(r.batch, images) * row_phases * phase_rows;
-    const int64_t wanted = std::max<int64_t>(1, resident * multiprocessors / across);
+    const int64_t wanted = std::max<int64_t>(1, resident * multiprocessors() / across);
     const int64_t overhang = r.kernel_height - 1;
     const int64_t share = box_share(rows, wanted, phase_rows, overhang);
-    const int64_t blocks = divide_up(divide_up(rows, share) * across, multiprocessors);
+    const int64_t blocks = divide_up(divide_up(rows, share) * across, multiprocessors());
     constexpr double kBegin = 3; // rows that a block takes to begin; each image takes another
     constexpr double kBoxBegin = 2048; // bytes that a box takes to begin
     const double steps = share + std::max(1.0, static_cast<double>(share) / phase_rows) + kBegin +
@@ -265,7 +264,7 @@ inline EncodeTiled* encode_tiled() {
 // `strides` in bytes from the second on; false where it has none.
 inline bool encode_map(
     CUtensorMap& map,
-    const TensorBase& tensor,
+    const Operand& tensor,
     const cuuint64_t (&sizes)[4],
     const cuuint64_t (&strides)[3],
     const cuuint32_t (&box)[4],
@@ -294,7 +293,7 @@ inline bool encode_map(
 // are one image's.
 inline bool map_boxes(
     CUtensorMap& map,
-    const TensorBase& tensor,
+    const Operand& tensor,
     int64_t box_channels,
     int64_t box_columns,
     int64_t box_rows,
@@ -322,7 +321,7 @@ inline bool map_boxes(
 #endif
 
 // Whether boxes of the tensor can be asked for: rows of pixels begin where the engine allows.
-inline bool boxes_take(const TensorBase& tensor) {
+inline bool boxes_take(const Operand& tensor) {
   constexpr int64_t kAlignment = 16;
   return tensor.size(1) * tensor.element_size() % kAlignment == 0 &&
       is_aligned(tensor.const_data_ptr(), kAlignment);
@@ -331,7 +330,7 @@ inline bool boxes_take(const TensorBase& tensor) {
 // Whether the current device has the engine and the driver knows it.
 inline bool device_has_boxes() {
 #if CUDART_VERSION >= 12000
-  return device_attribute(cudaDevAttrComputeCapabilityMajor) >= 9 && encode_tiled() != nullptr;
+  return device().capability >= 9 && encode_tiled() != nullptr;
 #else
   return false;
 #endif

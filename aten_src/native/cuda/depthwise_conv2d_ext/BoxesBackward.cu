@@ -20,10 +20,6 @@
 // Microseconds of an H200, the weight's gradient and all gradients, by the march (two passes) and by this;
 // float 144@56 k3 195, 361 and 115, 183, 240@28 k5 101, 185 and 58, 103, 96@56 k7 130, 237 and 86, 144; half
 // 114, 213 and 67, 102, 89, 173 and 49, 89, 122, 238 and 82, 144.
-#define TORCH_ASSERT_ONLY_METHOD_OPERATORS
-#include <ATen/core/Tensor.h>
-#include <c10/cuda/CUDAException.h>
-#include <c10/cuda/CUDAStream.h>
 #include <ATen/native/cuda/depthwise_conv2d_ext/BoxesBackward.cuh>
 
 namespace at::native::depthwise_conv2d_ext_cuda {
@@ -505,7 +501,7 @@ bool plan_rings(BoxesWeight& s, int64_t blocks, int64_t fixed) {
   constexpr int64_t kLeastStages = Traits::kTaps > 9 ? 3 : 2;
   constexpr int64_t kMostStages = RingsHead::kMostStages - Traits::kHeld;
   constexpr int64_t kReserved = 1024; // bytes that each block takes beside
-  const int64_t shared = device_attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor);
+  const int64_t shared = device().multiprocessor_shared;
   const int64_t row = s.grads_stage + s.input_stage;
   for (; blocks > 0; --blocks) {
     const int64_t room = shared / blocks - kReserved - fixed - Traits::kHeld * s.grads_stage;
@@ -546,9 +542,8 @@ bool launch(const BackwardPass& pass, const Params& params) {
       (Traits::kData && !Traits::kTapsInRegisters
            ? sizeof(float) * Traits::kTaps * Traits::kChannels
            : 0);
-  const int64_t blocks = std::min(
-      Traits::kResident / threads,
-      divide_up(groups * most_chunks, device_attribute(cudaDevAttrMultiProcessorCount)));
+  const int64_t blocks =
+      std::min(Traits::kResident / threads, divide_up(groups * most_chunks, multiprocessors()));
   if (!plan_rings<Traits>(s, blocks, kHeadBytes + behind)) {
     return false;
   }
@@ -582,8 +577,12 @@ bool launch(const BackwardPass& pass, const Params& params) {
   const int64_t resident = resident_blocks(kernel, all_threads, shared);
   const int64_t chunks = std::max<int64_t>(
       {1, std::min(resident / groups, most_chunks), divide_up(s.all_rows, kMostRows)});
-  const TensorBase partial = empty_partial(pass.input, chunks, params);
-  kernel<<<dim3(groups, chunks), all_threads, shared, c10::cuda::getCurrentCUDAStream()>>>(
+  const Operand partial = empty_partial(chunks, params);
+  launch_kernel(
+      kernel,
+      dim3(groups, chunks),
+      all_threads,
+      shared,
       mutable_pointer_or_null<scalar_t>(pass.grad_input),
       partial.mutable_data_ptr<float>(),
       pass.grad_output.const_data_ptr<scalar_t>(),
@@ -592,7 +591,6 @@ bool launch(const BackwardPass& pass, const Params& params) {
       grads_map,
       input_map,
       s);
-  C10_CUDA_KERNEL_LAUNCH_CHECK();
   add_partials(pass.grad_weight, pass.grad_bias, partial, chunks, params);
   return true;
 }
@@ -624,7 +622,7 @@ bool boxes_backward(const BackwardPass& pass, const Params& p) {
       !boxes_take(pass.grad_output) || !device_has_boxes()) {
     return false;
   }
-  return with_scalar_type(pass.input.scalar_type(), [&](auto scalar) {
+  return with_scalar_type(pass.input.type(), [&](auto scalar) {
     return with_window(p, [&](auto window) {
       using scalar_t = decltype(scalar);
       using Fixed = decltype(window);

@@ -8,10 +8,6 @@
 // Microseconds of an H200 (a copy of what is moved), before by marches and now, 128 images, float32 and
 // float16: 96@112 k3 217, 191 (183); 133, 102 (92). 144@56 k5 112, 85 (69); 83, 55 (34). 672@14 k5 36,
 // 31 (20); 33, 23 (10).
-#define TORCH_ASSERT_ONLY_METHOD_OPERATORS
-#include <ATen/core/Tensor.h>
-#include <c10/cuda/CUDAException.h>
-#include <c10/cuda/CUDAStream.h>
 #include <ATen/native/cuda/depthwise_conv2d_ext/BoxesStrided.cuh>
 
 namespace at::native::depthwise_conv2d_ext_cuda {
@@ -186,7 +182,7 @@ bool boxes_strided_forward(const ForwardPass& pass, const Params& p) {
   if (!boxes_strided_apply(p, least_bytes, pass.weight, {&pass.dst, &pass.src})) {
     return false;
   }
-  return with_traits<false, false>(p, pass.src.scalar_type(), [&](auto traits) {
+  return with_traits<false, false>(p, pass.src.type(), [&](auto traits) {
     using Traits = decltype(traits);
     using scalar_t = typename Traits::scalar_t;
     constexpr auto kernel = boxes_strided_kernel<Traits>;
@@ -200,7 +196,11 @@ bool boxes_strided_forward(const ForwardPass& pass, const Params& p) {
             map, pass.src, b.lanes * Traits::kVector, launch.boxes.large_columns, 2, b.images)) {
       return false;
     }
-    kernel<<<launch.blocks, b.threads, launch.shared, c10::cuda::getCurrentCUDAStream()>>>(
+    launch_kernel(
+        kernel,
+        launch.blocks,
+        b.threads,
+        launch.shared,
         pass.dst.mutable_data_ptr<scalar_t>(),
         map,
         pass.src.const_data_ptr<scalar_t>(),
@@ -208,7 +208,6 @@ bool boxes_strided_forward(const ForwardPass& pass, const Params& p) {
         pointer_or_null<scalar_t>(pass.bias),
         launch.boxes,
         b);
-    C10_CUDA_KERNEL_LAUNCH_CHECK();
     return true;
   });
 #else

@@ -321,8 +321,8 @@ struct ThreadTaps {
 inline bool boxes_strided_apply(
     const Params& p,
     int64_t least_bytes,
-    const TensorBase& weight,
-    std::initializer_list<const TensorBase*> tensors) {
+    const Operand& weight,
+    std::initializer_list<const Operand*> tensors) {
   constexpr size_t kAlignment = 16;
   return p.channels_last && p.multiplier == 1 && p.stride_height == 2 && p.stride_width == 2 &&
       p.dilation_height == 1 && p.dilation_width == 1 &&
@@ -331,7 +331,7 @@ inline bool boxes_strided_apply(
       march_fits_32_bits(p) && p.batch * p.channels > 0 &&
       p.channels * weight.element_size() >= least_bytes && device_has_boxes() &&
       is_aligned(weight.const_data_ptr(), kAlignment) &&
-      std::all_of(tensors.begin(), tensors.end(), [](const TensorBase* tensor) {
+      std::all_of(tensors.begin(), tensors.end(), [](const Operand* tensor) {
            return boxes_take(*tensor);
          });
 }
@@ -340,7 +340,7 @@ inline bool boxes_strided_apply(
 // which more threads fit (96@112 k3 fp32 361 us, 372 with four; 144@56 k5 157, 172), but four of wide
 // planes by 5 x 5 in 16 bit (102, 89).
 template <bool kData, bool kWeight, typename Launch>
-bool with_traits(const Params& p, ScalarType type, const Launch& launch) {
+bool with_traits(const Params& p, Type type, const Launch& launch) {
   constexpr bool kAll = kData && kWeight;
   constexpr int64_t kWide = 16;
   // Of grad_input alone, from which on rows leave by boxes: 96@112 k3 fp32 224 us, 210 so, half 113 and 110,

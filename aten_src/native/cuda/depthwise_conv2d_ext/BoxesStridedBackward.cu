@@ -18,10 +18,6 @@
 // 330); 144@56 k5 114, 129, 243 97, 89, 157 (69, 69, 124); 672@14 k5 41, 44, 85 29, 41, 58 (20, 20,
 // 36). Float16: 144, 150, 292 113, 106, 188 (92, 92, 165); 83, 90, 171 50, 58, 89 (34, 34, 62); 35, 37,
 // 71 20, 31, 40 (10, 10, 18).
-#define TORCH_ASSERT_ONLY_METHOD_OPERATORS
-#include <ATen/core/Tensor.h>
-#include <c10/cuda/CUDAException.h>
-#include <c10/cuda/CUDAStream.h>
 #include <ATen/native/cuda/depthwise_conv2d_ext/BoxesStrided.cuh>
 
 namespace at::native::depthwise_conv2d_ext_cuda {
@@ -361,18 +357,18 @@ bool boxes_strided_backward(const BackwardPass& pass, const Params& p) {
   // A block's sums are added up at its end, which a few elements do not pay for: the weight's gradient of
   // 192@28 k5 of 64 images (2.4 million) 28 us by a march, 32 by boxes; 960@14 (3 million) 38 and 36; all
   // gradients of 192@28 k5 of one image 18 and 21.
-  constexpr int64_t kFewOfWeight = 132 * 20 * 1024;
-  constexpr int64_t kFewOfAll = 132 * 1024;
+  const int64_t few_of_weight = multiprocessors() * 20 * 1024;
+  const int64_t few_of_all = multiprocessors() * 1024;
   constexpr int64_t kLeastBytes = 32;
-  if (asks_weight && pass.grad_output.numel() < (data ? kFewOfAll : kFewOfWeight)) {
+  if (asks_weight && pass.grad_output.numel() < (data ? few_of_all : few_of_weight)) {
     return false;
   }
-  const TensorBase& result = data ? pass.grad_input : pass.input;
+  const Operand& result = data ? pass.grad_input : pass.input;
   if (!boxes_strided_apply(
           p, kLeastBytes, pass.weight, {&pass.grad_output, &pass.input, &result})) {
     return false;
   }
-  const auto launch_kernel = [&](auto traits) {
+  const auto launch_traits = [&](auto traits) {
     using Traits = decltype(traits);
     using scalar_t = typename Traits::scalar_t;
     constexpr auto kernel = boxes_strided_backward_kernel<Traits>;
@@ -393,11 +389,15 @@ bool boxes_strided_backward(const BackwardPass& pass, const Params& p) {
       return false;
     }
     const int64_t chunks = launch.blocks / b.groups;
-    TensorBase partial;
+    Operand partial;
     if constexpr (Traits::kWeight) {
-      partial = empty_partial(pass.input, chunks, p);
+      partial = empty_partial(chunks, p);
     }
-    kernel<<<launch.blocks, b.threads, launch.shared, c10::cuda::getCurrentCUDAStream()>>>(
+    launch_kernel(
+        kernel,
+        launch.blocks,
+        b.threads,
+        launch.shared,
         mutable_pointer_or_null<scalar_t>(pass.grad_input),
         mutable_pointer_or_null<float>(partial),
         grads_map,
@@ -408,18 +408,17 @@ bool boxes_strided_backward(const BackwardPass& pass, const Params& p) {
         pass.weight.const_data_ptr<scalar_t>(),
         s,
         b);
-    C10_CUDA_KERNEL_LAUNCH_CHECK();
     if constexpr (Traits::kWeight) {
       add_partials(pass.grad_weight, pass.grad_bias, partial, chunks, p);
     }
     return true;
   };
-  const ScalarType type = pass.input.scalar_type();
+  const Type type = pass.input.type();
   if (data && asks_weight) {
-    return with_traits<true, true>(p, type, launch_kernel);
+    return with_traits<true, true>(p, type, launch_traits);
   }
-  return data ? with_traits<true, false>(p, type, launch_kernel)
-              : with_traits<false, true>(p, type, launch_kernel);
+  return data ? with_traits<true, false>(p, type, launch_traits)
+              : with_traits<false, true>(p, type, launch_traits);
 #else
   return false;
 #endif

@@ -4,11 +4,8 @@
 // own and out of them, before sm_90 by other copies.
 #pragma once
 
-#include <c10/cuda/CUDAMacros.h>
 #include <ATen/native/cuda/depthwise_conv2d_ext/Common.cuh>
 #include <ATen/native/cuda/depthwise_conv2d_ext/Vectors.cuh>
-#include <array>
-#include <atomic>
 #include <cstdint>
 
 namespace at::native::depthwise_conv2d_ext_cuda {
@@ -22,24 +19,8 @@ constexpr int kBulkBytes = 16;
 constexpr int kLineBytes = 128;
 
 // Whether the tensor begins where a run may, or is none.
-inline bool begins_a_run(const TensorBase& tensor) {
+inline bool begins_a_run(const Operand& tensor) {
   return !tensor.defined() || is_aligned(tensor.const_data_ptr(), kBulkBytes);
-}
-
-// Whether the kernel that runs on the current device was compiled for sm_90 or later, which has bulk
-// copies, boxes and clusters: a build for older devices alone may run on newer ones too. Each device
-// is asked once.
-template <auto kKernel>
-bool compiled_for_sm_90() {
-  enum : uint8_t { kUnknown, kNo, kYes };
-  static std::array<std::atomic<uint8_t>, C10_COMPILE_TIME_MAX_GPUS> of_devices{};
-  std::atomic<uint8_t>& known = of_devices[c10::cuda::current_device()];
-  if (known.load(std::memory_order_relaxed) == kUnknown) {
-    cudaFuncAttributes attributes{};
-    C10_CUDA_CHECK(cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(kKernel)));
-    known.store(attributes.ptxVersion >= 90 ? kYes : kNo, std::memory_order_relaxed);
-  }
-  return known.load(std::memory_order_relaxed) == kYes;
 }
 
 #ifdef __CUDACC__

@@ -21,10 +21,6 @@
 // 225; 46, 46, 46, 70): 3072@1x202 k1x3 float 645, 667, 992, 1,648 and 158, 158, 171, 263; half 633, 661,
 // 972, 1,630 and 94, 95, 105, 159; 728@65 k3 dilated by 2 float 112, 115, 139, 251 and 76, 76, 82, 102; half
 // 65, 70, 129, 191 and 40, 40, 44, 65.
-#define TORCH_ASSERT_ONLY_METHOD_OPERATORS
-#include <ATen/core/Tensor.h>
-#include <c10/cuda/CUDAException.h>
-#include <c10/cuda/CUDAStream.h>
 #include <ATen/native/cuda/depthwise_conv2d_ext/Columns.cuh>
 
 namespace at::native::depthwise_conv2d_ext_cuda {
@@ -623,13 +619,13 @@ int64_t most_run_bytes(const UnitStridePass& s) {
 
 // What one pass of the kernel is about: forward, or the gradients that are wanted.
 struct ColumnsPass {
-  const TensorBase& dst; // may be undefined where `other` is not
-  const TensorBase& grad_weight;
-  const TensorBase& grad_bias;
-  const TensorBase& src;
-  const TensorBase& other; // the input, where the weight's gradient is wanted
-  const TensorBase& weight;
-  const TensorBase& bias;
+  const Operand& dst; // may be undefined where `other` is not
+  const Operand& grad_weight;
+  const Operand& grad_bias;
+  const Operand& src;
+  const Operand& other; // the input, where the weight's gradient is wanted
+  const Operand& weight;
+  const Operand& bias;
 };
 
 template <typename Traits>
@@ -661,9 +657,12 @@ bool launch(const ColumnsPass& pass, const Params& params, ColumnsPlan s) {
   const int64_t few = divide_up(static_cast<int64_t>(s.items) * s.groups, resident);
   s.share = std::max(std::min(kShare, few), divide_up(s.items, kMostParts));
   const int64_t parts = divide_up(s.items, s.share);
-  const TensorBase partial =
-      Traits::kWeight ? empty_partial(pass.src, parts, params) : TensorBase();
-  kernel<<<dim3(s.groups, parts), threads + kWarpSize, shared, c10::cuda::getCurrentCUDAStream()>>>(
+  const Operand partial = Traits::kWeight ? empty_partial(parts, params) : Operand();
+  launch_kernel(
+      kernel,
+      dim3(s.groups, parts),
+      threads + kWarpSize,
+      shared,
       mutable_pointer_or_null<scalar_t>(pass.dst),
       mutable_pointer_or_null<float>(partial),
       pass.src.const_data_ptr<scalar_t>(),
@@ -671,7 +670,6 @@ bool launch(const ColumnsPass& pass, const Params& params, ColumnsPlan s) {
       pass.weight.const_data_ptr<scalar_t>(),
       pointer_or_null<scalar_t>(pass.bias),
       s);
-  C10_CUDA_KERNEL_LAUNCH_CHECK();
   if constexpr (Traits::kWeight) {
     add_partials(pass.grad_weight, pass.grad_bias, partial, parts, params);
   }
@@ -758,10 +756,10 @@ bool with_columns(const ColumnsPass& pass, const Params& params, ColumnsPlan s) 
 
 // Whether the kernel takes the sizes, and is the fastest there; `weight`: for the weight's gradient.
 bool columns_pay(const Params& p, int64_t element_bytes, bool weight) {
-  constexpr int64_t kFew = 132 * 4 * 1024; // elements, with which others are as fast
+  const int64_t few = multiprocessors() * 4 * 1024; // elements, with which others are as fast
   if (p.channels_last || p.multiplier != 1 || p.stride_height != 1 || p.stride_width != 1 ||
-      !march_fits_32_bits(p) || device_attribute(cudaDevAttrComputeCapabilityMajor) < 9 ||
-      p.batch * p.channels * p.input_height * p.input_width <= kFew) {
+      !march_fits_32_bits(p) || device().capability < 9 ||
+      p.batch * p.channels * p.input_height * p.input_width <= few) {
     return false;
   }
   if (p.kernel_height == 1 || p.kernel_width == 1) {
@@ -810,15 +808,15 @@ bool columns_forward(const ForwardPass& pass, const Params& p) {
       !begins_a_run(pass.dst) || !begins_a_run(pass.src)) {
     return false;
   }
-  const TensorBase none;
+  const Operand none;
   const ColumnsPass columns{pass.dst, none, none, pass.src, none, pass.weight, pass.bias};
-  return with_scalar_type(pass.src.scalar_type(), [&](auto scalar) {
+  return with_scalar_type(pass.src.type(), [&](auto scalar) {
     return with_columns<decltype(scalar), true, false>(columns, p, columns_pass(p, false));
   });
 }
 
 bool columns_backward(const BackwardPass& pass, const Params& p) {
-  const TensorBase none;
+  const Operand none;
   const bool wants_weight = pass.asks_weight();
   if (!columns_pay(p, pass.grad_output.element_size(), wants_weight) ||
       pass.grad_output.numel() == 0 || !begins_a_run(pass.grad_input) ||
@@ -836,7 +834,7 @@ bool columns_backward(const BackwardPass& pass, const Params& p) {
       wants_weight ? pass.input : none,
       pass.weight,
       none};
-  return with_scalar_type(pass.input.scalar_type(), [&](auto scalar) {
+  return with_scalar_type(pass.input.type(), [&](auto scalar) {
     using scalar_t = decltype(scalar);
     const ColumnsPlan s = columns_pass(p, true);
     if (!wants_weight) {

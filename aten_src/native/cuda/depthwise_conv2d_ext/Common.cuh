@@ -2,10 +2,8 @@
 // geometry they are launched with, and the march's tiles and work items.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-#include <ATen/native/DepthwiseConv2dExt.h>
-#include <c10/cuda/CUDAException.h>
-#include <c10/cuda/CUDAFunctions.h>
+#include <ATen/native/cuda/depthwise_conv2d_ext/Device.cuh>
+#include <ATen/native/cuda/depthwise_conv2d_ext/Problem.cuh>
 #include <ATen/native/cuda/depthwise_conv2d_ext/Vectors.cuh>
 #include <algorithm>
 #include <cstdint>
@@ -13,30 +11,6 @@
 #include <type_traits>
 
 namespace at::native::depthwise_conv2d_ext_cuda {
-
-using Params = DepthwiseConv2dExtParams;
-
-// A forward, or the pass of grad_input that is like one: dst is computed from src.
-struct ForwardPass {
-  const TensorBase& dst;
-  const TensorBase& src;
-  const TensorBase& weight;
-  const TensorBase& bias; // may be undefined
-};
-
-// A backward: the gradients that are wanted are defined.
-struct BackwardPass {
-  const TensorBase& grad_input;
-  const TensorBase& grad_weight;
-  const TensorBase& grad_bias;
-  const TensorBase& grad_output;
-  const TensorBase& input;
-  const TensorBase& weight;
-
-  bool asks_weight() const {
-    return grad_weight.defined() || grad_bias.defined();
-  }
-};
 
 // The entries of the specialised kernels. Each returns false, having done nothing, where it has no kernel
 // for the call; the caller then takes the next one, and in the end the generic kernel.
@@ -57,10 +31,6 @@ GradWeightEntry march_grad_weight;
 ForwardEntry lanes_forward;
 GradInputEntry lanes_grad_input;
 GradWeightEntry lanes_grad_weight;
-// Planes of 7 x 7 and 14 x 14 of many images in float32, in plane order.
-ForwardEntry lanes_planes_forward;
-GradInputEntry lanes_planes_grad_input;
-BackwardEntry lanes_planes_backward;
 // Planes of 7 x 7 and 14 x 14 of many images, in plane order.
 ForwardEntry flat_planes_forward;
 GradInputEntry flat_planes_grad_input;
@@ -69,10 +39,6 @@ BackwardEntry flat_planes_backward;
 ForwardEntry lanes_strided_forward;
 // Also of grad_input alone.
 BackwardEntry lanes_strided_backward;
-// The same in 16 bit, of groups of eight channels.
-ForwardEntry batch_strided_forward;
-// Also of grad_input alone.
-BackwardEntry batch_strided_backward;
 // At stride 2, in plane order, rows of whole vectors.
 ForwardEntry strips_strided_forward;
 // Also of grad_input alone.
@@ -87,33 +53,15 @@ ForwardEntry patches_forward;
 GradInputEntry patches_grad_input;
 BackwardEntry patches_backward;
 
-// Of few elements in plane order, at stride 1.
-BackwardEntry few_backward;
-
 // In plane order at stride 1, of rows that fall into whole vectors.
 ForwardEntry strips_forward;
 GradInputEntry strips_grad_input;
 BackwardEntry strips_backward;
 
-// In plane order at stride 1, of rows of at most 32 vectors, through shared memory by bulk copies.
-ForwardEntry strips_flat_forward;
-GradInputEntry strips_flat_grad_input;
-
-// In plane order at stride 1, of planes whose halves are marched through from both ends.
-ForwardEntry halves_forward;
-GradInputEntry halves_grad_input;
-BackwardEntry halves_backward;
-
 // In plane order at stride 1, of rows that fall into no whole vectors, and of sequences.
 ForwardEntry columns_forward;
 // Also of grad_input alone.
 BackwardEntry columns_backward;
-
-// In plane order at stride 1, of odd widths that a warp has at once.
-ForwardEntry streams_forward;
-GradInputEntry streams_grad_input;
-// Also of grad_input alone.
-BackwardEntry streams_backward;
 
 // Of few elements in channels-last order, at stride 1.
 ForwardEntry few_pixels_forward;
@@ -121,7 +69,9 @@ GradInputEntry few_pixels_grad_input;
 BackwardEntry few_pixels_backward;
 
 // Bytes of results up to which boxes leave windows of at most kFewTaps taps to the kernel of few elements.
-constexpr int64_t kFewBytes = 132 * 16 * 1024;
+inline int64_t few_bytes() {
+  return multiprocessors() * 16 * 1024;
+}
 constexpr int64_t kFewTaps = 9;
 // In channels-last order at stride 1, through shared memory by boxes.
 ForwardEntry boxes_forward;
@@ -132,18 +82,11 @@ ForwardEntry boxes_strided_forward;
 // Also of grad_input alone.
 BackwardEntry boxes_strided_backward;
 
-// In channels-last order at stride 1 in float32, of many taps: channels as lanes along the rows.
-ForwardEntry along_rows_forward;
-GradInputEntry along_rows_grad_input;
-
 // In channels-last order at stride 1 in 16 bit, on the tensor cores with segments of rows as rows.
 ForwardEntry pixel_batch_forward;
 GradInputEntry pixel_batch_grad_input;
 // With the batch as the inner dimension.
 GradWeightEntry pixel_batch_grad_weight;
-
-// In channels-last order at stride 1 in float, 5 x 5 and 7 x 7.
-GradWeightEntry along_rows_grad_weight;
 
 // In channels-last order at stride 1, of channels that are no whole vectors or have several outputs each.
 ForwardEntry pixel_rows_forward;
@@ -157,8 +100,6 @@ GradInputEntry bands_grad_input;
 GradWeightEntry bands_grad_weight;
 
 // For 16-bit types on larger planes in plane order, as those of small planes below.
-ForwardEntry batch_boxes_forward;
-GradInputEntry batch_boxes_grad_input;
 ForwardEntry batch_march_forward;
 GradInputEntry batch_march_grad_input;
 BackwardEntry batch_march_backward;
@@ -167,8 +108,6 @@ BackwardEntry batch_march_backward;
 ForwardEntry batch_forward;
 GradInputEntry batch_grad_input;
 BackwardEntry batch_backward;
-// The same where each block has all images of its channels.
-BackwardEntry runs_backward;
 
 // Of any kind, which take every call.
 ForwardEntry generic_forward;
@@ -180,23 +119,16 @@ GradWeightEntry generic_grad_weight;
 // bias has two rows, a sum and, in float, what rounding took from it (write_bias()): it is the
 // longest sum of all, and has no products whose rounding would hide its error.
 constexpr int kBiasRows = 2;
-TensorBase empty_partial(const TensorBase& like, int64_t chunks, const Params& params);
+Operand empty_partial(int64_t chunks, const Params& params);
 void add_partials(
-    const TensorBase& grad_weight,
-    const TensorBase& grad_bias,
-    const TensorBase& partial,
+    const Operand& grad_weight,
+    const Operand& grad_bias,
+    const Operand& partial,
     int64_t chunks,
     const Params& params);
 
 // Of a grid's second and third dimension.
 constexpr int64_t kMostGridRows = 65535;
-
-// Of the current device.
-inline int device_attribute(cudaDeviceAttr attribute) {
-  int value = 0;
-  C10_CUDA_CHECK(cudaDeviceGetAttribute(&value, attribute, c10::cuda::current_device()));
-  return value;
-}
 
 inline int64_t divide_up(int64_t value, int64_t by) {
   return (value + by - 1) / by;
@@ -634,17 +566,22 @@ struct PlaneElements {
 #endif
 
 template <typename Launch>
-bool with_scalar_type(ScalarType type, const Launch& launch) {
+bool with_scalar_type(Type type, const Launch& launch) {
   switch (type) {
-    case ScalarType::Float:
+    case Type::kFloat:
       return launch(float());
-    case ScalarType::Half:
+    case Type::kHalf:
       return launch(c10::Half());
-    case ScalarType::BFloat16:
+    case Type::kBFloat16:
       return launch(c10::BFloat16());
     default:
       return false;
   }
+}
+
+template <typename Launch>
+bool with_any_type(Type type, const Launch& launch) {
+  return type == Type::kDouble ? launch(double()) : with_scalar_type(type, launch);
 }
 
 template <int kHeight_, int kWidth_, int kStride_>
@@ -745,12 +682,12 @@ inline int lanes_for(int64_t vectors, size_t vector_bytes, int threads, bool who
 }
 
 template <typename scalar_t>
-const scalar_t* pointer_or_null(const TensorBase& tensor) {
+const scalar_t* pointer_or_null(const Operand& tensor) {
   return tensor.defined() ? tensor.const_data_ptr<scalar_t>() : nullptr;
 }
 
 template <typename scalar_t>
-scalar_t* mutable_pointer_or_null(const TensorBase& tensor) {
+scalar_t* mutable_pointer_or_null(const Operand& tensor) {
   return tensor.defined() ? tensor.mutable_data_ptr<scalar_t>() : nullptr;
 }
 
@@ -818,51 +755,27 @@ inline March march_of(const Params& p) {
   return m;
 }
 
-// Of dense tensors in either memory order: one of the same sizes and type in plane order, without values.
-TensorBase empty_planes(const TensorBase& like);
-// The same in plane order; a copy where it was not.
-TensorBase in_planes(const TensorBase& tensor);
-// What `planes`, in plane order, has, into `result`, in either order.
-void copy_planes(const TensorBase& result, const TensorBase& planes);
+// Each of `matrices` in src, of rows x columns, to dst, of columns x rows.
+void transpose(
+    const Operand& dst,
+    const Operand& src,
+    int64_t rows,
+    int64_t columns,
+    int64_t matrices);
 
 // The types whose products the tensor cores add up in float.
-inline bool is_16_bit(ScalarType type) {
-  return type == kHalf || type == kBFloat16;
+inline bool is_16_bit(Type type) {
+  return type == Type::kHalf || type == Type::kBFloat16;
 }
 
 inline bool is_aligned(const void* pointer, size_t bytes) {
   return reinterpret_cast<uintptr_t>(pointer) % bytes == 0;
 }
 
-// Whether a block may have so much shared memory.
-inline bool has_shared(int64_t bytes) {
-  return bytes <= device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
-}
-
-// Lets a kernel take more shared memory than every device gives without being asked.
-template <typename Kernel>
-void allow_shared(Kernel* kernel, size_t bytes) {
-  constexpr size_t kUnasked = 47 * 1024; // and some for what the kernel declares
-  if (bytes > kUnasked) {
-    C10_CUDA_CHECK(cudaFuncSetAttribute(
-        reinterpret_cast<const void*>(kernel),
-        cudaFuncAttributeMaxDynamicSharedMemorySize,
-        static_cast<int>(bytes)));
-  }
-}
-
-// As many blocks as can be resident at once.
-template <typename Kernel>
-int64_t resident_blocks(Kernel* kernel, int threads, size_t shared) {
-  int of_multiprocessor = 0;
-  allow_shared(kernel, shared);
-  C10_CUDA_CHECK(
-      cudaOccupancyMaxActiveBlocksPerMultiprocessor(&of_multiprocessor, kernel, threads, shared));
-  return static_cast<int64_t>(of_multiprocessor) * device_attribute(cudaDevAttrMultiProcessorCount);
-}
-
 // Fewer threads than this leave most of the largest devices empty.
-constexpr int64_t kFewThreads = 132 * 64;
+inline int64_t few_threads() {
+  return multiprocessors() * 64;
+}
 
 // Fills in the work items. `tile_rows_floor` is the least number of rows worth a chunk: each chunk
 // reads the kernel's overhang again. Chunks are as long as the device stays full.
@@ -882,9 +795,9 @@ inline void plan_items(
       std::max<int64_t>(1, images * m.column_tiles * lanes_per_item * phases);
   const int64_t wanted = divide_up(wanted_threads, threads_per_chunk);
   int64_t chunks = std::max<int64_t>(1, std::min(wanted, phase_rows / row_floor));
-  if (chunks * threads_per_chunk < kFewThreads) {
+  if (chunks * threads_per_chunk < few_threads()) {
     // The device has room: what counts is how soon the longest march ends.
-    chunks = std::min(divide_up(kFewThreads, threads_per_chunk), phase_rows);
+    chunks = std::min(divide_up(few_threads(), threads_per_chunk), phase_rows);
   }
   m.rows_per_chunk = divide_up(phase_rows, chunks);
   m.chunks_per_phase = divide_up(phase_rows, m.rows_per_chunk);

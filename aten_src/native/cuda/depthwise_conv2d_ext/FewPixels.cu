@@ -12,12 +12,10 @@
 //
 // Microseconds of an H200 on the device, before and by this: N=1 144@56 in float 4.5, 3.0, in half 3.7, 2.6,
 // 960@7 2.5, 1.9, in half 2.4, 1.8; 4 images of 144@56, by boxes before, 7.6, 6.6, in half 6.5, 4.9.
-#define TORCH_ASSERT_ONLY_METHOD_OPERATORS
-#include <ATen/core/Tensor.h>
-#include <c10/cuda/CUDAException.h>
-#include <c10/cuda/CUDAStream.h>
-#include <ATen/cuda/detail/IntegerDivider.cuh>
 #include <ATen/native/cuda/depthwise_conv2d_ext/Common.cuh>
+
+// After those that it needs.
+#include <ATen/cuda/detail/IntegerDivider.cuh>
 
 namespace at::native::depthwise_conv2d_ext_cuda {
 
@@ -30,7 +28,9 @@ constexpr int kBlocks = 4;
 
 // Of results. From so many on a thread has 2 x 2 pixels, before 2 x 1, which is more threads and more reads:
 // 96@28 in float 2.1, 1.9 us, 144@56 2.7, 2.8 in half, 16 images of 960@7 3.9, 4.7.
-constexpr int64_t kManyElements = 132 * 2 * 1024;
+inline int64_t many_elements() {
+  return multiprocessors() * 2 * 1024;
+}
 
 using Divider = at::cuda::detail::IntDivider<uint32_t>;
 
@@ -226,14 +226,12 @@ bool launch(const ForwardPass& pass, FewPixels p) {
   p.row_phases = Divider(p.dilation_height);
   const dim3 grid(divide_up(vectors, lanes) * stretches, bands, p.batch);
   const dim3 block(lanes, block_columns, divide_up(rows, bands));
-  few_pixels_kernel<Traits>
-      <<<grid, block, 0, c10::cuda::getCurrentCUDAStream()>>>(dst, src, weight, bias, p);
-  C10_CUDA_KERNEL_LAUNCH_CHECK();
+  launch_kernel(few_pixels_kernel<Traits>, grid, block, 0, dst, src, weight, bias, p);
   return true;
 }
 
 bool few_pixels_pass(const ForwardPass& pass, const FewPixels& few, const Params& p) {
-  return with_scalar_type(pass.src.scalar_type(), [&](auto scalar) {
+  return with_scalar_type(pass.src.type(), [&](auto scalar) {
     return with_window(p, [&](auto window) {
       using scalar_t = decltype(scalar);
       using Fixed = decltype(window);
@@ -243,7 +241,8 @@ bool few_pixels_pass(const ForwardPass& pass, const FewPixels& few, const Params
           return few.flip ? launch<FewPixelsTraits<scalar_t, Fixed, kWide, true>>(pass, few)
                           : launch<FewPixelsTraits<scalar_t, Fixed, kWide, false>>(pass, few);
         };
-        return pass.dst.numel() > kManyElements ? with(std::true_type()) : with(std::false_type());
+        return pass.dst.numel() > many_elements() ? with(std::true_type())
+                                                  : with(std::false_type());
       } else {
         return false;
       }
@@ -251,12 +250,12 @@ bool few_pixels_pass(const ForwardPass& pass, const FewPixels& few, const Params
   });
 }
 
-bool few_pixels_take(const Params& p, const TensorBase& dst) {
+bool few_pixels_take(const Params& p, const Operand& dst) {
   // Boxes take as long with more: forward of 32 images of 384@14 in float 8.2 us, 8.7 by boxes, of 64 of
   // 960@7 9.8 and 9.6, in half 7.4 and 7.1. Single rows were not tried with as many.
-  constexpr int64_t kMost = 132 * 18 * 1024;
-  const bool few =
-      p.kernel_height == 1 ? static_cast<int64_t>(dst.nbytes()) <= kFewBytes : dst.numel() <= kMost;
+  const int64_t most = multiprocessors() * 18 * 1024;
+  const bool few = p.kernel_height == 1 ? static_cast<int64_t>(dst.nbytes()) <= few_bytes()
+                                        : dst.numel() <= most;
   return p.channels_last && p.multiplier == 1 && few && dst.numel() > 0 && march_fits_32_bits(p);
 }
 

@@ -1,6 +1,6 @@
 // The weight's gradient and all gradients of depthwise_conv2d_ext where there are so few elements that only
 // the longest chain counts, in one kernel, in channels-last order, at stride 1 where the output is of the
-// input's size: ...FewBackward.cu's way for channels that lie beside each other.
+// input's size.
 //
 // A warp has some vectors of channels and patches of pixels. A thread asks for its pixels of the input and
 // for all that a window reaches of grad_output at once, takes its products into one sum a tap and its
@@ -15,13 +15,128 @@
 // Microseconds of an H200 on the device, the weight's gradient and all gradients, by the march or boxes and
 // an addition of partials, and by this: N=1 144@56 in float 7.6, 8.6 and 4.6, 5.6, in half 6.5, 6.9 and 4.1,
 // 4.7, 960@7 5.5, 7.6 and 2.7, 3.0, in half 5.0, 7.1 and 2.7, 3.0.
-#define TORCH_ASSERT_ONLY_METHOD_OPERATORS
-#include <ATen/core/Tensor.h>
-#include <ATen/native/cuda/depthwise_conv2d_ext/Few.cuh>
+#include <ATen/native/cuda/depthwise_conv2d_ext/Bulk.cuh>
+#include <ATen/native/cuda/depthwise_conv2d_ext/Common.cuh>
+#include <algorithm>
+
+// After those that it needs.
+#include <ATen/cuda/detail/IntegerDivider.cuh>
 
 namespace at::native::depthwise_conv2d_ext_cuda {
 
 namespace {
+
+constexpr int kMostOfCluster = 8; // blocks, on every device that has clusters
+
+// Whether the kernel runs in clusters on the current device.
+template <auto kKernel>
+bool has_clusters() {
+#if CUDART_VERSION >= 12000
+  return compiled_for_sm_90<kKernel>();
+#else
+  return false;
+#endif
+}
+
+// A kernel on a grid of clusters that are as wide as the grid is.
+template <typename... Parameters, typename... Arguments>
+void launch_clusters(
+    void (*kernel)(Parameters...),
+    dim3 grid,
+    dim3 block,
+    size_t shared,
+    Arguments... arguments) {
+#if CUDART_VERSION >= 12000
+  if (grid.x > 1) {
+    cudaLaunchAttribute cluster{};
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim = {grid.x, 1, 1};
+    launch_with(&cluster, kernel, grid, block, shared, arguments...);
+    return;
+  }
+#endif
+  launch_kernel(kernel, grid, block, shared, arguments...);
+}
+
+// What the blocks of a cluster send to the first of them, as bytes that a barrier of the first one's counts:
+// nobody waits for what else is on its way, as barriers of the whole cluster do for results on their way to
+// memory (N=1 144@56 in channels-last, all gradients in half: 5.0 us, 4.7 so).
+
+// By all threads of all blocks, of which the first will get so many bytes.
+__device__ __forceinline__ void begin_sending(uint64_t* barrier, int bytes) {
+#if __CUDA_ARCH__ >= 900
+  if (threadIdx.x == 0 && blockIdx.x == 0) {
+    init_barrier(shared_address(barrier), 1);
+    arrive_and_expect(shared_address(barrier), bytes);
+    fence_barriers();
+  }
+  __syncwarp();
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+#endif
+}
+
+// By all threads, before they send: until all blocks have begun.
+__device__ __forceinline__ void wait_for_begin() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+#endif
+}
+
+// To what `to` is in the first block.
+template <typename T>
+__device__ __forceinline__ void send_to_first(T* to, std::decay_t<T> value, uint64_t* barrier) {
+#if __CUDA_ARCH__ >= 900
+  uint32_t address = shared_address(to);
+  uint32_t counter = shared_address(barrier);
+  asm volatile("mapa.shared::cluster.u32 %0, %0, 0;" : "+r"(address));
+  asm volatile("mapa.shared::cluster.u32 %0, %0, 0;" : "+r"(counter));
+  if constexpr (sizeof(T) == sizeof(float)) {
+    asm volatile(
+        "st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(address),
+        "r"(__float_as_uint(value)),
+        "r"(counter)
+        : "memory");
+  } else {
+    asm volatile(
+        "st.async.shared::cluster.mbarrier::complete_tx::bytes.b64 [%0], %1, [%2];" ::"r"(address),
+        "l"(__double_as_longlong(value)),
+        "r"(counter)
+        : "memory");
+  }
+#endif
+}
+
+// In the first block: until all of it is there.
+__device__ __forceinline__ void wait_for_parts(uint64_t* barrier) {
+  wait_for(shared_address(barrier), 0);
+}
+
+using Divider = at::cuda::detail::IntDivider<uint32_t>;
+
+struct FewPass : UnitStridePass { // of multiplier 1, src and dst of one size
+  int32_t tasks; // patches of all images' pixels
+  Divider tiles; // side by side
+  Divider strips; // of tiles, one below the other
+};
+
+// By patches of so many columns and rows.
+FewPass few_pass(const Params& params, int64_t columns, int64_t rows) {
+  FewPass p{};
+  set_unit_stride_pass(p, params);
+  p.flip = true; // of grad_input
+  const int64_t tiles = divide_up(params.input_width, columns);
+  const int64_t strips = divide_up(params.input_height, rows);
+  p.tasks = params.batch * tiles * strips;
+  p.tiles = Divider(tiles);
+  p.strips = Divider(strips);
+  return p;
+}
+
+// Whether the window is one that they have: 3 x 3, and keeps the size of planes.
+bool has_few_window(const Params& p, const Operand& input) {
+  return keeps_size(p) && p.multiplier == 1 && p.dilation_height == 1 && p.dilation_width == 1 &&
+      p.kernel_height == 3 && p.kernel_width == 3 && input.numel() > 0 && march_fits_32_bits(p);
+}
 
 constexpr int kMostThreads = 448;
 constexpr int kMostWarps = kMostThreads / kWarpSize;
@@ -203,13 +318,13 @@ __device__ __forceinline__ void take_patch(
   }
 }
 
-// The sum of `count` parts that are `next` apart, kMost at most.
-template <int kMost, typename T>
+// The sum of `count` parts that are `next` apart, most at most.
+template <int most, typename T>
 __device__ __forceinline__ T add_parts(const T* parts, int next, int count) {
   constexpr int kChains = 2;
   T chains[kChains] = {};
 #pragma unroll
-  for (int i = 0; i < kMost; ++i) {
+  for (int i = 0; i < most; ++i) {
     const T part = parts[i * next];
     chains[i % kChains] += i < count ? part : 0;
   }
@@ -384,14 +499,26 @@ bool launch(const BackwardPass& pass, const Params& params) {
       : 1;
   const int64_t rounds = groups * blocks < kWantedBlocks ? 1 : kMostRounds;
   const auto grad_input = pass.grad_input.defined() ? pass.grad_input.const_data_ptr() : nullptr;
-  if (warps > rounds * blocks * kMostWarps || params.channels % Traits::kVector != 0 ||
-      !is_aligned(pass.input.const_data_ptr(), kBytes) ||
+  if (groups > kMostGridRows || warps > rounds * blocks * kMostWarps ||
+      params.channels % Traits::kVector != 0 || !is_aligned(pass.input.const_data_ptr(), kBytes) ||
       !is_aligned(pass.grad_output.const_data_ptr(), kBytes) ||
       !is_aligned(pass.weight.const_data_ptr(), kBytes) || !is_aligned(grad_input, kBytes)) {
     return false;
   }
   const int64_t block_warps = std::min<int64_t>(divide_up(warps, blocks), kMostWarps);
-  return launch_few<scalar_t>(kernel, blocks, groups, dim3(block_warps * kWarpSize), 0, pass, p);
+  launch_clusters(
+      kernel,
+      dim3(blocks, groups),
+      dim3(block_warps * kWarpSize),
+      0,
+      mutable_pointer_or_null<scalar_t>(pass.grad_input),
+      mutable_pointer_or_null<scalar_t>(pass.grad_weight),
+      mutable_pointer_or_null<scalar_t>(pass.grad_bias),
+      pass.grad_output.const_data_ptr<scalar_t>(),
+      pass.input.const_data_ptr<scalar_t>(),
+      pass.weight.const_data_ptr<scalar_t>(),
+      p);
+  return true;
 }
 
 } // namespace
@@ -399,13 +526,13 @@ bool launch(const BackwardPass& pass, const Params& params) {
 bool few_pixels_backward(const BackwardPass& pass, const Params& p) {
   // Others are as fast with more: all gradients of 16 images of 384@14 in half 8.9 us, 9.7 here, in float
   // 11.6, 10.6.
-  constexpr int64_t kMost = 132 * 7 * 1024;
-  constexpr int64_t kMostOfHalves = 132 * 5 * 1024;
-  if (!p.channels_last || !few_take(p, pass.input) ||
-      pass.input.numel() > (pass.input.element_size() == 2 ? kMostOfHalves : kMost)) {
+  const int64_t most = multiprocessors() * 7 * 1024;
+  const int64_t most_of_halves = multiprocessors() * 5 * 1024;
+  if (!p.channels_last || !has_few_window(p, pass.input) ||
+      pass.input.numel() > (pass.input.element_size() == 2 ? most_of_halves : most)) {
     return false;
   }
-  return with_scalar_type(pass.input.scalar_type(), [&](auto scalar) {
+  return with_scalar_type(pass.input.type(), [&](auto scalar) {
     const auto with = [&](auto lanes, auto rows) {
       using scalar_t = decltype(scalar);
       using Fixed = Window<3, 3, 1>;

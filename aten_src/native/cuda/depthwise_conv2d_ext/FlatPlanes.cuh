@@ -605,8 +605,8 @@ bool flat_planes_pay(const Params& p) {
   const int64_t tiles = p.batch * divide_up(p.channels, Traits::kPlanes);
   // Forward of 384@14 k3 fp32 of 4 images 6.1 us before, 6.6 here, of 12 8.4, 7.6; 960@7 in 16 bit of 2 4.7,
   // 5.1, of 8 5.6, 5.4. All gradients of 64 images of 40@14 k3 fp32, 192 tiles, 20.4, 10.5.
-  constexpr int64_t kSomeTiles = Traits::kWeight ? 132 : 200;
-  const bool some = tiles >= kSomeTiles || Traits::kWindow > 3;
+  const int64_t some_tiles = multiprocessors() * (Traits::kWeight ? 2 : 3) / 2;
+  const bool some = tiles >= some_tiles || Traits::kWindow > 3;
   if constexpr (sizeof(typename Traits::scalar_t) == 4) {
     // Fewer are no lanes of a warp: 1152@7 k5, all gradients of 8 images 24.5, 11.3.
     constexpr int64_t kFewImages = 16;
@@ -616,8 +616,8 @@ bool flat_planes_pay(const Params& p) {
       if (Traits::kWindow == 7) {
         // Each warp has one tile at most, or there are many: 384@14 of 1 image 9.6, 9.0, of 16 11.7, 10.2, of
         // 24 13.1, 14.9, of 32 14.0, 15.4, of 64 21.3, 21.0, of 128 35.7, 33.5; 768@14 of 128 66.5, 57.7.
-        constexpr int64_t kWarps = 132 * Traits::kWarps;
-        return tiles <= kWarps || tiles >= kManyTiles;
+        const int64_t warps = multiprocessors() * Traits::kWarps;
+        return tiles <= warps || tiles >= kManyTiles;
       }
       return Traits::kWindow == 3 ? some : p.batch < kFewImages || tiles >= kManyTiles;
     } else if constexpr (Traits::kRolled && (Traits::kData || Traits::kWindow > 5)) {
@@ -627,8 +627,8 @@ bool flat_planes_pay(const Params& p) {
       // 19.1; of 256 images of 96@7 17.9, 13.1. The weight's gradient of 32 images of 480@14 k5 15.3, 16.1,
       // of 64 26.5, 21.1.
       constexpr int64_t kManyTiles = Traits::kParts == 1 ? 1300 : Traits::kRolled ? 1000 : 800;
-      constexpr int64_t kFewChannels = 132; // no blocks of channels
-      return p.batch < kFewImages || p.channels < kFewChannels ? some : tiles >= kManyTiles;
+      const int64_t few_channels = multiprocessors(); // no blocks of channels
+      return p.batch < kFewImages || p.channels < few_channels ? some : tiles >= kManyTiles;
     }
   } else {
     if constexpr (!Traits::kWeight) {
@@ -645,7 +645,7 @@ bool flat_planes_pay(const Params& p) {
 
 // Calls launch with the traits of the planes and the window; false where there are none.
 template <bool kData, bool kWeight, typename Launch>
-bool with_flat_planes(const Params& p, ScalarType type, const Launch& launch) {
+bool with_flat_planes(const Params& p, Type type, const Launch& launch) {
   return with_scalar_type(type, [&](auto scalar) {
     using scalar_t = decltype(scalar);
     return with_small_plane(p, [&](auto side, auto window) {
@@ -661,12 +661,12 @@ bool with_flat_planes(const Params& p, ScalarType type, const Launch& launch) {
 }
 
 // Whether the planes and windows are as these kernels have them.
-inline bool flat_planes_take(const Params& p, std::initializer_list<const TensorBase*> tensors) {
+inline bool flat_planes_take(const Params& p, std::initializer_list<const Operand*> tensors) {
   return keeps_size_of_planes(p) && p.multiplier == 1 && p.dilation_height == 1 &&
       p.dilation_width == 1 && p.input_height == p.input_width &&
       p.kernel_height == p.kernel_width && p.padding_height == p.kernel_height / 2 &&
       p.padding_width == p.padding_height && march_fits_32_bits(p) && p.batch > 0 &&
-      std::all_of(tensors.begin(), tensors.end(), [](const TensorBase* tensor) {
+      std::all_of(tensors.begin(), tensors.end(), [](const Operand* tensor) {
            return begins_a_run(*tensor);
          });
 }

@@ -1,9 +1,5 @@
 // All gradients of depthwise_conv2d_ext on planes of 7 x 7 and 14 x 14 in one pass over the tensors, or
 // those of weight and bias, by flat runs of planes (FlatPlanes.cuh).
-#define TORCH_ASSERT_ONLY_METHOD_OPERATORS
-#include <ATen/core/Tensor.h>
-#include <c10/cuda/CUDAException.h>
-#include <c10/cuda/CUDAStream.h>
 #include <ATen/native/cuda/depthwise_conv2d_ext/FlatPlanes.cuh>
 
 namespace at::native::depthwise_conv2d_ext_cuda {
@@ -17,20 +13,19 @@ bool launch(const BackwardPass& pass, const Params& p) {
   if (!plan_flat_planes<Traits>(plan, p, true)) {
     return false;
   }
-  const TensorBase partial = empty_partial(pass.input, plan.parts, p);
-  flat_planes_kernel<Traits>
-      <<<plan.blocks,
-         dim3(kWarpSize, Traits::kWarps),
-         Traits::kShared,
-         c10::cuda::getCurrentCUDAStream()>>>(
-          mutable_pointer_or_null<scalar_t>(pass.grad_input),
-          partial.mutable_data_ptr<float>(),
-          pass.grad_output.const_data_ptr<scalar_t>(),
-          pass.input.const_data_ptr<scalar_t>(),
-          pass.weight.const_data_ptr<scalar_t>(),
-          nullptr,
-          plan.planes);
-  C10_CUDA_KERNEL_LAUNCH_CHECK();
+  const Operand partial = empty_partial(plan.parts, p);
+  launch_kernel(
+      flat_planes_kernel<Traits>,
+      plan.blocks,
+      dim3(kWarpSize, Traits::kWarps),
+      Traits::kShared,
+      mutable_pointer_or_null<scalar_t>(pass.grad_input),
+      partial.mutable_data_ptr<float>(),
+      pass.grad_output.const_data_ptr<scalar_t>(),
+      pass.input.const_data_ptr<scalar_t>(),
+      pass.weight.const_data_ptr<scalar_t>(),
+      nullptr,
+      plan.planes);
   add_partials(pass.grad_weight, pass.grad_bias, partial, plan.parts, p);
   return true;
 }
@@ -38,7 +33,7 @@ bool launch(const BackwardPass& pass, const Params& p) {
 } // namespace
 
 bool flat_planes_backward(const BackwardPass& pass, const Params& p) {
-  const TensorBase& result = pass.grad_input.defined() ? pass.grad_input : pass.input;
+  const Operand& result = pass.grad_input.defined() ? pass.grad_input : pass.input;
   if (!flat_planes_take(p, {&pass.grad_output, &pass.input, &result})) {
     return false;
   }
@@ -46,9 +41,9 @@ bool flat_planes_backward(const BackwardPass& pass, const Params& p) {
     return launch<decltype(traits)>(pass, p);
   };
   if (pass.grad_input.defined()) {
-    return with_flat_planes<true, true>(p, pass.input.scalar_type(), with_traits);
+    return with_flat_planes<true, true>(p, pass.input.type(), with_traits);
   }
-  return with_flat_planes<false, true>(p, pass.input.scalar_type(), with_traits);
+  return with_flat_planes<false, true>(p, pass.input.type(), with_traits);
 }
 
 } // namespace at::native::depthwise_conv2d_ext_cuda

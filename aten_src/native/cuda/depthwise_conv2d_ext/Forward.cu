@@ -19,10 +19,6 @@
 //
 // Rows outside the image are skipped. Columns outside it are zeros that are multiplied by taps,
 // which is the same only for finite taps: a thread that has others takes its sums tap by tap.
-#define TORCH_ASSERT_ONLY_METHOD_OPERATORS
-#include <ATen/core/Tensor.h>
-#include <c10/cuda/CUDAException.h>
-#include <c10/cuda/CUDAStream.h>
 #include <ATen/native/cuda/depthwise_conv2d_ext/Common.cuh>
 
 namespace at::native::depthwise_conv2d_ext_cuda {
@@ -32,7 +28,9 @@ namespace {
 constexpr int kThreads = 128;
 // Enough threads to cover memory latency on the largest devices; a smaller problem is cut into
 // shorter marches until it has as many.
-constexpr int64_t kWantedThreads = 132 * 1024;
+inline int64_t wanted_threads() {
+  return multiprocessors() * 1024;
+}
 
 // The tile of a thread. A wider one reads less overhang; registers bound it: the sums are
 // slots x tile x vector, and small windows hold their taps in registers as well.
@@ -56,7 +54,9 @@ struct ChannelsLastTraits {
   static constexpr int kColumns = (kTile - 1) * kStride + kWidth;
   static constexpr int kStages = kHeight == 1 ? 2 : kTaps > 9 || sizeof(scalar_t) == 4 ? 3 : 4;
   // Long marches where rows are dear.
-  static constexpr int64_t kWantedThreads = 132 * (kTaps > 25 ? 768 : 1024);
+  static int64_t wanted_threads() {
+    return multiprocessors() * (kTaps > 25 ? 768 : 1024);
+  }
   using Ring = RowRing<scalar_t, kVector, kColumns, kStages, kThreads>;
   static_assert(kColumns <= 32, "a mask of 32 bits tells the columns inside the image");
 };
@@ -519,19 +519,20 @@ void launch_channels_last(const ForwardPass& pass, March m) {
   m.groups = divide_up(vectors, m.lanes);
   m.aligned = m.channels % kVector == 0 && is_aligned(dst, kVector * sizeof(scalar_t)) &&
       is_aligned(src, kVector * sizeof(scalar_t));
-  plan_items(m, m.batch, Traits::kTile, vectors, Traits::kWantedThreads, Traits::kHeight);
+  plan_items(m, m.batch, Traits::kTile, vectors, Traits::wanted_threads(), Traits::kHeight);
   const int tiles = std::max(1, kThreads / m.lanes);
   const unsigned int grid = divide_up(m.items, tiles) * m.groups;
   const size_t shared = Traits::Ring::kBytes + sizeof(float) * Traits::kTaps * m.lanes * kVector;
-  allow_shared(forward_channels_last_kernel<Traits>, shared);
-  forward_channels_last_kernel<Traits>
-      <<<grid, m.lanes * tiles, shared, c10::cuda::getCurrentCUDAStream()>>>(
-          dst,
-          src,
-          pass.weight.const_data_ptr<scalar_t>(),
-          pointer_or_null<scalar_t>(pass.bias),
-          m);
-  C10_CUDA_KERNEL_LAUNCH_CHECK();
+  launch_kernel(
+      forward_channels_last_kernel<Traits>,
+      grid,
+      m.lanes * tiles,
+      shared,
+      dst,
+      src,
+      pass.weight.const_data_ptr<scalar_t>(),
+      pointer_or_null<scalar_t>(pass.bias),
+      m);
 }
 
 template <typename Traits>
@@ -542,16 +543,18 @@ void launch_planes(const ForwardPass& pass, March m) {
       static_cast<int64_t>(m.batch) * m.channels,
       Traits::kTile,
       1,
-      kWantedThreads,
+      wanted_threads(),
       Traits::kHeight);
-  forward_planes_kernel<Traits>
-      <<<divide_up(m.items, kThreads), kThreads, 0, c10::cuda::getCurrentCUDAStream()>>>(
-          pass.dst.mutable_data_ptr<scalar_t>(),
-          pass.src.const_data_ptr<scalar_t>(),
-          pass.weight.const_data_ptr<scalar_t>(),
-          pointer_or_null<scalar_t>(pass.bias),
-          m);
-  C10_CUDA_KERNEL_LAUNCH_CHECK();
+  launch_kernel(
+      forward_planes_kernel<Traits>,
+      divide_up(m.items, kThreads),
+      kThreads,
+      0,
+      pass.dst.mutable_data_ptr<scalar_t>(),
+      pass.src.const_data_ptr<scalar_t>(),
+      pass.weight.const_data_ptr<scalar_t>(),
+      pointer_or_null<scalar_t>(pass.bias),
+      m);
 }
 
 // Whether every row of src and dst falls into whole vectors of four, and the tiles of src and dst
@@ -609,7 +612,7 @@ bool march_forward(const ForwardPass& pass, const Params& p) {
   if (pass.dst.numel() == 0) {
     return true;
   }
-  return with_scalar_type(pass.src.scalar_type(), [&](auto scalar) {
+  return with_scalar_type(pass.src.type(), [&](auto scalar) {
     return with_window(p, [&](auto window) {
       return launch_march<decltype(scalar), decltype(window)>(pass, march_of(p), p.channels_last);
     });
@@ -622,7 +625,7 @@ bool march_grad_input_unstrided(const ForwardPass& pass, const Params& p) {
   m.sources = p.multiplier;
   m.multiplier = 1;
   turn_around(m, p);
-  return with_scalar_type(pass.src.scalar_type(), [&](auto scalar) {
+  return with_scalar_type(pass.src.type(), [&](auto scalar) {
     return with_window(p, [&](auto window) {
       if constexpr (decltype(window)::kStride == 1) {
         return launch_march<decltype(scalar), decltype(window)>(pass, m, p.channels_last);

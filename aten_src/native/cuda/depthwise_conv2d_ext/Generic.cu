@@ -7,7 +7,6 @@
 // and nothing is divided between taps. Taps are read through the L1 in plane order, where a warp asks for
 // one, and from shared memory in channels-last, where it asks for many. Those of each kernel row are summed
 // by themselves first, for the sake of large kernels' rounding error.
-#define TORCH_ASSERT_ONLY_METHOD_OPERATORS
 #include <ATen/native/cuda/depthwise_conv2d_ext/Generic.cuh>
 #include <numeric>
 
@@ -300,26 +299,26 @@ void launch_gather(const ForwardPass& pass, const Params& p, bool grad, int lane
         g.height.dst_size);
     g.items = p.batch * row_groups * g.width.dst_size * (kChannelsLast ? 1 : g.channels);
     threads = g.items * channel_blocks * (kChannelsLast ? lanes : 1);
-    if (g.rows == 1 || threads >= 8 * kFewThreads) {
+    if (g.rows == 1 || threads >= 8 * few_threads()) {
       break;
     }
   }
   g.row_groups = divider<index_t>(row_groups);
   const int64_t blocks = divide_up(g.items, workers);
   const int64_t wanted = kStaged
-      ? divide_up(
-            static_cast<int64_t>(kStagedBlocks) * device_attribute(cudaDevAttrMultiProcessorCount),
-            channel_blocks)
+      ? divide_up(static_cast<int64_t>(kStagedBlocks) * multiprocessors(), channel_blocks)
       : kMaxBlocks;
   const dim3 grid(std::min(blocks, wanted), channel_blocks);
-  gather_kernel<scalar_t, index_t, kVector, kChannelsLast, kStaged>
-      <<<grid, workers * lanes, shared, c10::cuda::getCurrentCUDAStream()>>>(
-          pass.dst.mutable_data_ptr<scalar_t>(),
-          pass.src.const_data_ptr<scalar_t>(),
-          pass.weight.const_data_ptr<scalar_t>(),
-          pointer_or_null<scalar_t>(pass.bias),
-          g);
-  C10_CUDA_KERNEL_LAUNCH_CHECK();
+  launch_kernel(
+      gather_kernel<scalar_t, index_t, kVector, kChannelsLast, kStaged>,
+      grid,
+      workers * lanes,
+      shared,
+      pass.dst.mutable_data_ptr<scalar_t>(),
+      pass.src.const_data_ptr<scalar_t>(),
+      pass.weight.const_data_ptr<scalar_t>(),
+      pointer_or_null<scalar_t>(pass.bias),
+      g);
 }
 
 template <typename scalar_t, typename index_t>
@@ -376,19 +375,17 @@ void gather_of_type(const ForwardPass& pass, const Params& p, bool grad) {
 } // namespace
 
 bool generic_forward(const ForwardPass& pass, const Params& p) {
-  AT_DISPATCH_FLOATING_TYPES_AND2(
-      kHalf, kBFloat16, pass.src.scalar_type(), "depthwise_conv2d_ext", [&] {
-        gather_of_type<scalar_t>(pass, p, false);
-      });
-  return true;
+  return with_any_type(pass.src.type(), [&](auto scalar) {
+    gather_of_type<decltype(scalar)>(pass, p, false);
+    return true;
+  });
 }
 
 bool generic_grad_input(const ForwardPass& pass, const Params& p) {
-  AT_DISPATCH_FLOATING_TYPES_AND2(
-      kHalf, kBFloat16, pass.src.scalar_type(), "depthwise_conv2d_ext_backward", [&] {
-        gather_of_type<scalar_t>(pass, p, true);
-      });
-  return true;
+  return with_any_type(pass.src.type(), [&](auto scalar) {
+    gather_of_type<decltype(scalar)>(pass, p, true);
+    return true;
+  });
 }
 
 } // namespace at::native::depthwise_conv2d_ext_cuda

@@ -10,15 +10,12 @@
 // channels-last order 112, 38, 266, then 314, 38, 337, then 338, 75, 447.
 #pragma once
 
-#include <ATen/Dispatch.h>
-#include <ATen/OpMathType.h>
-#include <ATen/core/Tensor.h>
-#include <c10/cuda/CUDAException.h>
-#include <c10/cuda/CUDAStream.h>
-#include <ATen/cuda/detail/IntegerDivider.cuh>
 #include <ATen/native/cuda/depthwise_conv2d_ext/Common.cuh>
 #include <algorithm>
 #include <limits>
+
+// After those that it needs.
+#include <ATen/cuda/detail/IntegerDivider.cuh>
 
 namespace at::native::depthwise_conv2d_ext_cuda {
 
@@ -28,6 +25,10 @@ constexpr int kWarps = kThreads / kWarpSize;
 constexpr int64_t kMaxBlocks = 1 << 20;
 // Results of a thread of a gather.
 constexpr int kRows = 4;
+
+// What values are added up in.
+template <typename scalar_t>
+using opmath_type = std::conditional_t<std::is_same_v<scalar_t, double>, double, float>;
 
 // Channels that travel together in channels-last order.
 template <typename scalar_t>
@@ -90,7 +91,7 @@ inline unsigned int blocks_for(int64_t items, int64_t items_per_block) {
 }
 
 template <typename scalar_t>
-bool takes_vectors(const Params& p, const TensorBase& a, const TensorBase& b) {
+bool takes_vectors(const Params& p, const Operand& a, const Operand& b) {
   constexpr int kVector = kVectorOf<scalar_t>;
   constexpr size_t kBytes = sizeof(scalar_t) * kVector;
   return p.channels_last && p.multiplier == 1 && p.channels % kVector == 0 &&

@@ -5,15 +5,7 @@
 // pixels, so that grad_output is read once for the group; the warps of a block have neighbouring groups of
 // the same chunk, and find its values in the L1. The bias is a group of its own. Chunks, and so the bits,
 // depend on the sizes only. A second kernel adds the chunks in order.
-#define TORCH_ASSERT_ONLY_METHOD_OPERATORS
-#include <ATen/native/cuda/depthwise_conv2d_ext/Early.cuh>
 #include <ATen/native/cuda/depthwise_conv2d_ext/Generic.cuh>
-
-#ifndef AT_PER_OPERATOR_HEADERS
-#include <ATen/Functions.h>
-#else
-#include <ATen/ops/empty.h>
-#endif
 
 namespace at::native::depthwise_conv2d_ext_cuda {
 
@@ -22,12 +14,16 @@ namespace {
 // Products that a lane of the weights' gradients adds in a chain.
 constexpr int kChain = 64;
 // Warps of the weights' gradients that fill the largest devices twice, and pixels that a lane has at least.
-constexpr int64_t kWantedWarps = 132 * 64 * 2;
+inline int64_t wanted_warps() {
+  return multiprocessors() * 64 * 2;
+}
 constexpr int64_t kLeastPixels = 16;
 // Where that leaves multiprocessors with few warps, a lane has fewer, down to these, up to so many warps and
 // chunks: N=1 64@56 of 4 x 4 at stride 2 14.5 us and 6.1.
 constexpr int64_t kFewestPixels = 2;
-constexpr int64_t kFewWarps = 132 * 32;
+inline int64_t few_warps() {
+  return multiprocessors() * 32;
+}
 constexpr int64_t kFewChunks = 128;
 constexpr int64_t kMostChunks = 1024;
 // Threads of a block that share the chunks of one sum where there are few of them, and where there are many.
@@ -308,7 +304,7 @@ Groups groups_of(const Params& p) {
 }
 
 template <typename scalar_t, typename index_t, int kVector, int kTaps, bool kUpright>
-Tensor launch_partial(const BackwardPass& pass, const Params& p) {
+Operand launch_partial(const BackwardPass& pass, const Params& p) {
   using acc_t = opmath_type<scalar_t>;
   Weights<index_t> g;
   g.grad = steps_of<index_t>(p.channels_last, p.output_channels(), p.output_height, p.output_width);
@@ -354,10 +350,10 @@ Tensor launch_partial(const BackwardPass& pass, const Params& p) {
   const int64_t pixels = p.batch * p.output_height * p.output_width;
   const int64_t pixel_lanes = kWarpSize / g.lanes;
   const int64_t of_chunk = groups * g.channel_groups; // warps
-  const int64_t few =
-      std::min({kFewWarps / of_chunk, divide_up(pixels, pixel_lanes * kFewestPixels), kFewChunks});
+  const int64_t few = std::min(
+      {few_warps() / of_chunk, divide_up(pixels, pixel_lanes * kFewestPixels), kFewChunks});
   const int64_t many = std::min(
-      {divide_up(kWantedWarps, of_chunk),
+      {divide_up(wanted_warps(), of_chunk),
        divide_up(pixels, pixel_lanes * kLeastPixels),
        kMostChunks});
   const int64_t wanted = divide_up(pixels, std::max<int64_t>({1, few, many}));
@@ -365,11 +361,9 @@ Tensor launch_partial(const BackwardPass& pass, const Params& p) {
   g.pixels = pixels;
   g.chunk = divide_up(wanted, step) * step;
   const int64_t chunks = pixels == 0 ? 0 : divide_up(pixels, g.chunk);
-  const Tensor partial = at::empty(
-      {chunks, p.output_channels(), p.kernel_size() + 1},
-      pass.grad_output.options()
-          .dtype(c10::CppTypeToScalarType<acc_t>::value)
-          .memory_format(MemoryFormat::Contiguous));
+  const Operand partial = empty(
+      {chunks, p.output_channels(), p.kernel_size() + 1, 1},
+      sizeof(acc_t) == sizeof(double) ? Type::kDouble : Type::kFloat);
   if (chunks == 0 || g.wanted_groups == 0) {
     return partial;
   }
@@ -377,13 +371,15 @@ Tensor launch_partial(const BackwardPass& pass, const Params& p) {
   g.next_row = pixel_lanes / p.output_width % p.output_height;
   g.next_image = pixel_lanes / p.output_width / p.output_height;
   g.warps = chunks * g.channel_groups * g.wanted_groups;
-  grad_weight_partial_kernel<scalar_t, index_t, kVector, kTaps, kUpright>
-      <<<blocks_for(g.warps, kWarps), kThreads, 0, c10::cuda::getCurrentCUDAStream()>>>(
-          partial.mutable_data_ptr<acc_t>(),
-          pass.grad_output.const_data_ptr<scalar_t>(),
-          pass.input.const_data_ptr<scalar_t>(),
-          g);
-  C10_CUDA_KERNEL_LAUNCH_CHECK();
+  launch_kernel(
+      grad_weight_partial_kernel<scalar_t, index_t, kVector, kTaps, kUpright>,
+      blocks_for(g.warps, kWarps),
+      kThreads,
+      0,
+      partial.mutable_data_ptr<acc_t>(),
+      pass.grad_output.const_data_ptr<scalar_t>(),
+      pass.input.const_data_ptr<scalar_t>(),
+      g);
   return partial;
 }
 
@@ -422,7 +418,7 @@ void launch_grad_weight(const BackwardPass& pass, const Params& p) {
         ? with_taps(several, std::false_type())
         : with_taps(one, std::false_type());
   };
-  const Tensor partial = partial_of();
+  const Operand partial = partial_of();
   const int64_t sums = p.output_channels() * (p.kernel_size() + 1);
   if (sums == 0) {
     return;
@@ -450,11 +446,10 @@ void launch_grad_weight(const BackwardPass& pass, const Params& p) {
 } // namespace
 
 bool generic_grad_weight(const BackwardPass& pass, const Params& p) {
-  AT_DISPATCH_FLOATING_TYPES_AND2(
-      kHalf, kBFloat16, pass.input.scalar_type(), "depthwise_conv2d_ext_backward", [&] {
-        launch_grad_weight<scalar_t>(pass, p);
-      });
-  return true;
+  return with_any_type(pass.input.type(), [&](auto scalar) {
+    launch_grad_weight<decltype(scalar)>(pass, p);
+    return true;
+  });
 }
 
 } // namespace at::native::depthwise_conv2d_ext_cuda

@@ -6,10 +6,6 @@
 // Columns are gathered: which taps reach a column depends on its parity alone, and a thread's tile
 // begins at a known parity, so that the compiler sees exactly the taps that exist; nothing is
 // divided and nothing multiplied by zero, where a gather over all taps would waste three in four.
-#define TORCH_ASSERT_ONLY_METHOD_OPERATORS
-#include <ATen/core/Tensor.h>
-#include <c10/cuda/CUDAException.h>
-#include <c10/cuda/CUDAStream.h>
 #include <ATen/native/cuda/depthwise_conv2d_ext/Common.cuh>
 
 namespace at::native::depthwise_conv2d_ext_cuda {
@@ -17,7 +13,9 @@ namespace at::native::depthwise_conv2d_ext_cuda {
 namespace {
 
 constexpr int kThreads = 128;
-constexpr int64_t kWantedThreads = 132 * 2048;
+inline int64_t wanted_threads() {
+  return multiprocessors() * 2048;
+}
 constexpr int kStride = 2;
 
 // kParity: of (first column of a tile + padding).
@@ -291,15 +289,17 @@ void launch_planes(const ForwardPass& pass, Strided s, int column_offset) {
       static_cast<int64_t>(s.m.batch) * s.m.channels,
       Traits::kTile,
       1,
-      kWantedThreads,
+      wanted_threads(),
       Traits::kSize);
-  grad_input_strided_kernel<Traits, false, kVectorStore>
-      <<<divide_up(s.m.items, kThreads), kThreads, 0, c10::cuda::getCurrentCUDAStream()>>>(
-          pass.dst.mutable_data_ptr<scalar_t>(),
-          pass.src.const_data_ptr<scalar_t>(),
-          pass.weight.const_data_ptr<scalar_t>(),
-          s);
-  C10_CUDA_KERNEL_LAUNCH_CHECK();
+  launch_kernel(
+      grad_input_strided_kernel<Traits, false, kVectorStore>,
+      divide_up(s.m.items, kThreads),
+      kThreads,
+      0,
+      pass.dst.mutable_data_ptr<scalar_t>(),
+      pass.src.const_data_ptr<scalar_t>(),
+      pass.weight.const_data_ptr<scalar_t>(),
+      s);
 }
 
 template <typename Traits>
@@ -315,14 +315,19 @@ void launch_channels_last(const ForwardPass& pass, Strided s) {
   s.m.groups = divide_up(vectors, s.m.lanes);
   s.m.aligned = s.m.channels % kVector == 0 && is_aligned(dst, kVector * sizeof(scalar_t)) &&
       is_aligned(src, kVector * sizeof(scalar_t));
-  plan_items(s.m, s.m.batch, Traits::kTile, vectors, kWantedThreads, Traits::kSize);
+  plan_items(s.m, s.m.batch, Traits::kTile, vectors, wanted_threads(), Traits::kSize);
   const int tiles = std::max(1, kThreads / s.m.lanes);
   const unsigned int grid = divide_up(s.m.items, tiles) * s.m.groups;
   const size_t shared = sizeof(float) * Traits::kTaps * s.m.lanes * kVector;
-  grad_input_strided_kernel<Traits, true, true>
-      <<<grid, s.m.lanes * tiles, shared, c10::cuda::getCurrentCUDAStream()>>>(
-          dst, src, pass.weight.const_data_ptr<scalar_t>(), s);
-  C10_CUDA_KERNEL_LAUNCH_CHECK();
+  launch_kernel(
+      grad_input_strided_kernel<Traits, true, true>,
+      grid,
+      s.m.lanes * tiles,
+      shared,
+      dst,
+      src,
+      pass.weight.const_data_ptr<scalar_t>(),
+      s);
 }
 
 template <typename scalar_t, int kSize>
@@ -348,7 +353,7 @@ bool march_grad_input(const ForwardPass& pass, const Params& p) {
   // Several planes are added up in the result itself, which must not round.
   const bool one = p.multiplier == 1;
   if (!march_fits_32_bits(p) ||
-      (!one && (pass.src.scalar_type() != kFloat || p.stride_height != 1 || p.channels_last))) {
+      (!one && (pass.src.type() != Type::kFloat || p.stride_height != 1 || p.channels_last))) {
     return false;
   }
   if (pass.dst.numel() == 0) {
@@ -357,7 +362,7 @@ bool march_grad_input(const ForwardPass& pass, const Params& p) {
   if (p.stride_height == 1) {
     return march_grad_input_unstrided(pass, p);
   }
-  return with_scalar_type(pass.src.scalar_type(), [&](auto scalar) {
+  return with_scalar_type(pass.src.type(), [&](auto scalar) {
     return with_window(p, [&](auto window) {
       if constexpr (decltype(window)::kStride == kStride) {
         launch_strided<decltype(scalar), decltype(window)::kHeight>(pass, p);

@@ -13,25 +13,16 @@
 // Columns outside the image are zeros that are multiplied by grad_output, which is right only
 // while that is finite. What it spoils it leaves as NaN: a block that ends with a NaN anywhere does
 // its work again tap by tap, of positions inside the image only.
-#define TORCH_ASSERT_ONLY_METHOD_OPERATORS
-#include <ATen/core/Tensor.h>
-#include <c10/cuda/CUDAException.h>
-#include <c10/cuda/CUDAStream.h>
 #include <ATen/native/cuda/depthwise_conv2d_ext/Common.cuh>
-#include <ATen/native/cuda/depthwise_conv2d_ext/Early.cuh>
-
-#ifndef AT_PER_OPERATOR_HEADERS
-#include <ATen/Functions.h>
-#else
-#include <ATen/ops/empty.h>
-#endif
 
 namespace at::native::depthwise_conv2d_ext_cuda {
 
 namespace {
 
 constexpr int kThreads = 128;
-constexpr int64_t kWantedThreads = 132 * 1024;
+inline int64_t wanted_threads() {
+  return multiprocessors() * 1024;
+}
 constexpr int kTotalChannels = 32;
 constexpr int kTotalWays = 8;
 
@@ -712,16 +703,12 @@ __global__ void add_partials_kernel(
 
 // How many blocks share the items of one group of channels.
 int64_t chunks_for(int64_t items, int64_t items_per_block, int64_t groups) {
-  const int64_t wanted = divide_up(kWantedThreads, groups * kThreads);
+  const int64_t wanted = divide_up(wanted_threads(), groups * kThreads);
   return std::max<int64_t>(1, std::min(wanted, divide_up(items, items_per_block)));
 }
 
 template <typename Traits>
-int64_t launch_channels_last(
-    TensorBase& partial,
-    const BackwardPass& pass,
-    const Params& p,
-    March m) {
+int64_t launch_channels_last(Operand& partial, const BackwardPass& pass, const Params& p, March m) {
   using scalar_t = typename Traits::scalar_t;
   constexpr int kVector = Traits::kVector;
   const auto* const grads = pass.grad_output.const_data_ptr<scalar_t>();
@@ -730,45 +717,51 @@ int64_t launch_channels_last(
   m.lanes = lanes_for(vectors, kVector * sizeof(scalar_t), kThreads, true);
   m.aligned = m.channels % kVector == 0 && is_aligned(grads, kVector * sizeof(scalar_t)) &&
       is_aligned(inputs, kVector * sizeof(scalar_t));
-  plan_items(m, m.batch, Traits::kTile, vectors, kWantedThreads, Traits::kHeight);
+  plan_items(m, m.batch, Traits::kTile, vectors, wanted_threads(), Traits::kHeight);
   int tiles = 1;
   while (tiles * 2 * m.lanes <= kThreads) {
     tiles *= 2;
   }
   const int64_t groups = divide_up(vectors, m.lanes);
   const int64_t chunks = chunks_for(m.items, tiles, groups);
-  partial = empty_partial(pass.input, chunks, p);
+  partial = empty_partial(chunks, p);
   const size_t sums =
       sizeof(float) * std::max(1, tiles / 2) * m.lanes * (Traits::kTaps + 1) * kVector;
   const size_t biases = sizeof(double) * tiles * m.lanes * kVector;
   const size_t shared =
       std::max<size_t>({sums, biases, Traits::Rows::kBytes + Traits::Grads::kBytes});
-  allow_shared(grad_weight_channels_last_kernel<Traits>, shared);
-  grad_weight_channels_last_kernel<Traits>
-      <<<dim3(groups, chunks), m.lanes * tiles, shared, c10::cuda::getCurrentCUDAStream()>>>(
-          partial.mutable_data_ptr<float>(), grads, inputs, m);
-  C10_CUDA_KERNEL_LAUNCH_CHECK();
+  launch_kernel(
+      grad_weight_channels_last_kernel<Traits>,
+      dim3(groups, chunks),
+      m.lanes * tiles,
+      shared,
+      partial.mutable_data_ptr<float>(),
+      grads,
+      inputs,
+      m);
   return chunks;
 }
 
 template <typename Traits>
-int64_t launch_planes(TensorBase& partial, const BackwardPass& pass, const Params& p, March m) {
+int64_t launch_planes(Operand& partial, const BackwardPass& pass, const Params& p, March m) {
   using scalar_t = typename Traits::scalar_t;
-  plan_items(m, m.batch, Traits::kTile, m.channels, kWantedThreads, Traits::kHeight);
+  plan_items(m, m.batch, Traits::kTile, m.channels, wanted_threads(), Traits::kHeight);
   const int64_t chunks = chunks_for(m.items, kThreads, m.channels);
-  partial = empty_partial(pass.input, chunks, p);
-  grad_weight_planes_kernel<Traits>
-      <<<dim3(chunks, m.channels), kThreads, 0, c10::cuda::getCurrentCUDAStream()>>>(
-          partial.mutable_data_ptr<float>(),
-          pass.grad_output.const_data_ptr<scalar_t>(),
-          pass.input.const_data_ptr<scalar_t>(),
-          m);
-  C10_CUDA_KERNEL_LAUNCH_CHECK();
+  partial = empty_partial(chunks, p);
+  launch_kernel(
+      grad_weight_planes_kernel<Traits>,
+      dim3(chunks, m.channels),
+      kThreads,
+      0,
+      partial.mutable_data_ptr<float>(),
+      pass.grad_output.const_data_ptr<scalar_t>(),
+      pass.input.const_data_ptr<scalar_t>(),
+      m);
   return chunks;
 }
 
 template <typename scalar_t, typename Window>
-int64_t launch_march(TensorBase& partial, const BackwardPass& pass, const Params& p) {
+int64_t launch_march(Operand& partial, const BackwardPass& pass, const Params& p) {
   const March m = march_of(p);
   if (p.channels_last) {
     return launch_channels_last<ChannelsLastTraits<scalar_t, Window>>(partial, pass, p, m);
@@ -788,21 +781,19 @@ int64_t launch_march(TensorBase& partial, const BackwardPass& pass, const Params
 
 } // namespace
 
-TensorBase empty_partial(const TensorBase& like, int64_t chunks, const Params& p) {
-  return at::empty(
-      {chunks, p.kernel_size() + kBiasRows, p.output_channels()},
-      like.options().dtype(kFloat).memory_format(MemoryFormat::Contiguous));
+Operand empty_partial(int64_t chunks, const Params& p) {
+  return empty({1, chunks, p.kernel_size() + kBiasRows, p.output_channels()}, Type::kFloat);
 }
 
 void add_partials(
-    const TensorBase& grad_weight,
-    const TensorBase& grad_bias,
-    const TensorBase& partial,
+    const Operand& grad_weight,
+    const Operand& grad_bias,
+    const Operand& partial,
     int64_t chunks,
     const Params& p) {
-  const TensorBase& either = grad_weight.defined() ? grad_weight : grad_bias;
+  const Operand& either = grad_weight.defined() ? grad_weight : grad_bias;
   const dim3 grid(divide_up(p.output_channels(), kTotalChannels), p.kernel_size() + 1);
-  with_scalar_type(either.scalar_type(), [&](auto scalar) {
+  with_scalar_type(either.type(), [&](auto scalar) {
     using scalar_t = decltype(scalar);
     launch_early(
         add_partials_kernel<scalar_t>,
@@ -825,9 +816,9 @@ bool march_grad_weight(const BackwardPass& pass, const Params& p) {
       pass.input.numel() == 0) {
     return false;
   }
-  TensorBase partial;
+  Operand partial;
   int64_t chunks = 0;
-  const bool launched = with_scalar_type(pass.input.scalar_type(), [&](auto scalar) {
+  const bool launched = with_scalar_type(pass.input.type(), [&](auto scalar) {
     return with_window(p, [&](auto window) {
       chunks = launch_march<decltype(scalar), decltype(window)>(partial, pass, p);
       return true;

@@ -26,10 +26,6 @@
 //
 // Where a tap or a column does not exist there is a zero, and a zero is multiplied: a result that is
 // NaN is taken again, tap by tap.
-#define TORCH_ASSERT_ONLY_METHOD_OPERATORS
-#include <ATen/core/Tensor.h>
-#include <c10/cuda/CUDAException.h>
-#include <c10/cuda/CUDAStream.h>
 #include <ATen/native/cuda/depthwise_conv2d_ext/Lanes.cuh>
 
 namespace at::native::depthwise_conv2d_ext_cuda {
@@ -423,16 +419,18 @@ bool launch(const ForwardPass& pass, Lanes l) {
       !is_aligned(pass.dst.const_data_ptr(), kAlignment)) {
     return false;
   }
-  allow_shared(lanes_kernel<Traits>, shared);
   const int threads =
       kWarpSize * Traits::kSplits * l.column_blocks * l.row_groups * l.block_channels;
-  lanes_kernel<Traits><<<grid, threads, shared, c10::cuda::getCurrentCUDAStream()>>>(
+  launch_kernel(
+      lanes_kernel<Traits>,
+      grid,
+      threads,
+      shared,
       pass.dst.mutable_data_ptr<float>(),
       pass.src.const_data_ptr<float>(),
       pass.weight.const_data_ptr<float>(),
       pointer_or_null<float>(pass.bias),
       l);
-  C10_CUDA_KERNEL_LAUNCH_CHECK();
   return true;
 }
 
@@ -478,7 +476,7 @@ bool with_tile(const ForwardPass& pass, const Lanes& l) {
 }
 
 bool lanes_pass(const ForwardPass& pass, const Params& p, bool flip) {
-  if (!lanes_take(p, pass.src.scalar_type(), kLeastLaneTaps) || pass.dst.numel() == 0 ||
+  if (!lanes_take(p, pass.src.type(), kLeastLaneTaps) || pass.dst.numel() == 0 ||
       pass.src.numel() == 0) {
     return false;
   }

@@ -165,14 +165,14 @@ inline double least_lanes(int64_t width) {
 inline bool lanes_take_planes(
     const Params& p,
     int64_t stride,
-    std::initializer_list<const TensorBase*> tensors) {
+    std::initializer_list<const Operand*> tensors) {
   constexpr size_t kAlignment = 2 * sizeof(float); // of planes of 14 x 14
   return !p.channels_last && p.multiplier == 1 && p.stride_height == stride &&
       p.stride_width == stride && p.dilation_height == 1 && p.dilation_width == 1 &&
       p.kernel_height == p.kernel_width && p.padding_height == p.kernel_height / 2 &&
       p.padding_width == p.padding_height && p.input_height == p.input_width &&
       march_fits_32_bits(p) && lanes_are_used(p.batch, kHalfOfLanes) && has_tensor_cores() &&
-      std::all_of(tensors.begin(), tensors.end(), [](const TensorBase* tensor) {
+      std::all_of(tensors.begin(), tensors.end(), [](const Operand* tensor) {
         return is_aligned(tensor->const_data_ptr(), kAlignment);
       });
 }
@@ -181,9 +181,9 @@ inline bool lanes_take_planes(
 constexpr int64_t kLeastLaneTaps = 81;
 
 // Whether lanes can take the call at all.
-inline bool lanes_take(const Params& p, ScalarType type, int64_t least_taps) {
+inline bool lanes_take(const Params& p, Type type, int64_t least_taps) {
   // Devices without tensor cores lack the asynchronous copies, and kMostShared.
-  return type == kFloat && !p.channels_last && p.multiplier == 1 && p.stride_height == 1 &&
+  return type == Type::kFloat && !p.channels_last && p.multiplier == 1 && p.stride_height == 1 &&
       p.stride_width == 1 && p.dilation_height == 1 && p.dilation_width == 1 &&
       p.input_width == p.output_width && p.kernel_size() >= least_taps &&
       p.channels <= kMostGridRows && march_fits_32_bits(p) && has_tensor_cores();

@@ -22,10 +22,6 @@
 // x 56 1,783 and 907, 29 x 29 at 28 x 28 1,080 and 337, 27 x 27 at 14 x 14 599 and 133, 13 x 13 at
 // 7 x 7 184 and 31, 51 x 5 at 56 x 56 848 and 362. At the peak of multiply-adds 620, 200, 43, 5 and
 // 125.
-#define TORCH_ASSERT_ONLY_METHOD_OPERATORS
-#include <ATen/core/Tensor.h>
-#include <c10/cuda/CUDAException.h>
-#include <c10/cuda/CUDAStream.h>
 #include <ATen/native/cuda/depthwise_conv2d_ext/Lanes.cuh>
 
 namespace at::native::depthwise_conv2d_ext_cuda {
@@ -300,7 +296,7 @@ __global__ void lanes_grad_weight_kernel(
 
 template <typename Traits>
 bool launch(const BackwardPass& pass, LanesWeight l, const Params& p) {
-  constexpr int64_t kWantedBlocks = 132 * Traits::kBlocks;
+  const int64_t wanted_blocks = multiprocessors() * Traits::kBlocks;
   constexpr int64_t kMostChunks = 16;
   constexpr size_t kAlignment = Traits::kWords * sizeof(float);
   if (!has_shared(Traits::kShared)) {
@@ -315,14 +311,14 @@ bool launch(const BackwardPass& pass, LanesWeight l, const Params& p) {
   int64_t least = std::numeric_limits<int64_t>::max();
   for (int64_t chunks = 1; chunks <= std::min(image_groups, kMostChunks); ++chunks) {
     const int64_t rounds =
-        divide_up(blocks * chunks, kWantedBlocks) * divide_up(image_groups, chunks);
+        divide_up(blocks * chunks, wanted_blocks) * divide_up(image_groups, chunks);
     if (rounds < least) {
       least = rounds;
       l.chunks = chunks;
     }
   }
   // As in the forward, fewer last longer than the work in smaller blocks.
-  if (blocks * l.chunks < kWantedBlocks / 4 || l.dst_height % Traits::kGradRows != 0 ||
+  if (blocks * l.chunks < wanted_blocks / 4 || l.dst_height % Traits::kGradRows != 0 ||
       !is_aligned(pass.grad_output.const_data_ptr(), kAlignment) ||
       !is_aligned(pass.input.const_data_ptr(), kAlignment)) {
     return false;
@@ -331,22 +327,23 @@ bool launch(const BackwardPass& pass, LanesWeight l, const Params& p) {
   if (partials > std::numeric_limits<int32_t>::max()) {
     return false;
   }
-  TensorBase partial;
+  Operand partial;
   if (l.chunks > 1) {
-    partial = empty_partial(pass.input, l.chunks, p);
+    partial = empty_partial(l.chunks, p);
   }
-  allow_shared(lanes_grad_weight_kernel<Traits>, Traits::kShared);
   const dim3 grid(l.tap_blocks * l.chunks, l.channels);
   const int threads = kWarpSize * l.groups * Traits::kColumnBlocks;
-  lanes_grad_weight_kernel<Traits>
-      <<<grid, threads, Traits::kShared, c10::cuda::getCurrentCUDAStream()>>>(
-          mutable_pointer_or_null<float>(partial),
-          mutable_pointer_or_null<float>(pass.grad_weight),
-          mutable_pointer_or_null<float>(pass.grad_bias),
-          pass.grad_output.const_data_ptr<float>(),
-          pass.input.const_data_ptr<float>(),
-          l);
-  C10_CUDA_KERNEL_LAUNCH_CHECK();
+  launch_kernel(
+      lanes_grad_weight_kernel<Traits>,
+      grid,
+      threads,
+      Traits::kShared,
+      mutable_pointer_or_null<float>(partial),
+      mutable_pointer_or_null<float>(pass.grad_weight),
+      mutable_pointer_or_null<float>(pass.grad_bias),
+      pass.grad_output.const_data_ptr<float>(),
+      pass.input.const_data_ptr<float>(),
+      l);
   if (l.chunks > 1) {
     add_partials(pass.grad_weight, pass.grad_bias, partial, l.chunks, p);
   }
@@ -373,7 +370,7 @@ bool lanes_grad_weight(const BackwardPass& pass, const Params& p) {
   constexpr int64_t kLeastSevens = 49;
   const int64_t reach = std::max(p.padding_width, p.kernel_width - 1 - p.padding_width);
   const bool sevens = reach == kSevensReach && (p.output_width == 28 || p.output_width == 56);
-  if (!lanes_take(p, pass.input.scalar_type(), sevens ? kLeastSevens : kLeastLaneTaps) ||
+  if (!lanes_take(p, pass.input.type(), sevens ? kLeastSevens : kLeastLaneTaps) ||
       pass.grad_output.numel() == 0 || pass.input.numel() == 0 ||
       !lanes_are_used(p.batch, least_lanes(p.output_width))) {
     return false;

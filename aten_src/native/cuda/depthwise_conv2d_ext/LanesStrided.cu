@@ -15,10 +15,6 @@
 // Microseconds of an H200 for 128 images of 672 channels by 5 x 5, forward, grad_input, the
 // weight's and all gradients: float32 48, 74, 82, 155 became 40, 34, 36, 60; float16 30, 71, 71,
 // 141 became 25, 23, 28, 41.
-#define TORCH_ASSERT_ONLY_METHOD_OPERATORS
-#include <ATen/core/Tensor.h>
-#include <c10/cuda/CUDAException.h>
-#include <c10/cuda/CUDAStream.h>
 #include <ATen/native/cuda/depthwise_conv2d_ext/Lanes.cuh>
 
 namespace at::native::depthwise_conv2d_ext_cuda {
@@ -353,15 +349,15 @@ __global__ void lanes_strided_backward_kernel(
 }
 
 // Whether the planes are as these kernels have them, and many enough.
-bool applies(const Params& p, std::initializer_list<const TensorBase*> tensors) {
-  constexpr int64_t kSomePlanes = 132 * 64; // of fewer shorter chains count
+bool applies(const Params& p, std::initializer_list<const Operand*> tensors) {
+  const int64_t some_planes = multiprocessors() * 64; // of fewer shorter chains count
   return lanes_take_planes(p, 2, tensors) && p.input_width == kSide && p.channels % 2 == 0 &&
-      p.batch * p.channels > kSomePlanes;
+      p.batch * p.channels > some_planes;
 }
 
 // Calls launch with the type and the window; false where there is no kernel.
 template <bool kData, bool kWeight, typename Launch>
-bool with_traits(const Params& p, ScalarType type, const Launch& launch) {
+bool with_traits(const Params& p, Type type, const Launch& launch) {
   return with_scalar_type(type, [&](auto scalar) {
     using scalar_t = decltype(scalar);
     switch (p.kernel_width) {
@@ -388,7 +384,7 @@ bool lanes_strided_forward(const ForwardPass& pass, const Params& p) {
   if (!applies(p, {&pass.dst, &pass.src})) {
     return false;
   }
-  return with_traits<false, false>(p, pass.src.scalar_type(), [&](auto traits) {
+  return with_traits<false, false>(p, pass.src.type(), [&](auto traits) {
     using Traits = decltype(traits);
     using scalar_t = typename Traits::scalar_t;
     constexpr size_t kShared = Traits::kWarps * Traits::kUnitBytes;
@@ -398,26 +394,27 @@ bool lanes_strided_forward(const ForwardPass& pass, const Params& p) {
     if (grid.y > kMostGridRows || !has_shared(kShared)) {
       return false;
     }
-    allow_shared(lanes_strided_kernel<Traits>, kShared);
-    lanes_strided_kernel<Traits>
-        <<<grid, Traits::kWarps * kWarpSize, kShared, c10::cuda::getCurrentCUDAStream()>>>(
-            pass.dst.mutable_data_ptr<scalar_t>(),
-            pass.src.const_data_ptr<scalar_t>(),
-            pass.weight.const_data_ptr<scalar_t>(),
-            pointer_or_null<scalar_t>(pass.bias),
-            l);
-    C10_CUDA_KERNEL_LAUNCH_CHECK();
+    launch_kernel(
+        lanes_strided_kernel<Traits>,
+        grid,
+        Traits::kWarps * kWarpSize,
+        kShared,
+        pass.dst.mutable_data_ptr<scalar_t>(),
+        pass.src.const_data_ptr<scalar_t>(),
+        pass.weight.const_data_ptr<scalar_t>(),
+        pointer_or_null<scalar_t>(pass.bias),
+        l);
     return true;
   });
 }
 
 bool lanes_strided_backward(const BackwardPass& pass, const Params& p) {
   // A channel has one block.
-  constexpr int64_t kLeastChannels = 132;
+  const int64_t least_channels = multiprocessors();
   const bool data = pass.grad_input.defined();
   const bool asks_weight = pass.asks_weight();
-  const TensorBase& result = data ? pass.grad_input : pass.input;
-  if (p.channels < kLeastChannels || !applies(p, {&pass.grad_output, &pass.input, &result})) {
+  const Operand& result = data ? pass.grad_input : pass.input;
+  if (p.channels < least_channels || !applies(p, {&pass.grad_output, &pass.input, &result})) {
     return false;
   }
   const auto launch = [&](auto traits) {
@@ -432,20 +429,21 @@ bool lanes_strided_backward(const BackwardPass& pass, const Params& p) {
       return false;
     }
     const unsigned int grid = divide_up(l.channels, l.block_channels);
-    allow_shared(lanes_strided_backward_kernel<Traits>, shared);
-    lanes_strided_backward_kernel<Traits>
-        <<<grid, warps * kWarpSize, shared, c10::cuda::getCurrentCUDAStream()>>>(
-            mutable_pointer_or_null<scalar_t>(pass.grad_input),
-            mutable_pointer_or_null<scalar_t>(pass.grad_weight),
-            mutable_pointer_or_null<scalar_t>(pass.grad_bias),
-            pass.grad_output.const_data_ptr<scalar_t>(),
-            pass.input.const_data_ptr<scalar_t>(),
-            pass.weight.const_data_ptr<scalar_t>(),
-            l);
-    C10_CUDA_KERNEL_LAUNCH_CHECK();
+    launch_kernel(
+        lanes_strided_backward_kernel<Traits>,
+        grid,
+        warps * kWarpSize,
+        shared,
+        mutable_pointer_or_null<scalar_t>(pass.grad_input),
+        mutable_pointer_or_null<scalar_t>(pass.grad_weight),
+        mutable_pointer_or_null<scalar_t>(pass.grad_bias),
+        pass.grad_output.const_data_ptr<scalar_t>(),
+        pass.input.const_data_ptr<scalar_t>(),
+        pass.weight.const_data_ptr<scalar_t>(),
+        l);
     return true;
   };
-  const ScalarType type = pass.input.scalar_type();
+  const Type type = pass.input.type();
   if (data && asks_weight) {
     return with_traits<true, true>(p, type, launch);
   }

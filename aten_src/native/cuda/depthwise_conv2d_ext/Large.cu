@@ -12,10 +12,6 @@
 //
 // Windows are filled up to whole vectors with zeros, and rows to pairs. That spoils a result where
 // the other factor is not finite, and leaves NaN: a result that is NaN is taken again, tap by tap.
-#define TORCH_ASSERT_ONLY_METHOD_OPERATORS
-#include <ATen/core/Tensor.h>
-#include <c10/cuda/CUDAException.h>
-#include <c10/cuda/CUDAStream.h>
 #include <ATen/native/cuda/depthwise_conv2d_ext/Common.cuh>
 
 namespace at::native::depthwise_conv2d_ext_cuda {
@@ -26,7 +22,9 @@ constexpr int kMostThreads = 256;
 constexpr int kVector = 8; // columns, or taps along a row, of a thread
 constexpr int kRows = 2; // rows, or rows of taps, of a thread
 constexpr int64_t kMostShared = 48 * 1024; // what every device gives without being asked
-constexpr int64_t kWantedThreads = 132 * 1024;
+inline int64_t wanted_threads() {
+  return multiprocessors() * 1024;
+}
 
 struct Large : UnitStridePass {
   int32_t taps_width; // kernel_width in whole vectors
@@ -309,10 +307,12 @@ constexpr int64_t kLeastTapsOfFewRows = 48;
 constexpr int64_t kFewRows = 3;
 constexpr int64_t kLeastTapsOfWeight = 22;
 constexpr int64_t kLeastTapsOfFew = 64;
-constexpr int64_t kFewElements = 132 * 4 * 1024;
+inline int64_t few_elements() {
+  return multiprocessors() * 4 * 1024;
+}
 
 bool applies(const Params& p, int64_t elements, int64_t least_taps) {
-  const int64_t least = elements < kFewElements ? kLeastTapsOfFew : least_taps;
+  const int64_t least = elements < few_elements() ? kLeastTapsOfFew : least_taps;
   return march_fits_32_bits(p) && p.kernel_size() >= least && !p.channels_last &&
       p.stride_height == 1 && p.stride_width == 1 && p.dilation_height == 1 &&
       p.dilation_width == 1 && p.output_channels() <= kMostGridRows && p.kernel_height < 1024 &&
@@ -320,7 +320,7 @@ bool applies(const Params& p, int64_t elements, int64_t least_taps) {
 }
 
 // Of the forward and grad_input.
-bool applies_to_data(const Params& p, const TensorBase& dst) {
+bool applies_to_data(const Params& p, const Operand& dst) {
   const int64_t least = p.kernel_height <= kFewRows ? kLeastTapsOfFewRows : kLeastTaps;
   return dst.numel() > 0 && applies(p, dst.numel(), least);
 }
@@ -380,16 +380,18 @@ bool launch_forward(const ForwardPass& pass, Large l) {
   }
   const int64_t blocks =
       divide_up(l.batch, l.images) * l.row_tiles * static_cast<int64_t>(l.column_tiles);
-  return with_scalar_type(pass.src.scalar_type(), [&](auto scalar) {
+  return with_scalar_type(pass.src.type(), [&](auto scalar) {
     using scalar_t = decltype(scalar);
-    large_forward_kernel<scalar_t>
-        <<<dim3(blocks, l.channels), threads, shared, c10::cuda::getCurrentCUDAStream()>>>(
-            pass.dst.mutable_data_ptr<scalar_t>(),
-            pass.src.const_data_ptr<scalar_t>(),
-            pass.weight.const_data_ptr<scalar_t>(),
-            pointer_or_null<scalar_t>(pass.bias),
-            l);
-    C10_CUDA_KERNEL_LAUNCH_CHECK();
+    launch_kernel(
+        large_forward_kernel<scalar_t>,
+        dim3(blocks, l.channels),
+        threads,
+        shared,
+        pass.dst.mutable_data_ptr<scalar_t>(),
+        pass.src.const_data_ptr<scalar_t>(),
+        pass.weight.const_data_ptr<scalar_t>(),
+        pointer_or_null<scalar_t>(pass.bias),
+        l);
     return true;
   });
 }
@@ -445,22 +447,24 @@ bool large_grad_weight(const BackwardPass& pass, const Params& p) {
       pass.input.numel() == 0 || !plan_grad_weight(l, threads, shared)) {
     return false;
   }
-  const int64_t wanted = divide_up(kWantedThreads, static_cast<int64_t>(threads) * l.channels);
+  const int64_t wanted = divide_up(wanted_threads(), static_cast<int64_t>(threads) * l.channels);
   const int64_t chunks =
       std::max<int64_t>(1, std::min<int64_t>(wanted, divide_up(l.batch, l.images)));
   if (chunks * (p.kernel_size() + kBiasRows) * l.channels > std::numeric_limits<int32_t>::max()) {
     return false;
   }
-  const TensorBase partial = empty_partial(pass.input, chunks, p);
-  const bool launched = with_scalar_type(pass.input.scalar_type(), [&](auto scalar) {
+  const Operand partial = empty_partial(chunks, p);
+  const bool launched = with_scalar_type(pass.input.type(), [&](auto scalar) {
     using scalar_t = decltype(scalar);
-    large_grad_weight_kernel<scalar_t>
-        <<<dim3(chunks, l.channels), threads, shared, c10::cuda::getCurrentCUDAStream()>>>(
-            partial.mutable_data_ptr<float>(),
-            pass.grad_output.const_data_ptr<scalar_t>(),
-            pass.input.const_data_ptr<scalar_t>(),
-            l);
-    C10_CUDA_KERNEL_LAUNCH_CHECK();
+    launch_kernel(
+        large_grad_weight_kernel<scalar_t>,
+        dim3(chunks, l.channels),
+        threads,
+        shared,
+        partial.mutable_data_ptr<float>(),
+        pass.grad_output.const_data_ptr<scalar_t>(),
+        pass.input.const_data_ptr<scalar_t>(),
+        l);
     return true;
   });
   if (launched) {

@@ -4,17 +4,7 @@
 // A block takes a tile of 64 x 64 elements through shared memory: rows of src come in as they are, columns of the
 // tile leave as rows of dst. Elements of 16 bits go in pairs where rows begin at whole words, so that a warp reads
 // and writes 128 bytes at a time; the pair that leaves is of two rows of the tile.
-#define TORCH_ASSERT_ONLY_METHOD_OPERATORS
-#include <ATen/core/Tensor.h>
-#include <c10/cuda/CUDAException.h>
-#include <c10/cuda/CUDAStream.h>
 #include <ATen/native/cuda/depthwise_conv2d_ext/Common.cuh>
-
-#ifndef AT_PER_OPERATOR_HEADERS
-#include <ATen/Functions.h>
-#else
-#include <ATen/ops/empty.h>
-#endif
 
 namespace at::native::depthwise_conv2d_ext_cuda {
 
@@ -104,31 +94,35 @@ __global__ void transpose_kernel(
 
 template <typename Traits>
 void launch(
-    const TensorBase& dst,
-    const TensorBase& src,
+    const Operand& dst,
+    const Operand& src,
     int64_t rows,
     int64_t columns,
     int64_t matrices) {
   using element_t = typename Traits::element_t;
   const dim3 grid(
       divide_up(rows, kTile) * divide_up(columns, kTile), std::min(matrices, kMostGridRows));
-  transpose_kernel<Traits><<<grid, kThreads, 0, c10::cuda::getCurrentCUDAStream()>>>(
+  launch_kernel(
+      transpose_kernel<Traits>,
+      grid,
+      kThreads,
+      0,
       static_cast<element_t*>(dst.mutable_data_ptr()),
       static_cast<const element_t*>(src.const_data_ptr()),
       rows,
       columns,
       matrices);
-  C10_CUDA_KERNEL_LAUNCH_CHECK();
 }
 
-// src has `matrices` of rows x columns, dst of columns x rows.
+} // namespace
+
 void transpose(
-    const TensorBase& dst,
-    const TensorBase& src,
+    const Operand& dst,
+    const Operand& src,
     int64_t rows,
     int64_t columns,
     int64_t matrices) {
-  const auto in_pairs = [](int64_t length, const TensorBase& tensor) {
+  const auto in_pairs = [](int64_t length, const Operand& tensor) {
     return length % 2 == 0 && is_aligned(tensor.const_data_ptr(), sizeof(uint32_t));
   };
   const bool loaded = in_pairs(columns, src);
@@ -146,29 +140,6 @@ void transpose(
   } else {
     launch<OrderTraits<uint16_t, 1, 1>>(dst, src, rows, columns, matrices);
   }
-}
-
-} // namespace
-
-TensorBase empty_planes(const TensorBase& like) {
-  return at::empty(like.sizes(), like.options().memory_format(MemoryFormat::Contiguous));
-}
-
-TensorBase in_planes(const TensorBase& tensor) {
-  if (tensor.is_contiguous() || tensor.numel() == 0) {
-    return Tensor(tensor).contiguous();
-  }
-  const TensorBase planes = empty_planes(tensor);
-  transpose(planes, tensor, tensor.size(2) * tensor.size(3), tensor.size(1), tensor.size(0));
-  return planes;
-}
-
-void copy_planes(const TensorBase& result, const TensorBase& planes) {
-  if (result.is_contiguous() || result.numel() == 0) {
-    Tensor(result).copy_(Tensor(planes));
-    return;
-  }
-  transpose(result, planes, result.size(1), result.size(2) * result.size(3), result.size(0));
 }
 
 } // namespace at::native::depthwise_conv2d_ext_cuda

@@ -6,10 +6,6 @@
 //
 // Taps that are not finite would turn the zeros around the image into NaN: a block that has one
 // takes its sums tap by tap.
-#define TORCH_ASSERT_ONLY_METHOD_OPERATORS
-#include <ATen/core/Tensor.h>
-#include <c10/cuda/CUDAException.h>
-#include <c10/cuda/CUDAStream.h>
 #include <ATen/native/cuda/depthwise_conv2d_ext/Patches.cuh>
 
 namespace at::native::depthwise_conv2d_ext_cuda {
@@ -199,16 +195,18 @@ bool launch(const ForwardPass& pass, Patches p) {
   if (shared > kMostPatchShared) {
     return false;
   }
-  allow_shared(patches_forward_kernel<Traits>, shared);
   const unsigned int grid = divide_up(p.planes, p.planes_per_block) * p.bands;
   const unsigned int threads = divide_up(p.tasks(), kWarpSize) * kWarpSize;
-  patches_forward_kernel<Traits><<<grid, threads, shared, c10::cuda::getCurrentCUDAStream()>>>(
+  launch_kernel(
+      patches_forward_kernel<Traits>,
+      grid,
+      threads,
+      shared,
       pass.dst.mutable_data_ptr<scalar_t>(),
       pass.src.const_data_ptr<scalar_t>(),
       pass.weight.const_data_ptr<scalar_t>(),
       pointer_or_null<scalar_t>(pass.bias),
       p);
-  C10_CUDA_KERNEL_LAUNCH_CHECK();
   return true;
 }
 
@@ -226,14 +224,16 @@ bool launch_few(const ForwardPass& pass, const Patches& p) {
       {std::max<int64_t>(1, kFewThreads / (columns * rows)), kMostBlockDepth, p.channels});
   const dim3 grid(row_groups, divide_up(p.channels, channels), images);
   const dim3 block(columns, rows, channels);
-  few_forward_kernel<scalar_t, Window, kColumns>
-      <<<grid, block, 0, c10::cuda::getCurrentCUDAStream()>>>(
-          pass.dst.mutable_data_ptr<scalar_t>(),
-          pass.src.const_data_ptr<scalar_t>(),
-          pass.weight.const_data_ptr<scalar_t>(),
-          pointer_or_null<scalar_t>(pass.bias),
-          p);
-  C10_CUDA_KERNEL_LAUNCH_CHECK();
+  launch_kernel(
+      few_forward_kernel<scalar_t, Window, kColumns>,
+      grid,
+      block,
+      0,
+      pass.dst.mutable_data_ptr<scalar_t>(),
+      pass.src.const_data_ptr<scalar_t>(),
+      pass.weight.const_data_ptr<scalar_t>(),
+      pointer_or_null<scalar_t>(pass.bias),
+      p);
   return true;
 }
 
@@ -247,21 +247,21 @@ bool launch_rows(const ForwardPass& pass, const Patches& p) {
 
 template <typename scalar_t, typename Window>
 bool launch_window(const ForwardPass& pass, const Patches& p) {
-  constexpr int64_t kFewElements = 132 * 1024;
-  constexpr int64_t kSomeElements = 132 * 4096;
+  const int64_t few_elements = multiprocessors() * 1024;
+  const int64_t some_elements = multiprocessors() * 4096;
   const int64_t elements = static_cast<int64_t>(p.planes) * p.dst_height * p.dst_width;
   if constexpr (Window::kHeight == 3) {
     constexpr int kVector = 4;
     constexpr size_t kVectorBytes = kVector * sizeof(scalar_t);
     if constexpr (Window::kStride == 1) {
-      if (elements <= kSomeElements && p.dst_width % kVector == 0 && p.dst_width == p.src_width &&
+      if (elements <= some_elements && p.dst_width % kVector == 0 && p.dst_width == p.src_width &&
           p.padding_width == 1 && is_aligned(pass.dst.const_data_ptr(), kVectorBytes) &&
           is_aligned(pass.src.const_data_ptr(), kVectorBytes) &&
           launch_few<kVector, scalar_t, Window>(pass, p)) {
         return true;
       }
     }
-    if (elements <= kFewElements && launch_few<1, scalar_t, Window>(pass, p)) {
+    if (elements <= few_elements && launch_few<1, scalar_t, Window>(pass, p)) {
       return true;
     }
   }
@@ -273,7 +273,7 @@ bool launch_window(const ForwardPass& pass, const Patches& p) {
     return false;
   }
   if constexpr (Window::kHeight == 3) {
-    if (elements <= kSomeElements) {
+    if (elements <= some_elements) {
       return launch_rows<1, scalar_t, Window>(pass, p);
     }
   }
@@ -283,7 +283,7 @@ bool launch_window(const ForwardPass& pass, const Patches& p) {
 }
 
 bool patches_pass(const ForwardPass& pass, const Params& window, const Patches& p) {
-  return with_scalar_type(pass.src.scalar_type(), [&](auto scalar) {
+  return with_scalar_type(pass.src.type(), [&](auto scalar) {
     return with_window(window, [&](auto fixed) {
       using Fixed = decltype(fixed);
       if constexpr (

@@ -383,9 +383,9 @@ bool plan_patches(Patches& p, int64_t together) {
   p.bands = 1;
   if (in_plane <= wanted) {
     // Fewer planes a block where there would be too few blocks for the largest devices.
-    constexpr int64_t kBlocksToFill = 132 * 2;
+    const int64_t blocks_to_fill = multiprocessors() * 2;
     const int64_t planes = std::max<int64_t>(
-        1, std::min<int64_t>(wanted / in_plane, divide_up(p.planes, kBlocksToFill)));
+        1, std::min<int64_t>(wanted / in_plane, divide_up(p.planes, blocks_to_fill)));
     p.planes_per_block = divide_up(together, divide_up(together, planes));
     p.strips = strips;
   } else {

@@ -11,10 +11,6 @@
 // The bias is summed in float within a patch and in double beyond. Zeros around the image that meet
 // what is not finite leave NaN in a tap: a block that ends with one takes its sums again tap by tap,
 // of positions inside the image only.
-#define TORCH_ASSERT_ONLY_METHOD_OPERATORS
-#include <ATen/core/Tensor.h>
-#include <c10/cuda/CUDAException.h>
-#include <c10/cuda/CUDAStream.h>
 #include <ATen/native/cuda/depthwise_conv2d_ext/Patches.cuh>
 
 namespace at::native::depthwise_conv2d_ext_cuda {
@@ -304,13 +300,13 @@ __global__ void patches_backward_kernel(
 
 // Returns the number of partials, 0 where it does nothing.
 template <typename Traits>
-int64_t launch(TensorBase& partial, const BackwardPass& pass, const Params& params) {
+int64_t launch(Operand& partial, const BackwardPass& pass, const Params& params) {
   using scalar_t = typename Traits::scalar_t;
   using Block = BackwardBlock<Traits>;
   if (pass.grad_input.defined() && !Block::kFused) {
     return 0;
   }
-  constexpr int64_t kWantedBlocks = 132 * 4 * 3;
+  const int64_t wanted_blocks = multiprocessors() * 4 * 3;
   // Sums of many images in one thread round more.
   constexpr int64_t kMostImages = 8;
   Patches p = patches_of(params);
@@ -323,7 +319,7 @@ int64_t launch(TensorBase& partial, const BackwardPass& pass, const Params& para
   images.groups = divide_up(p.channels, p.planes_per_block);
   const int64_t an_image = static_cast<int64_t>(images.groups) * p.bands;
   const int64_t most = std::min<int64_t>(kMostImages, params.batch);
-  const int64_t wanted = std::clamp<int64_t>(params.batch * an_image / kWantedBlocks, 1, most);
+  const int64_t wanted = std::clamp<int64_t>(params.batch * an_image / wanted_blocks, 1, most);
   const int64_t image_chunks = divide_up(params.batch, wanted);
   images.per_chunk = divide_up(params.batch, image_chunks);
   const unsigned int threads = divide_up(p.tasks(), kWarpSize) * kWarpSize;
@@ -336,10 +332,13 @@ int64_t launch(TensorBase& partial, const BackwardPass& pass, const Params& para
     return 0;
   }
   const int64_t chunks = divide_up(params.batch, images.per_chunk) * p.bands;
-  partial = empty_partial(pass.input, chunks, params);
-  allow_shared(patches_backward_kernel<Traits>, shared);
+  partial = empty_partial(chunks, params);
   const unsigned int grid = divide_up(params.batch, images.per_chunk) * an_image;
-  patches_backward_kernel<Traits><<<grid, threads, shared, c10::cuda::getCurrentCUDAStream()>>>(
+  launch_kernel(
+      patches_backward_kernel<Traits>,
+      grid,
+      threads,
+      shared,
       mutable_pointer_or_null<scalar_t>(pass.grad_input),
       partial.mutable_data_ptr<float>(),
       pass.grad_output.const_data_ptr<scalar_t>(),
@@ -347,7 +346,6 @@ int64_t launch(TensorBase& partial, const BackwardPass& pass, const Params& para
       pass.weight.const_data_ptr<scalar_t>(),
       p,
       images);
-  C10_CUDA_KERNEL_LAUNCH_CHECK();
   return chunks;
 }
 
@@ -355,10 +353,10 @@ int64_t launch(TensorBase& partial, const BackwardPass& pass, const Params& para
 
 bool patches_backward(const BackwardPass& pass, const Params& p) {
   // With fewer elements shorter chains count, which the march has.
-  constexpr int64_t kFewElements = 132 * 8192;
+  const int64_t few_elements = multiprocessors() * 8192;
   if (!patches_take(p) || p.stride_height != 1 || p.stride_width != 1 ||
       p.output_height != p.input_height || p.output_width != p.input_width ||
-      pass.input.numel() < kFewElements || !patches_fit(p.input_height, p.input_width)) {
+      pass.input.numel() < few_elements || !patches_fit(p.input_height, p.input_width)) {
     return false;
   }
   // A plane in bands reads its overhang again: for the weight alone that is worth less than the march,
@@ -369,9 +367,9 @@ bool patches_backward(const BackwardPass& pass, const Params& p) {
     return false;
   }
   const bool whole = p.input_width % kPatchTile == 0;
-  TensorBase partial;
+  Operand partial;
   int64_t chunks = 0;
-  with_scalar_type(pass.input.scalar_type(), [&](auto scalar) {
+  with_scalar_type(pass.input.type(), [&](auto scalar) {
     return with_window(p, [&](auto fixed) {
       using scalar_t = decltype(scalar);
       using Fixed = decltype(fixed);

@@ -18,10 +18,6 @@
 // Rows above and below the image are never asked for: the last results of a run that ends there are handed
 // on without products. Columns beside it come as zeros, and are multiplied: at the end of a block, results
 // that are NaN are taken again, tap by tap.
-#define TORCH_ASSERT_ONLY_METHOD_OPERATORS
-#include <ATen/core/Tensor.h>
-#include <c10/cuda/CUDAException.h>
-#include <c10/cuda/CUDAStream.h>
 #include <ATen/native/cuda/depthwise_conv2d_ext/PixelBatch.cuh>
 
 namespace at::native::depthwise_conv2d_ext_cuda {
@@ -566,7 +562,11 @@ bool launch_pixel_batch(const ForwardPass& pass, const UnitStridePass& p, int64_
     return false;
   }
   const dim3 grid(plan.groups, plan.stretches, blocks / across);
-  kernel<<<grid, Traits::kThreads, shared, c10::cuda::getCurrentCUDAStream()>>>(
+  launch_kernel(
+      kernel,
+      grid,
+      Traits::kThreads,
+      shared,
       pass.dst.mutable_data_ptr<scalar_t>(),
       maps,
       pass.src.const_data_ptr<scalar_t>(),
@@ -574,7 +574,6 @@ bool launch_pixel_batch(const ForwardPass& pass, const UnitStridePass& p, int64_
       pointer_or_null<scalar_t>(pass.bias),
       p,
       plan);
-  C10_CUDA_KERNEL_LAUNCH_CHECK();
   return true;
 }
 
@@ -586,7 +585,7 @@ constexpr int64_t kLeastBytes = 1 << 20;
 constexpr int64_t kNarrowPhase = kSegment;
 
 bool pixel_batch_pass(const ForwardPass& pass, const Params& params, const UnitStridePass& p) {
-  const ScalarType type = pass.src.scalar_type();
+  const Type type = pass.src.type();
   if (!params.channels_last || params.multiplier != 1 || params.stride_height != 1 ||
       params.stride_width != 1 || !is_16_bit(type) || pass.dst.numel() == 0 ||
       pass.src.numel() == 0 || p.padding_height < 0 ||
@@ -616,7 +615,7 @@ bool pixel_batch_pass(const ForwardPass& pass, const Params& params, const UnitS
         return false;
     }
   };
-  return type == kHalf ? with_scalar(c10::Half()) : with_scalar(c10::BFloat16());
+  return type == Type::kHalf ? with_scalar(c10::Half()) : with_scalar(c10::BFloat16());
 }
 
 #else

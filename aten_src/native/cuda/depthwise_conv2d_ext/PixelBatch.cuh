@@ -111,7 +111,7 @@ inline bool plan_pixel_batch(
 template <int kChannelBytes>
 bool map_pixel_rows(
     CUtensorMap& map,
-    const TensorBase& tensor,
+    const Operand& tensor,
     int64_t columns,
     int64_t images,
     int64_t phases,
@@ -151,9 +151,9 @@ struct ColumnPhases {
 template <int kChannelBytes, int kMost>
 bool map_column_phases(
     ColumnPhases<kMost>& maps,
-    const TensorBase& dst,
+    const Operand& dst,
     int64_t dst_columns,
-    const TensorBase& src,
+    const Operand& src,
     int64_t src_columns,
     int64_t images,
     int64_t phases,

@@ -25,10 +25,6 @@
 //
 // Where a column does not exist there is a zero, and a zero is multiplied: a sum that is NaN is taken
 // again, tap by tap.
-#define TORCH_ASSERT_ONLY_METHOD_OPERATORS
-#include <ATen/core/Tensor.h>
-#include <c10/cuda/CUDAException.h>
-#include <c10/cuda/CUDAStream.h>
 #include <ATen/native/cuda/depthwise_conv2d_ext/PixelBatch.cuh>
 
 namespace at::native::depthwise_conv2d_ext_cuda {
@@ -459,20 +455,19 @@ __global__ void pixel_batch_weight_kernel(
 }
 
 // Rows of a block's share, of `rows` in all that `across` blocks side by side have: with which the
-// multiprocessors are done soonest.
+// multiprocessors() are done soonest.
 inline int64_t plan_share(int64_t rows, int64_t height, int64_t across, int64_t overhang) {
   // Chains of a sum are no longer.
   constexpr int64_t kMostRows = 256;
   constexpr int64_t kMostTurns = 4; // of a multiprocessor
   constexpr int64_t kBegin = 10; // rows that a block's begin and end take
-  const int64_t multiprocessors = device_attribute(cudaDevAttrMultiProcessorCount);
   int64_t least = std::numeric_limits<int64_t>::max();
   int64_t best = 1;
   for (int64_t turns = 1; turns <= kMostTurns; ++turns) {
-    const int64_t sets = std::max<int64_t>(1, turns * multiprocessors / across);
+    const int64_t sets = std::max<int64_t>(1, turns * multiprocessors() / across);
     const int64_t share = std::min(kMostRows, box_share(rows, sets, height, overhang));
     const int64_t blocks = divide_up(rows, share) * across;
-    const int64_t time = divide_up(blocks, multiprocessors) * (share + kBegin);
+    const int64_t time = divide_up(blocks, multiprocessors()) * (share + kBegin);
     if (time < least) {
       least = time;
       best = share;
@@ -512,19 +507,17 @@ bool launch(const BackwardPass& pass, const Params& params) {
           s.padding_width)) {
     return false;
   }
-  const TensorBase partial = empty_partial(pass.input, octets * shares, params);
-  allow_shared(kernel, bytes);
-  kernel<<<
+  const Operand partial = empty_partial(octets * shares, params);
+  launch_kernel(
+      kernel,
       dim3(groups, octets, shares),
       Traits::kThreads,
       bytes,
-      c10::cuda::getCurrentCUDAStream()>>>(
       partial.mutable_data_ptr<float>(),
       pass.grad_output.const_data_ptr<scalar_t>(),
       pass.input.const_data_ptr<scalar_t>(),
       maps,
       s);
-  C10_CUDA_KERNEL_LAUNCH_CHECK();
   add_partials(pass.grad_weight, pass.grad_bias, partial, octets * shares, params);
   return true;
 }
@@ -540,7 +533,7 @@ bool pixel_batch_grad_weight(const BackwardPass& pass, const Params& p) {
   constexpr int64_t kLeastImages = kOctet; // 96@56 k7 of 8 images 21.6 us by boxes, 16.7 here
   // Of matrices, for 5 x 5: 96@56 of 8 images 14.8 us by boxes, 15.5 here.
   constexpr double kLeastFill = .75;
-  const ScalarType type = pass.input.scalar_type();
+  const Type type = pass.input.type();
   const int64_t side = p.kernel_width;
   if (!p.channels_last || p.multiplier != 1 || !is_16_bit(type) || !keeps_size(p) ||
       p.kernel_height != side || p.padding_height != side / 2 * p.dilation_height ||
@@ -553,8 +546,8 @@ bool pixel_batch_grad_weight(const BackwardPass& pass, const Params& p) {
   const auto with_dilation = [&](auto fixed, auto dilated) {
     constexpr int kSide = decltype(fixed)::value;
     constexpr bool kDilated = decltype(dilated)::value;
-    return type == kHalf ? launch<PixelBatchTraits<c10::Half, kSide, kDilated>>(pass, p)
-                         : launch<PixelBatchTraits<c10::BFloat16, kSide, kDilated>>(pass, p);
+    return type == Type::kHalf ? launch<PixelBatchTraits<c10::Half, kSide, kDilated>>(pass, p)
+                               : launch<PixelBatchTraits<c10::BFloat16, kSide, kDilated>>(pass, p);
   };
   const auto with_type = [&](auto fixed) {
     return p.dilation_height > 1 || p.dilation_width > 1 ? with_dilation(fixed, std::true_type())

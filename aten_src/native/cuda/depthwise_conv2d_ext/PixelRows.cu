@@ -8,10 +8,6 @@
 //
 // Rows outside the image are never asked for. Columns outside it are zeros that are multiplied by taps, which
 // is the same only for finite taps: a block that has others takes its results tap by tap.
-#define TORCH_ASSERT_ONLY_METHOD_OPERATORS
-#include <ATen/core/Tensor.h>
-#include <c10/cuda/CUDAException.h>
-#include <c10/cuda/CUDAStream.h>
 #include <ATen/native/cuda/depthwise_conv2d_ext/PixelRows.cuh>
 #include <ATen/native/cuda/depthwise_conv2d_ext/RowMarch.cuh>
 
@@ -274,7 +270,11 @@ bool launch_pixel_rows(const ForwardPass& pass, const UnitStridePass& p) {
   }
   const auto grid = static_cast<unsigned int>(
       plan_box_shares(plan, resident_blocks(kernel, plan.threads, shared), Traits::kHeight - 1));
-  kernel<<<grid, plan.threads, shared, c10::cuda::getCurrentCUDAStream()>>>(
+  launch_kernel(
+      kernel,
+      grid,
+      plan.threads,
+      shared,
       pass.dst.mutable_data_ptr<scalar_t>(),
       pass.src.const_data_ptr<scalar_t>(),
       pass.weight.const_data_ptr<scalar_t>(),
@@ -282,7 +282,6 @@ bool launch_pixel_rows(const ForwardPass& pass, const UnitStridePass& p) {
       p,
       plan,
       source);
-  C10_CUDA_KERNEL_LAUNCH_CHECK();
   return true;
 }
 
@@ -307,7 +306,7 @@ bool pixel_rows_pass(
       p.dilation_height > p.src_height || !begins_a_run(pass.src) || !device_has_boxes()) {
     return false;
   }
-  return with_scalar_type(pass.src.scalar_type(), [&](auto scalar) {
+  return with_scalar_type(pass.src.type(), [&](auto scalar) {
     return with_window(window, [&](auto fixed) {
       using scalar_t = decltype(scalar);
       using Fixed = decltype(fixed);

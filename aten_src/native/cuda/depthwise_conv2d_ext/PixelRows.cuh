@@ -98,11 +98,7 @@ inline bool plan_pixels(PixelPlan& plan, const PixelRequest& r) {
 }
 
 // A source of which a block reads `columns` columns of `group` channels.
-inline PixelSource pixel_source(
-    const TensorBase& tensor,
-    int64_t columns,
-    int64_t group,
-    bool whole) {
+inline PixelSource pixel_source(const Operand& tensor, int64_t columns, int64_t group, bool whole) {
   PixelSource s{};
   const int64_t element = tensor.element_size();
   s.channels = tensor.size(1);
@@ -138,7 +134,7 @@ inline void plan_pixel_ring(PixelPlan& plan, int64_t row_bytes, int64_t ring_byt
 }
 
 // Whether a pass is for rows of pixels: one that boxes do not take.
-inline bool pixel_rows_take(const Params& p, const TensorBase& input) {
+inline bool pixel_rows_take(const Params& p, const Operand& input) {
   const int64_t bytes = p.channels * static_cast<int64_t>(input.element_size());
   return p.channels_last && (p.multiplier > 1 || bytes % kBulkBytes != 0) &&
       march_fits_32_bits(p) && input.numel() > 0;

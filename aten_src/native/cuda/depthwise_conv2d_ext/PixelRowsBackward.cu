@@ -16,10 +16,6 @@
 // Zeros outside the image are multiplied with the other tensor, which is right only while that is finite: a
 // sum that ends as NaN is taken again tap by tap, of positions inside the image only. So is grad_input
 // where a tap is not finite.
-#define TORCH_ASSERT_ONLY_METHOD_OPERATORS
-#include <ATen/core/Tensor.h>
-#include <c10/cuda/CUDAException.h>
-#include <c10/cuda/CUDAStream.h>
 #include <ATen/native/cuda/depthwise_conv2d_ext/PixelRows.cuh>
 
 namespace at::native::depthwise_conv2d_ext_cuda {
@@ -483,18 +479,17 @@ bool launch(const BackwardPass& pass, const Params& params) {
   // The blocks of the kernel for all gradients, so that sums fall into the same parts.
   const int64_t resident =
       resident_blocks(pixel_rows_backward_kernel<Planned>, plan.threads, shared);
-  allow_shared(kernel, shared);
   plan_box_shares(plan, resident, Traits::kHeight - 1);
   plan.share = std::max(plan.share, kLeastShare);
   const int64_t grid =
       divide_up(plan.rows, plan.share) * static_cast<int64_t>(plan.groups) * plan.stretches;
   const int64_t chunks = grid / plan.groups;
-  const TensorBase partial = empty_partial(pass.input, chunks, params);
-  kernel<<<
+  const Operand partial = empty_partial(chunks, params);
+  launch_kernel(
+      kernel,
       static_cast<unsigned int>(grid),
       plan.threads,
       shared,
-      c10::cuda::getCurrentCUDAStream()>>>(
       mutable_pointer_or_null<scalar_t>(pass.grad_input),
       partial.mutable_data_ptr<float>(),
       pass.grad_output.const_data_ptr<scalar_t>(),
@@ -504,7 +499,6 @@ bool launch(const BackwardPass& pass, const Params& params) {
       turned,
       plan,
       sources);
-  C10_CUDA_KERNEL_LAUNCH_CHECK();
   add_partials(pass.grad_weight, pass.grad_bias, partial, chunks, params);
   return true;
 }
@@ -514,13 +508,13 @@ bool launch(const BackwardPass& pass, const Params& params) {
 bool pixel_rows_backward(const BackwardPass& pass, const Params& p) {
   const bool all = pass.grad_input.defined();
   const bool few =
-      p.multiplier == 1 && pass.input.scalar_type() == kFloat && pass.input.numel() < kFewPixels;
+      p.multiplier == 1 && pass.input.type() == Type::kFloat && pass.input.numel() < kFewPixels;
   if (!pixel_rows_take(p, pass.input) || few || !middle_meets_all(p) ||
       pass.grad_output.numel() == 0 || (all && p.multiplier > 1) || !begins_a_run(pass.input) ||
       !begins_a_run(pass.grad_output) || !device_has_boxes()) {
     return false;
   }
-  return with_scalar_type(pass.input.scalar_type(), [&](auto scalar) {
+  return with_scalar_type(pass.input.type(), [&](auto scalar) {
     return with_window(p, [&](auto window) {
       using scalar_t = decltype(scalar);
       using Fixed = decltype(window);

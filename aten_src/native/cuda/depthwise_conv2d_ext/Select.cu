@@ -5,11 +5,14 @@
 #include <ATen/native/DepthwiseConv2dExt.h>
 #include <ATen/native/cuda/depthwise_conv2d_ext/Common.cuh>
 #include <algorithm>
+#include <array>
+#include <memory>
 
 #ifndef AT_PER_OPERATOR_HEADERS
 #include <ATen/Functions.h>
 #else
 #include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
 #include <ATen/ops/sum.h>
 #endif
 
@@ -25,31 +28,44 @@ using fast::ForwardEntry;
 using fast::ForwardPass;
 using fast::GradInputEntry;
 using fast::GradWeightEntry;
+using fast::Operand;
+using fast::Type;
+
+TensorOptions options_of(Type type) {
+  return at::device(at::Device(kCUDA, fast::device().index))
+      .dtype(
+          type == Type::kDouble      ? kDouble
+              : type == Type::kHalf  ? kHalf
+              : type == Type::kFloat ? kFloat
+                                     : kBFloat16);
+}
+
+Tensor as_tensor(const Operand& operand, bool channels_last) {
+  const auto& sizes = operand.sizes();
+  const int64_t plane = sizes[2] * sizes[3];
+  const auto strides = channels_last
+      ? std::array<int64_t, 4>{sizes[1] * plane, 1, sizes[1] * sizes[3], sizes[1]}
+      : std::array<int64_t, 4>{sizes[1] * plane, plane, sizes[3], 1};
+  return at::from_blob(operand.mutable_data_ptr(), sizes, strides, options_of(operand.type()));
+}
 
 // The kernels, in the order in which they are asked: the first that takes a call has it. So those
 // of few shapes stand before those of many, which would take theirs as well and be slower.
 constexpr ForwardEntry* kForward[] = {
     // In plane order at stride 1.
-    fast::streams_forward,
     fast::columns_forward,
-    fast::halves_forward,
-    fast::strips_flat_forward,
     fast::strips_forward,
     fast::flat_planes_forward,
-    fast::batch_boxes_forward,
     fast::batch_march_forward,
     fast::batch_forward,
     // Those at stride 2 among them.
     fast::bands_forward,
-    fast::lanes_planes_forward,
-    fast::batch_strided_forward,
     fast::lanes_strided_forward,
     fast::strips_strided_forward,
     fast::patches_forward,
     // In channels-last order.
     fast::few_pixels_forward,
     fast::pixel_batch_forward,
-    fast::along_rows_forward,
     fast::boxes_forward,
     fast::boxes_strided_forward,
     fast::pixel_rows_forward,
@@ -64,7 +80,6 @@ constexpr ForwardEntry* kForward[] = {
 
 // At stride 2, of whichever gradients are wanted.
 constexpr BackwardEntry* kStrided[] = {
-    fast::batch_strided_backward,
     fast::lanes_strided_backward,
     fast::strips_strided_backward,
     fast::boxes_strided_backward,
@@ -73,26 +88,20 @@ constexpr BackwardEntry* kStrided[] = {
 // Of few elements at stride 1, with or without grad_input. They stand before the kernels of more elements,
 // which take some of their calls too.
 constexpr BackwardEntry* kFew[] = {
-    fast::few_backward,
     fast::few_pixels_backward,
 };
 
 bool grad_input_by_pixel_batch(const BackwardPass& pass, const Params& p);
-bool two_passes_along_rows(const BackwardPass& pass, const Params& p);
 
 // All gradients in one pass over the tensors, but for the first two.
 constexpr BackwardEntry* kAllGradients[] = {
     grad_input_by_pixel_batch,
-    two_passes_along_rows,
     fast::boxes_backward,
     fast::pixel_rows_backward,
-    fast::halves_backward,
     fast::strips_backward,
-    fast::runs_backward,
     fast::flat_planes_backward,
     fast::batch_march_backward,
     fast::batch_backward,
-    fast::lanes_planes_backward,
     fast::patches_backward,
 };
 
@@ -100,20 +109,15 @@ bool grad_input_apart(const ForwardPass& pass, const Params& p);
 
 // grad_input in a pass of its own.
 constexpr GradInputEntry* kGradInput[] = {
-    fast::halves_grad_input,
-    fast::strips_flat_grad_input,
     fast::strips_grad_input,
     fast::flat_planes_grad_input,
-    fast::batch_boxes_grad_input,
     fast::batch_march_grad_input,
     fast::batch_grad_input,
     fast::few_pixels_grad_input,
     fast::pixel_batch_grad_input,
     fast::pixel_rows_grad_input,
     fast::bands_grad_input,
-    fast::lanes_planes_grad_input,
     fast::patches_grad_input,
-    fast::along_rows_grad_input,
     fast::boxes_grad_input,
     fast::march_grad_input,
     fast::lanes_grad_input,
@@ -125,18 +129,14 @@ constexpr GradInputEntry* kGradInput[] = {
 // The gradients of weight and bias in a pass of their own, some by the kernels of all gradients.
 constexpr GradWeightEntry* kGradWeight[] = {
     fast::pixel_batch_grad_weight,
-    fast::along_rows_grad_weight,
     fast::boxes_backward,
     fast::pixel_rows_backward,
-    fast::halves_backward,
     fast::strips_backward,
-    fast::runs_backward,
     fast::flat_planes_backward,
     fast::batch_march_backward,
     fast::batch_backward,
     fast::bands_grad_weight,
     fast::lanes_grad_weight,
-    fast::lanes_planes_backward,
     fast::patches_backward,
     fast::march_grad_weight,
     fast::large_grad_weight,
@@ -156,12 +156,12 @@ void forward_in_order(const ForwardPass& pass, const Params& p) {
 void backward(const BackwardPass& pass, const Params& p);
 
 ForwardPass of_input(const BackwardPass& pass) {
-  static const TensorBase none;
+  static const Operand none;
   return {pass.grad_input, pass.grad_output, pass.weight, none};
 }
 
 BackwardPass of_weight(const BackwardPass& pass) {
-  static const TensorBase none;
+  static const Operand none;
   return {none, pass.grad_weight, pass.grad_bias, pass.grad_output, pass.input, pass.weight};
 }
 
@@ -180,35 +180,12 @@ bool grad_input_by_pixel_batch(const BackwardPass& pass, const Params& p) {
       takes(kGradWeight, of_weight(pass), p);
 }
 
-// All gradients where arithmetic counts more than memory, one of the two or both along rows.
-bool two_passes_along_rows(const BackwardPass& pass, const Params& p) {
-  // 5 x 5 is no faster: 1152@7 of 128 images 46 us by boxes, 46 with the weight so, 55 with grad_input so.
-  constexpr int64_t kTaps = 49;
-  // Microseconds by boxes and with the weight so: 96@56 of 8 images 31.9, 32.6, of 32 81, 71, 192@28 of 8 24.7,
-  // 26.5, of 16 32.4, 32.8, of 32 50, 44, 384@14 of 32 34.3, 32.7.
-  constexpr int64_t kLeastElements = 2 * 1024 * 1024;
-  // 768@7 of 16 images 20.7, 20.8, of 32 26.8, 23.7.
-  constexpr int64_t kLeastOfNarrow = 1024 * 1024;
-  constexpr int64_t kNarrow = 7; // columns
-  if (p.kernel_size() < kTaps) {
-    return false;
-  }
-  // grad_input so whatever is asked for besides, since its bits are to be the same.
-  if (fast::along_rows_grad_input(of_input(pass), p)) {
-    return takes(kGradWeight, of_weight(pass), p);
-  }
-  const int64_t least = p.input_width <= kNarrow ? kLeastOfNarrow : kLeastElements;
-  return pass.grad_input.numel() >= least && fast::along_rows_grad_weight(of_weight(pass), p) &&
-      takes(kGradInput, of_input(pass), p);
-}
-
 // One pass for all that is wanted if there is a kernel for that, else grad_input and the others apart.
 void backward_in_order(const BackwardPass& pass, const Params& p) {
   const bool data = pass.grad_input.defined();
   const bool asks_weight = pass.asks_weight();
   if (takes(kStrided, pass, p) || (asks_weight && takes(kFew, pass, p)) ||
-      fast::streams_backward(pass, p) || fast::columns_backward(pass, p) ||
-      (data && asks_weight && takes(kAllGradients, pass, p))) {
+      fast::columns_backward(pass, p) || (data && asks_weight && takes(kAllGradients, pass, p))) {
     return;
   }
   if (data) {
@@ -245,30 +222,31 @@ bool grad_input_apart(const ForwardPass& pass, const Params& p) {
   constexpr int64_t kLeastElements = 1 << 16; // with fewer, three kernels are no faster than one
   constexpr int64_t kFewTaps = 29; // up to which the generic kernel has them
   const bool large = has_unit_steps(p) && p.kernel_size() > kFewTaps;
-  if (p.multiplier == 1 || pass.dst.scalar_type() != kFloat || pass.dst.numel() < kLeastElements ||
+  if (p.multiplier == 1 || pass.dst.type() != Type::kFloat || pass.dst.numel() < kLeastElements ||
       (!p.channels_last && !has_window(p) && !large)) {
     return false;
   }
   Params apart = p;
   apart.channels = p.output_channels();
   apart.multiplier = 1;
-  const Tensor each = at::empty(
-      {p.batch, apart.channels, p.input_height, p.input_width},
-      pass.dst.options().memory_format(
-          p.channels_last ? MemoryFormat::ChannelsLast : MemoryFormat::Contiguous));
-  const TensorBase none;
-  const TensorBase& input = each; // which is not read
+  const Operand each =
+      fast::empty({p.batch, apart.channels, p.input_height, p.input_width}, pass.dst.type());
+  const Operand none;
+  const Operand& input = each; // which is not read
   backward({each, none, none, pass.src, input, pass.weight}, apart);
-  Tensor sum(pass.dst);
+  Tensor sum = as_tensor(pass.dst, p.channels_last);
   at::sum_out(
-      sum, each.view({p.batch, p.channels, p.multiplier, p.input_height, p.input_width}), {2});
+      sum,
+      as_tensor(each, p.channels_last)
+          .view({p.batch, p.channels, p.multiplier, p.input_height, p.input_width}),
+      {2});
   return true;
 }
 
 // Calls in channels-last order whose kernels are in plane order, between copies: large windows, and several
 // outputs of a channel, of which only boxes and rows of pixels take some in that order. What those kernels refuse is
 // not worth the copies. `weight`: of the weight's gradient, which is by planes wherever the others are.
-bool by_planes(const Params& p, ScalarType type, bool weight) {
+bool by_planes(const Params& p, Type type, bool weight) {
   constexpr int64_t kMostStride = 2; // of bands
   // Taps from which large windows are worth the copies: the kernels that gather need none (64 images of 64@56
   // in float, forward by 4 x 4 278 us with the copies and 84, 6 x 8 283 and 199, 7 x 9 359 and 215). In 16
@@ -286,7 +264,7 @@ bool by_planes(const Params& p, ScalarType type, bool weight) {
       : weight && p.output_height * p.output_width <= kSmallPlane ? kLeastTapsOfWeight
       : has_16_bits                                               ? kLeastTapsOf16Bits
                                                                   : kLeastTaps;
-  const bool large = type != kDouble && !has_window(p) && has_unit_steps(p) &&
+  const bool large = type != Type::kDouble && !has_window(p) && has_unit_steps(p) &&
       p.kernel_size() >= least_taps && p.output_channels() <= fast::kMostGridRows;
   const bool bands = has_16_bits && p.kernel_height >= fast::kLargeWindow &&
       p.stride_width <= kMostStride && (has_unit_strides(p) || has_unit_dilations(p));
@@ -299,25 +277,40 @@ Params planes_of(const Params& p) {
   return planes;
 }
 
-void forward_cuda(
-    const TensorBase& output,
-    const TensorBase& input,
-    const TensorBase& weight,
-    const TensorBase& bias,
-    const Params& p) {
-  const ForwardPass pass{output, input, weight, bias};
-  if (!by_planes(p, input.scalar_type(), false)) {
+// In plane order what is in channels-last order.
+Operand planes_like(const Operand& like) {
+  return fast::empty(like.sizes(), like.type());
+}
+
+Operand in_planes(const Operand& pixels) {
+  const Operand planes = planes_like(pixels);
+  if (pixels.numel() > 0) {
+    fast::transpose(
+        planes, pixels, pixels.size(2) * pixels.size(3), pixels.size(1), pixels.size(0));
+  }
+  return planes;
+}
+
+void copy_planes(const Operand& pixels, const Operand& planes) {
+  if (pixels.numel() > 0) {
+    fast::transpose(
+        pixels, planes, pixels.size(1), pixels.size(2) * pixels.size(3), pixels.size(0));
+  }
+}
+
+void forward(const ForwardPass& pass, const Params& p) {
+  if (!by_planes(p, pass.src.type(), false)) {
     forward_in_order(pass, p);
   } else if (!fast::boxes_forward(pass, p) && !fast::pixel_rows_forward(pass, p)) {
-    const TensorBase dst = fast::empty_planes(output);
-    const TensorBase src = fast::in_planes(input);
-    forward_in_order({dst, src, weight, bias}, planes_of(p));
-    fast::copy_planes(output, dst);
+    const Operand dst = planes_like(pass.dst);
+    const Operand src = in_planes(pass.src);
+    forward_in_order({dst, src, pass.weight, pass.bias}, planes_of(p));
+    copy_planes(pass.dst, dst);
   }
 }
 
 void backward(const BackwardPass& pass, const Params& p) {
-  const auto type = pass.input.scalar_type();
+  const auto type = pass.input.type();
   const bool input_by_planes = pass.grad_input.defined() && by_planes(p, type, false);
   const bool weight_by_planes = pass.asks_weight() && by_planes(p, type, true);
   if (!input_by_planes && !weight_by_planes) {
@@ -328,7 +321,7 @@ void backward(const BackwardPass& pass, const Params& p) {
   if (pass.asks_weight() && p.multiplier > 1 && fast::boxes_backward(pass, p)) {
     return;
   }
-  const TensorBase none;
+  const Operand none;
   if (pass.grad_input.defined() && !input_by_planes) {
     takes(kGradInput, of_input(pass), p);
   }
@@ -338,10 +331,10 @@ void backward(const BackwardPass& pass, const Params& p) {
   if (!wants_input && !wants_weight) {
     return;
   }
-  const TensorBase written = wants_input ? fast::empty_planes(pass.grad_input) : none;
-  const TensorBase grads = fast::in_planes(pass.grad_output);
+  const Operand written = wants_input ? planes_like(pass.grad_input) : none;
+  const Operand grads = in_planes(pass.grad_output);
   // Of grad_input alone the input is not read.
-  const TensorBase inputs = wants_weight ? fast::in_planes(pass.input) : written;
+  const Operand inputs = wants_weight ? in_planes(pass.input) : written;
   backward_in_order(
       {written,
        wants_weight ? pass.grad_weight : none,
@@ -351,8 +344,37 @@ void backward(const BackwardPass& pass, const Params& p) {
        pass.weight},
       planes_of(p));
   if (wants_input) {
-    fast::copy_planes(pass.grad_input, written);
+    copy_planes(pass.grad_input, written);
   }
+}
+
+Operand operand(const TensorBase& tensor) {
+  if (!tensor.defined()) {
+    return {};
+  }
+  const auto type = tensor.scalar_type();
+  std::array<int64_t, 4> sizes{1, 1, 1, 1};
+  std::copy(tensor.sizes().begin(), tensor.sizes().end(), sizes.begin());
+  return {
+      tensor.data_ptr(),
+      type == kDouble      ? Type::kDouble
+          : type == kHalf  ? Type::kHalf
+          : type == kFloat ? Type::kFloat
+                           : Type::kBFloat16,
+      sizes};
+}
+
+void forward_cuda(
+    const TensorBase& output,
+    const TensorBase& input,
+    const TensorBase& weight,
+    const TensorBase& bias,
+    const Params& p) {
+  const Operand dst = operand(output);
+  const Operand src = operand(input);
+  const Operand taps = operand(weight);
+  const Operand biases = operand(bias);
+  forward({dst, src, taps, biases}, p);
 }
 
 void backward_cuda(
@@ -363,10 +385,26 @@ void backward_cuda(
     const TensorBase& input,
     const TensorBase& weight,
     const Params& p) {
-  backward({grad_input, grad_weight, grad_bias, grad_output, input, weight}, p);
+  const std::array<Operand, 6> of{
+      operand(grad_input),
+      operand(grad_weight),
+      operand(grad_bias),
+      operand(grad_output),
+      operand(input),
+      operand(weight)};
+  backward({of[0], of[1], of[2], of[3], of[4], of[5]}, p);
 }
 
 } // namespace
+
+namespace depthwise_conv2d_ext_cuda {
+
+Operand empty(const std::array<int64_t, 4>& sizes, Type type) {
+  auto tensor = std::make_shared<Tensor>(at::empty(sizes, options_of(type)));
+  return {tensor->data_ptr(), type, sizes, tensor};
+}
+
+} // namespace depthwise_conv2d_ext_cuda
 
 REGISTER_DISPATCH(depthwise_conv2d_ext_stub, &forward_cuda)
 REGISTER_DISPATCH(depthwise_conv2d_ext_backward_stub, &backward_cuda)

@@ -12,10 +12,6 @@
 //
 // Rows outside the image are skipped. Columns outside it are zeros that are multiplied by taps, which
 // is the same only for finite taps: a warp that has others takes its sums tap by tap.
-#define TORCH_ASSERT_ONLY_METHOD_OPERATORS
-#include <ATen/core/Tensor.h>
-#include <c10/cuda/CUDAException.h>
-#include <c10/cuda/CUDAStream.h>
 #include <ATen/native/cuda/depthwise_conv2d_ext/Strips.cuh>
 
 namespace at::native::depthwise_conv2d_ext_cuda {
@@ -268,7 +264,6 @@ __global__ void strips_forward_kernel(
 // 2 blocks, 67 with 3, 70 with 4 (whose shares end within images) and 68 with 6, 4 of them at a time.
 template <typename Traits>
 StripStacks plan_stacks(const UnitStridePass& p, int64_t warps) {
-  constexpr int64_t kMultiprocessors = 132;
   constexpr int64_t kWaves = 3;
   constexpr int64_t kMostImages = 4;
   constexpr int64_t kStart = 1; // in rounds: what it takes to begin a share
@@ -280,7 +275,7 @@ StripStacks plan_stacks(const UnitStridePass& p, int64_t warps) {
   int64_t least = std::numeric_limits<int64_t>::max();
   const auto consider = [&](int64_t share) {
     const int64_t blocks =
-        divide_up(divide_up(stacks.all_rounds, share) * side_by_side, kMultiprocessors);
+        divide_up(divide_up(stacks.all_rounds, share) * side_by_side, multiprocessors());
     const int64_t rest = blocks % Traits::kBlocks;
     const int64_t taken =
         blocks - rest + (rest > 0 ? std::max<int64_t>(rest, Traits::kBusyBlocks) : 0);
@@ -294,7 +289,7 @@ StripStacks plan_stacks(const UnitStridePass& p, int64_t warps) {
     consider(images * stacks.rounds);
   }
   for (int64_t blocks = 1; blocks <= kWaves * Traits::kBlocks; ++blocks) {
-    const int64_t shares = std::max<int64_t>(1, blocks * kMultiprocessors / side_by_side);
+    const int64_t shares = std::max<int64_t>(1, blocks * multiprocessors() / side_by_side);
     consider(divide_up(stacks.all_rounds, shares));
   }
   return stacks;
@@ -322,7 +317,11 @@ bool launch_strips(const ForwardPass& pass, const UnitStridePass& p) {
     return false;
   }
   const dim3 grid(divide_up(strip_warps(s), kThreads / kWarpSize), shares);
-  strips_forward_kernel<Traits><<<grid, kThreads, 0, c10::cuda::getCurrentCUDAStream()>>>(
+  launch_kernel(
+      strips_forward_kernel<Traits>,
+      grid,
+      kThreads,
+      0,
       pass.dst.mutable_data_ptr<scalar_t>(),
       pass.src.const_data_ptr<scalar_t>(),
       pass.weight.const_data_ptr<scalar_t>(),
@@ -330,7 +329,6 @@ bool launch_strips(const ForwardPass& pass, const UnitStridePass& p) {
       p,
       s,
       stacks);
-  C10_CUDA_KERNEL_LAUNCH_CHECK();
   return true;
 }
 
@@ -339,10 +337,10 @@ constexpr int kDilated = 3;
 
 // Whether nothing else is faster, as measured.
 bool strips_pay(const UnitStridePass& p, int sources, bool half_size) {
-  constexpr int64_t kFew = 132 * 4 * 1024; // elements
-  constexpr int64_t kSome = 132 * 16 * 1024;
-  constexpr int64_t kMany = 132 * 24 * 1024;
-  constexpr int64_t kVeryMany = 132 * 64 * 1024;
+  const int64_t few = multiprocessors() * 4 * 1024; // elements
+  const int64_t some = multiprocessors() * 16 * 1024;
+  const int64_t many = multiprocessors() * 24 * 1024;
+  const int64_t very_many = multiprocessors() * 64 * 1024;
   constexpr int32_t kPatch = 7; // columns
   constexpr int32_t kMarchTile = 56;
   constexpr int32_t kMarchLeast = 42;
@@ -350,12 +348,12 @@ bool strips_pay(const UnitStridePass& p, int sources, bool half_size) {
   const int32_t width = p.dst_width;
   if (p.kernel_height == 7) {
     // 64@56 of 8 images, dilated: 35 us by marches, 14 here; 16@56 of 32 images: 13 by patches, 17 here.
-    return p.dilation_height > 1 || elements >= kSome;
+    return p.dilation_height > 1 || elements >= some;
   }
   if (p.kernel_height == 3 && (p.multiplier > 1 || sources > 1)) {
-    return elements >= kFew;
+    return elements >= few;
   }
-  if (elements < kMany) {
+  if (elements < many) {
     return false;
   }
   if (p.kernel_height == 5) {
@@ -372,7 +370,7 @@ bool strips_pay(const UnitStridePass& p, int sources, bool half_size) {
   constexpr int32_t kLongRow = 112;
   constexpr int32_t kSector = 8; // columns
   if (width % kPatch == 0) {
-    return half_size ? width >= kLongRow : elements < kVeryMany;
+    return half_size ? width >= kLongRow : elements < very_many;
   }
   return half_size || (width % kSector == 0 && plan_strips(1, 1, width / 4, 1, 1, 1).beside == 0);
 }
@@ -418,7 +416,7 @@ bool strips_pass(
     const Params& window,
     const UnitStridePass& p,
     int sources) {
-  return with_scalar_type(pass.src.scalar_type(), [&](auto scalar) {
+  return with_scalar_type(pass.src.type(), [&](auto scalar) {
     return with_window(window, [&](auto fixed) {
       return launch_window<decltype(scalar), decltype(fixed)>(pass, p, sources);
     });

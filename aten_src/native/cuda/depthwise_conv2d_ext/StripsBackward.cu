@@ -25,10 +25,6 @@
 // Microseconds of an H200, the weight's gradient and all gradients, by the march and by patches and by this;
 // float 144@56 k3 145, 213 and 126, 181, 240@28 k5 94, 159 and 77, 103, 1024x1008 k5 1,507, 3,042 and 1,053,
 // 1,771, 96@56 k7 118 and 73; half 144@56 k3 95, 127 and 79, 103.
-#define TORCH_ASSERT_ONLY_METHOD_OPERATORS
-#include <ATen/core/Tensor.h>
-#include <c10/cuda/CUDAException.h>
-#include <c10/cuda/CUDAStream.h>
 #include <ATen/native/cuda/depthwise_conv2d_ext/Strips.cuh>
 
 namespace at::native::depthwise_conv2d_ext_cuda {
@@ -557,27 +553,25 @@ template <typename Traits>
 bool launch(const BackwardPass& pass, const Params& params) {
   using scalar_t = typename Traits::scalar_t;
   constexpr int64_t kMostChunks = 1024;
-  constexpr int64_t kResidentWarps = 132 * Traits::kBlocks * kWarps;
+  const int64_t resident_warps = multiprocessors() * Traits::kBlocks * kWarps;
   StripsWeight s{};
   set_unit_stride_pass(s, params);
   s.flip = true; // of grad_input
-  s.strips = plan_rows<Traits>(s, kResidentWarps);
+  s.strips = plan_rows<Traits>(s, resident_warps);
   s.warps = strip_warps(s.strips);
   const int64_t chunks = std::min<int64_t>(divide_up(s.warps, kWarps), kMostChunks);
-  const TensorBase partial = empty_partial(pass.input, chunks, params);
-  allow_shared(strips_backward_kernel<Traits>, Traits::kShared);
-  strips_backward_kernel<Traits>
-      <<<dim3(s.channels / Traits::kOutputs, chunks),
-         kThreads,
-         Traits::kShared,
-         c10::cuda::getCurrentCUDAStream()>>>(
-          mutable_pointer_or_null<scalar_t>(pass.grad_input),
-          partial.mutable_data_ptr<float>(),
-          pass.grad_output.const_data_ptr<scalar_t>(),
-          pass.input.const_data_ptr<scalar_t>(),
-          pass.weight.const_data_ptr<scalar_t>(),
-          s);
-  C10_CUDA_KERNEL_LAUNCH_CHECK();
+  const Operand partial = empty_partial(chunks, params);
+  launch_kernel(
+      strips_backward_kernel<Traits>,
+      dim3(s.channels / Traits::kOutputs, chunks),
+      kThreads,
+      Traits::kShared,
+      mutable_pointer_or_null<scalar_t>(pass.grad_input),
+      partial.mutable_data_ptr<float>(),
+      pass.grad_output.const_data_ptr<scalar_t>(),
+      pass.input.const_data_ptr<scalar_t>(),
+      pass.weight.const_data_ptr<scalar_t>(),
+      s);
   add_partials(pass.grad_weight, pass.grad_bias, partial, chunks, params);
   return true;
 }
@@ -601,7 +595,7 @@ bool strips_backward(const BackwardPass& pass, const Params& p) {
         is_aligned(pass.input.const_data_ptr(), bytes) &&
         is_aligned(pass.grad_input.defined() ? pass.grad_input.const_data_ptr() : nullptr, bytes);
   };
-  return with_scalar_type(pass.input.scalar_type(), [&](auto scalar) {
+  return with_scalar_type(pass.input.type(), [&](auto scalar) {
     return with_window(p, [&](auto window) {
       using scalar_t = decltype(scalar);
       using Fixed = decltype(window);

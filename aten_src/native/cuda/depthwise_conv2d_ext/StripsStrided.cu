@@ -28,10 +28,6 @@
 // 5 x 5 in float16 62, 85, 84, 168 became 50, 47, 54, 83 (copied, they would take 34, 34, 34, 62), in
 // float32 101, 122, 117, 237 became 78, 83, 83, 139; of 96@112 by 3 x 3 in float16 111, 168, 137, 305
 // became 103, 112, 102, 186.
-#define TORCH_ASSERT_ONLY_METHOD_OPERATORS
-#include <ATen/core/Tensor.h>
-#include <c10/cuda/CUDAException.h>
-#include <c10/cuda/CUDAStream.h>
 #include <ATen/native/cuda/depthwise_conv2d_ext/Strided.cuh>
 #include <ATen/native/cuda/depthwise_conv2d_ext/Strips.cuh>
 
@@ -504,21 +500,21 @@ __global__ void strips_strided_backward_kernel(
 }
 
 // Whether the call is one on tensors of whole vectors; with_traits() looks at the width.
-bool applies(const Params& p, std::initializer_list<const TensorBase*> tensors) {
+bool applies(const Params& p, std::initializer_list<const Operand*> tensors) {
   constexpr int64_t kLeastWidth = 16;
   constexpr size_t kAlignment = 16;
   return !p.channels_last && p.multiplier == 1 && p.stride_height == 2 && p.stride_width == 2 &&
       p.dilation_height == 1 && p.dilation_width == 1 && p.kernel_height == p.kernel_width &&
       p.padding_height == p.kernel_height / 2 && p.padding_width == p.padding_height &&
       p.input_width >= kLeastWidth && march_fits_32_bits(p) && p.batch * p.channels > 0 &&
-      std::all_of(tensors.begin(), tensors.end(), [](const TensorBase* tensor) {
+      std::all_of(tensors.begin(), tensors.end(), [](const Operand* tensor) {
         return is_aligned(tensor->const_data_ptr(), kAlignment);
       });
 }
 
 // Calls launch with the type, the window and a lane's columns: 16 bytes of them or, in 16 bit, 8.
 template <bool kData, bool kWeight, typename Launch>
-bool with_traits(const Params& p, ScalarType type, const Launch& launch) {
+bool with_traits(const Params& p, Type type, const Launch& launch) {
   return with_scalar_type(type, [&](auto scalar) {
     using scalar_t = decltype(scalar);
     constexpr int kWhole = 16 / sizeof(scalar_t);
@@ -563,19 +559,19 @@ StridedStrips strips_of(const Params& p) {
   s.groups = kWarpSize / s.group_lanes;
   // As many warps as make the last ones' share of the time small: 64 and 128 a multiprocessor, forward
   // of 144@56 k5 in float16 49 and 50 us, its gradient 52 and 47, all gradients in float32 146 and 140.
-  constexpr int64_t kWantedWarps = 132 * (Traits::kData ? 128 : 64);
+  const int64_t wanted_warps = multiprocessors() * (Traits::kData ? 128 : 64);
   // Where the device is nearly empty, it counts how soon a strip ends: one image 5.8 -> 5.2 us.
-  constexpr int64_t kFewWarps = 132 * 16;
+  const int64_t few_warps = multiprocessors() * 16;
   constexpr int64_t kLeastRows = 7;
   constexpr int64_t kLeastRowsOfFew = 4;
   constexpr int64_t kMostRows = 64; // also bounds a lane's chain of sums
   const int64_t warps = divide_up(p.batch * s.tiles, s.groups) * p.channels;
-  const bool few = warps * divide_up(s.small_height, kLeastRows) < kFewWarps;
+  const bool few = warps * divide_up(s.small_height, kLeastRows) < few_warps;
   const int64_t most_bands = s.small_height / (few ? kLeastRowsOfFew : kLeastRows);
   const int64_t bands = std::max<int64_t>(
       {1,
        divide_up(s.small_height, kMostRows),
-       std::min(divide_up(kWantedWarps, warps), most_bands)});
+       std::min(divide_up(wanted_warps, warps), most_bands)});
   s.rows_per_band = divide_up(s.small_height, bands);
   s.bands = divide_up(s.small_height, s.rows_per_band);
   return s;
@@ -599,12 +595,12 @@ dim3 grid_of(const StridedStrips& s, const dim3& block) {
 
 bool strips_strided_forward(const ForwardPass& pass, const Params& p) {
   // Of fewer a thread each is faster: one image of 96@56 k3 4.7 us, by strips 5.8.
-  constexpr int64_t kFewElements = 132 * 1024;
+  const int64_t few_elements = multiprocessors() * 1024;
   if (!applies(p, {&pass.dst, &pass.src}) ||
-      (p.kernel_width == 3 && pass.dst.numel() <= kFewElements)) {
+      (p.kernel_width == 3 && pass.dst.numel() <= few_elements)) {
     return false;
   }
-  return with_traits<false, false>(p, pass.src.scalar_type(), [&](auto traits) {
+  return with_traits<false, false>(p, pass.src.type(), [&](auto traits) {
     using Traits = decltype(traits);
     using scalar_t = typename Traits::scalar_t;
     const StridedStrips s = strips_of<Traits>(p);
@@ -613,15 +609,16 @@ bool strips_strided_forward(const ForwardPass& pass, const Params& p) {
     if (grid.y > kMostGridRows) {
       return false;
     }
-    allow_shared(strips_strided_kernel<Traits>, Traits::kShared);
-    strips_strided_kernel<Traits>
-        <<<grid, block, Traits::kShared, c10::cuda::getCurrentCUDAStream()>>>(
-            pass.dst.mutable_data_ptr<scalar_t>(),
-            pass.src.const_data_ptr<scalar_t>(),
-            pass.weight.const_data_ptr<scalar_t>(),
-            pointer_or_null<scalar_t>(pass.bias),
-            s);
-    C10_CUDA_KERNEL_LAUNCH_CHECK();
+    launch_kernel(
+        strips_strided_kernel<Traits>,
+        grid,
+        block,
+        Traits::kShared,
+        pass.dst.mutable_data_ptr<scalar_t>(),
+        pass.src.const_data_ptr<scalar_t>(),
+        pass.weight.const_data_ptr<scalar_t>(),
+        pointer_or_null<scalar_t>(pass.bias),
+        s);
     return true;
   });
 }
@@ -629,7 +626,7 @@ bool strips_strided_forward(const ForwardPass& pass, const Params& p) {
 bool strips_strided_backward(const BackwardPass& pass, const Params& p) {
   const bool data = pass.grad_input.defined();
   const bool asks_weight = pass.asks_weight();
-  const TensorBase& result = data ? pass.grad_input : pass.input;
+  const Operand& result = data ? pass.grad_input : pass.input;
   if (!applies(p, {&pass.grad_output, &pass.input, &result})) {
     return false;
   }
@@ -642,26 +639,27 @@ bool strips_strided_backward(const BackwardPass& pass, const Params& p) {
     if (grid.y > kMostGridRows) {
       return false;
     }
-    TensorBase partial;
+    Operand partial;
     if constexpr (Traits::kWeight) {
-      partial = empty_partial(pass.input, grid.y, p);
+      partial = empty_partial(grid.y, p);
     }
-    allow_shared(strips_strided_backward_kernel<Traits>, Traits::kShared);
-    strips_strided_backward_kernel<Traits>
-        <<<grid, block, Traits::kShared, c10::cuda::getCurrentCUDAStream()>>>(
-            mutable_pointer_or_null<scalar_t>(pass.grad_input),
-            mutable_pointer_or_null<float>(partial),
-            pass.grad_output.const_data_ptr<scalar_t>(),
-            pass.input.const_data_ptr<scalar_t>(),
-            pass.weight.const_data_ptr<scalar_t>(),
-            s);
-    C10_CUDA_KERNEL_LAUNCH_CHECK();
+    launch_kernel(
+        strips_strided_backward_kernel<Traits>,
+        grid,
+        block,
+        Traits::kShared,
+        mutable_pointer_or_null<scalar_t>(pass.grad_input),
+        mutable_pointer_or_null<float>(partial),
+        pass.grad_output.const_data_ptr<scalar_t>(),
+        pass.input.const_data_ptr<scalar_t>(),
+        pass.weight.const_data_ptr<scalar_t>(),
+        s);
     if constexpr (Traits::kWeight) {
       add_partials(pass.grad_weight, pass.grad_bias, partial, grid.y, p);
     }
     return true;
   };
-  const ScalarType type = pass.input.scalar_type();
+  const Type type = pass.input.type();
   if (data && asks_weight) {
     return with_traits<true, true>(p, type, launch);
   }

@@ -19,10 +19,6 @@
 //
 // Where a column or a tap does not exist there is a zero, and a zero is multiplied: a result that is NaN
 // is taken again, tap by tap.
-#define TORCH_ASSERT_ONLY_METHOD_OPERATORS
-#include <ATen/core/Tensor.h>
-#include <c10/cuda/CUDAException.h>
-#include <c10/cuda/CUDAStream.h>
 #include <ATen/native/cuda/depthwise_conv2d_ext/Batch.cuh>
 
 namespace at::native::depthwise_conv2d_ext_cuda {
@@ -361,7 +357,6 @@ __global__ void sweep_kernel(
   }
 }
 
-constexpr int64_t kMultiprocessors = 132;
 constexpr int64_t kStaticShared = kBlockBytes;
 // So that two blocks are on a multiprocessor.
 constexpr int64_t kMostTile = 104 * 1024;
@@ -387,7 +382,7 @@ bool launch_sweep(const ForwardPass& pass, Sweep s) {
   const int64_t all = divide_up(s.batch, kTileImages);
   int64_t groups = std::min<int64_t>(all, kMostTile / (kTileImages * s.pitch));
   while (groups > 1 &&
-         (s.channels * divide_up(all, groups) < kMultiprocessors * kSweepBlocks ||
+         (s.channels * divide_up(all, groups) < multiprocessors() * kSweepBlocks ||
           !has_shared(shared_of(groups) + kStaticShared))) {
     groups = divide_up(groups, 2);
   }
@@ -402,17 +397,14 @@ bool launch_sweep(const ForwardPass& pass, Sweep s) {
   const int64_t shared = shared_of(groups);
   const int64_t blocks = s.channels * divide_up(all, groups);
   const int64_t splits =
-      std::clamp<int64_t>(kMultiprocessors / blocks, 1, divide_up(s.units, kLeastUnits));
+      std::clamp<int64_t>(multiprocessors() / blocks, 1, divide_up(s.units, kLeastUnits));
   const dim3 grid(s.channels, divide_up(all, groups), splits);
   BatchOperands<scalar_t> operands{};
   operands.dst = pass.dst.mutable_data_ptr<scalar_t>();
   operands.src = pass.src.const_data_ptr<scalar_t>();
   operands.weight = pass.weight.const_data_ptr<scalar_t>();
   operands.bias = pointer_or_null<scalar_t>(pass.bias);
-  allow_shared(sweep_kernel<Traits>, shared);
-  sweep_kernel<Traits>
-      <<<grid, kSweepThreads, shared, c10::cuda::getCurrentCUDAStream()>>>(operands, s);
-  C10_CUDA_KERNEL_LAUNCH_CHECK();
+  launch_kernel(sweep_kernel<Traits>, grid, kSweepThreads, shared, operands, s);
   return true;
 }
 
@@ -448,8 +440,8 @@ bool sweep_pass(const ForwardPass& pass, const Params& p, bool grad) {
       s.padding_width < 0) {
     return false;
   }
-  return pass.src.scalar_type() == kHalf ? choose_sweep<c10::Half>(pass, s)
-                                         : choose_sweep<c10::BFloat16>(pass, s);
+  return pass.src.type() == Type::kHalf ? choose_sweep<c10::Half>(pass, s)
+                                        : choose_sweep<c10::BFloat16>(pass, s);
 }
 
 } // namespace at::native::depthwise_conv2d_ext_cuda

@@ -18,10 +18,6 @@
 //
 // Rows and columns outside the image are zeros, and a zero is multiplied: a tap that ends as NaN is
 // summed again, of positions inside the image.
-#define TORCH_ASSERT_ONLY_METHOD_OPERATORS
-#include <ATen/core/Tensor.h>
-#include <c10/cuda/CUDAException.h>
-#include <c10/cuda/CUDAStream.h>
 #include <ATen/native/cuda/depthwise_conv2d_ext/Batch.cuh>
 
 namespace at::native::depthwise_conv2d_ext_cuda {
@@ -378,15 +374,14 @@ __global__ void sweep_grad_weight_kernel(
   }
 }
 
-// Groups of tiles a channel: as few as the multiprocessors finish soonest with. A block takes half a
+// Groups of tiles a channel: as few as the multiprocessors() finish soonest with. A block takes half a
 // tile's time and more to begin and to end: 192 channels of 28 x 28 x 64 with 7 x 7 in two groups.
 int64_t chunks_of(int64_t channels, int64_t tiles) {
-  const int multiprocessors = device_attribute(cudaDevAttrMultiProcessorCount);
   int64_t best = 1;
   int64_t least = std::numeric_limits<int64_t>::max();
   for (int64_t chunks = 1; chunks <= std::min(tiles, kMostGridRows); ++chunks) {
     const int64_t halves = 2 * divide_up(tiles, chunks) + 1;
-    const int64_t time = divide_up(channels * chunks, multiprocessors) * halves;
+    const int64_t time = divide_up(channels * chunks, multiprocessors()) * halves;
     if (time < least) {
       best = chunks;
       least = time;
@@ -434,19 +429,21 @@ bool launch_weight(const BackwardPass& pass, const Params& p, SweepWeight s) {
   BatchOperands<scalar_t> operands{};
   operands.src = pass.grad_output.const_data_ptr<scalar_t>();
   operands.input = pass.input.const_data_ptr<scalar_t>();
-  TensorBase partial;
+  Operand partial;
   if (chunks > 1) {
-    partial = empty_partial(pass.input, chunks, p);
+    partial = empty_partial(chunks, p);
     operands.partial = partial.mutable_data_ptr<float>();
   } else {
     operands.grad_weight = mutable_pointer_or_null<scalar_t>(pass.grad_weight);
     operands.grad_bias = mutable_pointer_or_null<scalar_t>(pass.grad_bias);
   }
-  allow_shared(sweep_grad_weight_kernel<Traits>, shared);
-  sweep_grad_weight_kernel<Traits>
-      <<<dim3(s.channels, chunks), warps * kWarpSize, shared, c10::cuda::getCurrentCUDAStream()>>>(
-          operands, s);
-  C10_CUDA_KERNEL_LAUNCH_CHECK();
+  launch_kernel(
+      sweep_grad_weight_kernel<Traits>,
+      dim3(s.channels, chunks),
+      warps * kWarpSize,
+      shared,
+      operands,
+      s);
   if (chunks > 1) {
     add_partials(pass.grad_weight, pass.grad_bias, partial, chunks, p);
   }
@@ -476,8 +473,8 @@ bool sweep_grad_weight(const BackwardPass& pass, const Params& p) {
   }
   SweepWeight s{};
   set_unit_stride_pass(s, p);
-  return pass.input.scalar_type() == kHalf ? choose_weight<c10::Half>(pass, p, s)
-                                           : choose_weight<c10::BFloat16>(pass, p, s);
+  return pass.input.type() == Type::kHalf ? choose_weight<c10::Half>(pass, p, s)
+                                          : choose_weight<c10::BFloat16>(pass, p, s);
 }
 
 } // namespace at::native::depthwise_conv2d_ext_cuda
