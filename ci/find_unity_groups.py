@@ -12,7 +12,7 @@ not printed. Kernels that are compiled once a capability are tried for one and p
 
 Passing the front end is not enough: a name that two members define, each in a namespace of its own,
 may come to mean the other one without an error. So files with such names are never tried as one
-(torchfork/native/cxx_names.py); run the tests on the wheel before keeping a list nevertheless.
+(cxx_names.py); run the tests on the wheel before keeping a list nevertheless.
 
 --split reads a list that was found before and takes its groups apart where names ask for it. It
 needs no compiler, and TREE need not be configured.
@@ -33,8 +33,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts" / "lib"))
-from torchfork.native.cxx_names import Headers, Names, Reader
+from cxx_names import Headers, Names, Reader
 
 # Generated anew by each build, or not C++ of the tree's own.
 SKIPPED = re.compile(r"/(third_party|generated|cuda|mps|vulkan)/")

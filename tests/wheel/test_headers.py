@@ -10,7 +10,7 @@ from conftest import Added
 from subject import Archive, Subject
 
 from torchfork.native import toolchain
-from torchfork.native.units import SUPPORT
+from torchfork.native.compile_steps import SUPPORT
 from torchfork.upstream import abi
 from torchfork.upstream.base import Base
 

@@ -8,7 +8,7 @@ import pytest
 from subject import PROJECT, Subject
 
 from torchfork.native import toolchain
-from torchfork.native.units import SUPPORT
+from torchfork.native.compile_steps import SUPPORT
 
 OLDEST = "c++17"  # torch 2.6 to 2.10 at least
 SOURCES = sorted((PROJECT / "aten_src").rglob("*.cpp"))

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from torchfork.native.cxx_names import Headers, Reader
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "ci"))
+
+from cxx_names import Headers, Reader
 
 CI = Path(__file__).resolve().parents[3] / "ci"
 

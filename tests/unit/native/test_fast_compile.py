@@ -10,10 +10,11 @@ import sample_additions as sample
 
 from torchfork import errors
 from torchfork.native import fast_compile
+from torchfork.native.compile_steps import CompileStep
 from torchfork.native.toolchain import Cuda, Toolchain
-from torchfork.native.units import CompileStep
+from torchfork.upstream.abi import DEFAULT_ONLY
 
-TOOLS = Toolchain("g++", "ccache", 8, True, None, "the base is a CPU build")
+TOOLS = Toolchain("g++", "ccache", 8, DEFAULT_ONLY, None, "the base is a CPU build")
 
 
 def test_a_toolkit_that_does_not_fit_leaves_cuda_out_of_a_check_and_says_so(
@@ -46,23 +47,31 @@ def test_a_check_compiles_cuda_for_one_architecture(
     assert whole is not None and len(whole.gencode) == 2
 
 
-def test_vector_kernels_alone_are_given_the_missing_declarations() -> None:
+def test_vector_kernels_alone_are_given_the_missing_declarations(tmp_path: Path) -> None:
     plain = CompileStep("a", "generated/A.cpp.o", "cxx", ("-O2",), False, False)
     vector = CompileStep(
         "b", "additions/native/cpu/B.cpp.AVX2.o", "cxx", ("-O3", "-mavx2"), False, True
     )
-    checked = fast_compile.units([plain, vector], "vectors.h")
+    base = sample.base(tmp_path)
+    vec = base.include / "ATen" / "cpu" / "vec" / "vec256.h"
+    vec.parent.mkdir(parents=True)
+    vec.write_text("Sleef_expf8_u10(x); Sleef_sinf8_u10(x);")
+    (base.include / "sleef.h").write_text("__m256 Sleef_sinf8_u10(__m256);")
+    checked = fast_compile.check_steps(base, [plain, vector], tmp_path / "build")
+    header = checked[1].flags[-1]
     assert checked[0].flags == ("-O0",)
-    assert checked[1].flags == ("-O0", "-mavx2", "-include", "vectors.h")
+    assert checked[1].flags == ("-O0", "-mavx2", "-include", header)
+    text = (tmp_path / "build" / header).read_text()
+    assert "Sleef_expf8_u10(" in text and "Sleef_sinf8" not in text
 
 
 class Sources:
-    """Source files with their units, in a build directory."""
+    """Source files with their steps, in a build directory."""
 
     def __init__(self, build: Path) -> None:
         self.build = build
 
-    def unit(
+    def step(
         self, name: str, text: str = "", *flags: str, ours: bool = False, python: bool = False
     ) -> CompileStep:
         (self.build / f"{name}.cpp").write_text(text)
@@ -72,17 +81,17 @@ class Sources:
 
 
 def test_only_what_hides_nothing_is_compiled_as_one(tmp_path: Path) -> None:
-    unit = Sources(tmp_path).unit
-    together = [unit("Python", python=True), unit("A"), unit("B")]
-    vectors = [unit(f"K{n}", "", "-mavx2", ours=True) for n in range(2)]
+    step = Sources(tmp_path).step
+    together = [step("Python", python=True), step("A"), step("B")]
+    vectors = [step(f"K{n}", "", "-mavx2", ours=True) for n in range(2)]
     alone = [
-        unit("Kernel", ours=True),
-        unit("Other", ours=True),
-        unit("Wide", "", "-mavx512f", ours=True),
+        step("Kernel", ours=True),
+        step("Other", ours=True),
+        step("Wide", "", "-mavx512f", ours=True),
     ]
     found = fast_compile.unite([*together, *vectors, *alone], tmp_path)
-    assert [u for u in found if not u.object.startswith("united/")] == alone
-    generated, kernels = (u for u in found if u.object.startswith("united/"))
+    assert [s for s in found if not s.object.startswith("united/")] == alone
+    generated, kernels = (s for s in found if s.object.startswith("united/"))
     assert (generated.ours, kernels.ours, kernels.flags) == (False, True, ("-O0", "-mavx2"))
     text = (tmp_path / generated.source).read_text()
     assert text.index('"A.cpp"') < text.index("#undef TORCH_ASSERT") < text.index('"B.cpp"')
@@ -102,9 +111,9 @@ static PyMethodDef torchfork_methods[] = {{ {{"swing", THPVariable_swing}} }};
 
 
 def test_what_files_define_under_one_name_gets_names_of_its_own(tmp_path: Path) -> None:
-    unit = Sources(tmp_path).unit
-    kernels = [unit(f"Register{key}", KERNEL.format(space=key)) for key in ("CPU", "Meta")]
-    bindings = [unit(how, BINDING.format(how=how), python=True) for how in ("called", "bound")]
+    step = Sources(tmp_path).step
+    kernels = [step(f"Register{key}", KERNEL.format(space=key)) for key in ("CPU", "Meta")]
+    bindings = [step(how, BINDING.format(how=how), python=True) for how in ("called", "bound")]
     (made,) = fast_compile.unite([*kernels, *bindings], tmp_path)
     text = (tmp_path / made.source).read_text()
     for number, space in enumerate(("CPU", "Meta")):

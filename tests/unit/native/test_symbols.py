@@ -11,15 +11,15 @@ import sample_additions as sample
 from torchfork.additions.load import Additions
 from torchfork.errors import KernelError
 from torchfork.native import symbols
-from torchfork.native.symbols import Symbols
-from torchfork.native.units import ADDITIONS_LINK, CompileStep
+from torchfork.native.compile_steps import ADDITIONS_COPY, CompileStep
+from torchfork.native.symbols import Exports, Symbols
 from torchfork.util import process
 
 GENERATED = CompileStep(
     "../sources/ATen/RegisterCPU.cpp", "generated/RegisterCPU.o", "cxx", (), False, False
 )
 OURS = CompileStep(
-    f"{ADDITIONS_LINK}/native/Swing.cpp", "additions/Swing.o", "cxx", (), False, True
+    f"{ADDITIONS_COPY}/native/Swing.cpp", "additions/Swing.o", "cxx", (), False, True
 )
 # What GCC makes of at::native::swing_cpu(at::Tensor const&), and with one more argument.
 KERNEL = "_ZN2at6native9swing_cpuERKNS_6TensorE"
@@ -34,7 +34,6 @@ def additions(tmp_path: Path) -> Additions:
 
 
 def checked(
-    tmp_path: Path,
     additions: Additions,
     wanted: set[str],
     defined: set[str],
@@ -42,68 +41,173 @@ def checked(
     inlines: frozenset[str] = frozenset(),
 ) -> int:
     objects = {GENERATED: Symbols(set(), wanted), OURS: Symbols(defined, set(), set(inlines))}
-    return symbols.check(sample.base(tmp_path / "base"), additions, objects, set(exports))
+    return symbols.check(additions, objects, Exports(frozenset(exports)))
 
 
-def test_kernels_that_fit_are_counted(tmp_path: Path, additions: Additions) -> None:
-    assert checked(tmp_path, additions, {KERNEL}, {KERNEL}) == 1
+def test_kernels_that_fit_are_counted(additions: Additions) -> None:
+    assert checked(additions, {KERNEL}, {KERNEL}) == 1
 
 
-def test_a_missing_kernel_is_named_with_the_line_that_declares_it(
-    tmp_path: Path, additions: Additions
-) -> None:
+def test_a_missing_kernel_is_named_with_the_line_that_declares_it(additions: Additions) -> None:
     with pytest.raises(KernelError, match="'swing_cpu' is declared and defined nowhere") as caught:
-        checked(tmp_path, additions, {KERNEL}, set())
+        checked(additions, {KERNEL}, set())
     assert caught.value.where.endswith("native_functions_additions.yaml:4")
     assert "expected: at::native::swing_cpu(at::Tensor const&)" in caught.value.why
 
 
-def test_a_kernel_with_another_signature_shows_both(tmp_path: Path, additions: Additions) -> None:
+def test_a_kernel_with_another_signature_shows_both(additions: Additions) -> None:
     with pytest.raises(KernelError, match="another signature") as caught:
-        checked(tmp_path, additions, {KERNEL}, {OTHER})
+        checked(additions, {KERNEL}, {OTHER})
     assert "declared: at::native::swing_cpu(at::Tensor const&)\n" in caught.value.why
     assert "defined:  at::native::swing_cpu(at::Tensor const&, long)" in caught.value.why
     assert caught.value.exit_code == 14
 
 
-def test_a_kernel_that_upstream_exports_may_be_used(tmp_path: Path, additions: Additions) -> None:
-    assert checked(tmp_path, additions, {KERNEL}, set(), KERNEL) == 0
+def test_a_kernel_that_upstream_exports_may_be_used(additions: Additions) -> None:
+    assert checked(additions, {KERNEL}, set(), KERNEL) == 0
 
 
-def test_what_the_base_keeps_to_itself_cannot_be_called(
-    tmp_path: Path, additions: Additions
-) -> None:
+def test_what_the_base_keeps_to_itself_cannot_be_called(additions: Additions) -> None:
     with pytest.raises(KernelError, match="no library exports it") as caught:
-        checked(tmp_path, additions, {HELPER}, set())
+        checked(additions, {HELPER}, set())
     assert "TORCH_API" in caught.value.why and "--from-source" in caught.value.next
 
 
-def test_a_kernel_that_no_entry_leads_to_is_refused_by_its_file(
-    tmp_path: Path, additions: Additions
-) -> None:
+def test_a_kernel_that_no_entry_leads_to_is_refused_by_its_file(additions: Additions) -> None:
     with pytest.raises(KernelError, match="no operator is declared for it") as caught:
-        checked(tmp_path, additions, {KERNEL}, {KERNEL, HIDDEN})
+        checked(additions, {KERNEL}, {KERNEL, HIDDEN})
     assert caught.value.where == str(additions.source_root / "native" / "Swing.cpp")
 
 
-def test_an_inline_function_of_a_header_is_no_forgotten_kernel(
-    tmp_path: Path, additions: Additions
-) -> None:
+def test_an_inline_function_of_a_header_is_no_forgotten_kernel(additions: Additions) -> None:
     both = {KERNEL, HIDDEN}
-    assert checked(tmp_path, additions, {KERNEL}, both, inlines=frozenset({HIDDEN})) == 1
+    assert checked(additions, {KERNEL}, both, inlines=frozenset({HIDDEN})) == 1
 
 
-def test_a_helper_that_a_header_declares_is_no_forgotten_kernel(
-    tmp_path: Path, additions: Additions
-) -> None:
+def test_a_helper_that_a_header_declares_is_no_forgotten_kernel(additions: Additions) -> None:
     header = additions.source_root / "native" / "Swing.h"
     header.write_text("Tensor hidden_helper(const Tensor& self);\n")
-    assert checked(tmp_path, additions, {KERNEL}, {KERNEL, HIDDEN}) == 1
+    assert checked(additions, {KERNEL}, {KERNEL, HIDDEN}) == 1
 
 
-def test_kernels_come_before_what_follows_from_them(tmp_path: Path, additions: Additions) -> None:
+def test_kernels_come_before_what_follows_from_them(additions: Additions) -> None:
     with pytest.raises(KernelError, match="'swing_cpu'"):
-        checked(tmp_path, additions, {KERNEL, HELPER}, set())
+        checked(additions, {KERNEL, HELPER}, set())
+
+
+# A kernel copied from upstream with its stub, REGISTER_DISPATCH's definition and a class.
+STUB = "_ZN2at6native12nothing_stubE"
+REGISTERED = "_ZN2at6native12DispatchStubIPFvvENS0_34nothing_stub_DECLARE_DISPATCH_typeEE7DEFAULTE"
+VTABLE = "_ZTVN2at6native7NothingE"
+COPIED = """\
+// nothing_stub as upstream has it
+DEFINE_DISPATCH(nothing_stub);
+namespace at::native { Tensor swing_cpu(const Tensor& self) { return nothing_stub(self); } }
+struct Nothing { virtual ~Nothing(); };
+REGISTER_DISPATCH(nothing_stub, &kernel)
+"""
+
+
+@pytest.mark.parametrize(
+    ("symbol", "word", "line"),
+    [
+        (STUB, "nothing_stub", 2),
+        (REGISTERED, "nothing_stub", 2),
+        (VTABLE, "Nothing", 4),
+        (KERNEL, "swing_cpu", 3),
+    ],
+)
+def test_a_symbol_that_the_base_has_too_is_refused_with_its_line_and_a_free_name(
+    additions: Additions, symbol: str, word: str, line: int
+) -> None:
+    """Else the loader takes one for both: upstream's operators would run ours, or ours theirs."""
+    source = additions.source_root / "native" / "Swing.cpp"
+    source.write_text(COPIED)
+    with pytest.raises(KernelError, match=f"'{word}' is defined here") as caught:
+        checked(additions, {KERNEL}, {KERNEL, symbol}, symbol)
+    assert caught.value.where == f"{source}:{line}"
+    assert f"'swing_{word}'" in caught.value.next and caught.value.kind == "symbol of upstream"
+
+
+def test_what_the_base_has_too_as_an_inline_function_or_template_passes(
+    additions: Additions,
+) -> None:
+    both = {KERNEL, HIDDEN}
+    assert checked(additions, {KERNEL}, both, HIDDEN, inlines=frozenset({HIDDEN})) == 1
+
+
+def test_a_base_for_another_system_is_compared_by_what_its_names_mean(additions: Additions) -> None:
+    objects = {GENERATED: Symbols(set(), {OTHER}), OURS: Symbols({OTHER}, set())}
+    apple = Exports(frozenset(), frozenset({"at::native::swing_cpu(at::Tensor const&, long)"}))
+    with pytest.raises(KernelError, match="'swing_cpu' is defined here"):
+        symbols.check(additions, objects, apple)
+
+
+def test_all_that_is_wrong_is_said_in_one_run(additions: Additions) -> None:
+    with pytest.raises(KernelError) as caught:
+        checked(additions, {KERNEL}, {HIDDEN, STUB}, STUB)
+    errors = [caught.value, *caught.value.also]
+    assert [error.what.partition("'")[2].partition("'")[0] for error in errors] == [
+        "swing_cpu", "nothing_stub", "at::native::hidden_helper(at::Tensor const&)",
+    ]  # fmt: skip
+
+
+def vectors(capability: str) -> CompileStep:
+    name = "native/cpu/Swing.cpp"
+    return CompileStep(f"{ADDITIONS_COPY}/{name}", f"{name}.{capability}.o", "cxx", (), False, True)
+
+
+UNITED = CompileStep("united/vectors0.cpp", "united/vectors0.cpp.o", "cxx", (), False, True)
+
+
+@pytest.mark.parametrize("others", [[vectors("AVX2"), vectors("AVX512")], [UNITED]])
+def test_a_kernel_in_native_cpu_without_a_stub_is_named_with_its_cure(
+    tmp_path: Path, others: list[CompileStep]
+) -> None:
+    """Also where a check compiles the kernels of one capability as one file."""
+    text = "\nTensor swing_cpu(const Tensor& self) {}\n"
+    additions = sample.write(tmp_path / "additions", native__cpu__Swing_cpp=text)
+    objects = {step: Symbols({KERNEL}, set()) for step in (vectors("DEFAULT"), *others)}
+    objects[GENERATED] = Symbols(set(), {KERNEL})
+    with pytest.raises(KernelError, match="once for each CPU capability") as caught:
+        symbols.check(additions, objects, Exports(frozenset()))
+    assert caught.value.where == f"{additions.source_root / 'native' / 'cpu' / 'Swing.cpp'}:2"
+    assert "REGISTER_DISPATCH" in caught.value.next and not caught.value.also
+
+
+def test_a_function_in_two_files_names_both(tmp_path: Path) -> None:
+    body = "namespace at::native {\nTensor swing_cpu(const Tensor& self) {}\n}\n"
+    additions = sample.write(tmp_path / "a", native__Swing_cpp=body, native__Sway_cpp=body)
+    sway = CompileStep(
+        f"{ADDITIONS_COPY}/native/Sway.cpp", "additions/Sway.o", "cxx", (), False, True
+    )
+    objects = {OURS: Symbols({KERNEL}, set()), sway: Symbols({KERNEL}, set())}
+    with pytest.raises(KernelError, match="defined in two files") as caught:
+        symbols.check(
+            additions, {GENERATED: Symbols(set(), {KERNEL}), **objects}, Exports(frozenset())
+        )
+    assert caught.value.where.endswith("native/Sway.cpp:2")
+    assert "native/Swing.cpp:2" in caught.value.why
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("TORCH_LIBRARY(torchvision, m) {\n", [1]),
+        ("// TORCH_LIBRARY(no, m)\n/*\nTORCH_LIBRARY_IMPL(no, CPU, m) */\n"
+         "  TORCH_LIBRARY_IMPL(\n    torchvision, CPU, m) {\n"
+         "TORCH_LIBRARY_FRAGMENT(mine, m) {\n", [5, 6]),
+        ("TORCH_LIBRARY(aten, m) {\n", [1]),
+        ("TORCH_LIBRARY_IMPL(aten, FuncTorchBatched, m) {\n", []),
+    ],
+)  # fmt: skip
+def test_a_registration_left_over_from_an_extension_is_named_with_its_line(
+    tmp_path: Path, text: str, lines: list[int]
+) -> None:
+    additions = sample.write(tmp_path / "additions", native__Swing_cpp=text)
+    path = additions.source_root / "native" / "Swing.cpp"
+    places = [error.where for error in symbols.foreign_registrations(additions)]
+    assert places == [f"{path}:{line}" for line in lines]
 
 
 @pytest.mark.skipif(not shutil.which("g++"), reason="needs a compiler")

@@ -64,6 +64,11 @@ def test_a_compiler_that_is_named_and_missing_is_not_replaced_by_another(tmp_pat
         toolchain.find_cxx({"CXX": "/no/g++-99"})
 
 
+def test_a_blank_compiler_is_refused_by_the_variables_name() -> None:
+    with pytest.raises(UsageError, match="CXX is blank"):
+        toolchain.find_cxx({"CXX": " "})
+
+
 def test_launchers_are_taken_as_cmake_users_name_them(tmp_path: Path) -> None:
     assert toolchain.find_launcher({}) == ""
     program(tmp_path, "sccache")
@@ -73,18 +78,18 @@ def test_launchers_are_taken_as_cmake_users_name_them(tmp_path: Path) -> None:
     assert toolchain.find_launcher({"CMAKE_CXX_COMPILER_LAUNCHER": ""}) == ""
 
 
-@pytest.mark.parametrize("wanted", ["0", "-2", "two", "1.5"])
+@pytest.mark.parametrize("wanted", ["0", "-2", "two", "1.5", "²", "٣", "1" * 20, " "])
 def test_max_jobs_must_be_a_number_of_jobs(wanted: str) -> None:
     with pytest.raises(UsageError, match="MAX_JOBS"):
-        toolchain.job_count({"MAX_JOBS": wanted})
+        toolchain.job_count({"MAX_JOBS": wanted}, 1)
 
 
 def test_jobs_follow_memory_unless_the_user_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert toolchain.job_count({"MAX_JOBS": "64"}) == 64
+    assert toolchain.job_count({"MAX_JOBS": "64"}, 10**12) == 64
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(64)))
     for gigabytes, jobs in ((1, 1), (4, 2), (1000, 64)):
         monkeypatch.setattr(toolchain, "available_memory", lambda g=gigabytes: g * 10**9)
-        assert toolchain.job_count({}) == jobs
+        assert toolchain.job_count({}, toolchain.GRAFT_JOB_BYTES) == jobs
 
 
 def test_a_cpu_base_needs_no_toolkit(tmp_path: Path) -> None:

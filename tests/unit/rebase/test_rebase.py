@@ -21,7 +21,7 @@ from torchfork.additions.load import Additions
 from torchfork.codegen.model import Manifest
 from torchfork.commands import rebase
 from torchfork.errors import BaseRefusedError, CompileError, RebaseError, UsageError
-from torchfork.native import exports as exports_module
+from torchfork.native import symbols
 from torchfork.rebase import compare, findings, render, run, targets, tiers
 from torchfork.rebase.model import (
     FAILED,
@@ -353,7 +353,9 @@ def exporting(
 ) -> TargetResult:
     """A target whose libraries export these signatures."""
     facts = replace(FACTS, identity=name, needed=needed)
-    files.write_bytes(exports_module.kept(name, work), gzip.compress("\n".join(exports).encode()))
+    files.write_bytes(
+        symbols.signatures_file(name, work), gzip.compress("\n".join(exports).encode())
+    )
     return replace(result(name, fails="" if needed else "d"), facts=facts)
 
 

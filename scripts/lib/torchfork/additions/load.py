@@ -58,8 +58,9 @@ class Additions:
         yamls = [
             f.path for f in (self.native, self.derivatives, self.deprecated) if f.path.exists()
         ]
-        patches = paths.tree(self.root / PATCHES, self.root)
-        return files.fingerprint([*yamls, *self.sources, *patches], self.root)
+        folders = (self.source_root, self.root / PATCHES)
+        found = [path for folder in folders for path in paths.tree(folder, self.root)]
+        return files.fingerprint([*yamls, *found], self.root)
 
 
 def _duplicates(file: YamlFile) -> Iterator[CollisionError]:

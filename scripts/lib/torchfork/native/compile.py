@@ -1,107 +1,98 @@
-"""Has ninja compile a graft, shows how far it is, and finds the telling part of a failure."""
+"""Has ninja compile what has changed, and shows how far it is."""
 
 from __future__ import annotations
 
-import ctypes
-import errno
-import os
 import re
-import signal
-import subprocess
-import sys
+from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import ninja
 
 from ..additions.load import Additions
-from ..errors import CompileError, ForkError
 from ..util import process
-from ..util.files import DISK_FULL, output_error, write_if_changed
-from .complaints import formula_of
+from ..util.files import write_if_changed
+from . import diagnostics
+from .compile_steps import ADDITIONS_COPY
 from .toolchain import Toolchain
-from .units import ADDITIONS_LINK
 
+# Steps done, steps in all, and what is compiled or how fast.
 Progress = Callable[[int, int, str], None]
+_STEP = re.compile(r"\[(\d+)/(\d+)\] (.*)")
+WINDOW = 120.0  # seconds over which the rate is taken
 
 
-def link_additions(additions: Additions, directory: Path) -> None:
-    """Make <ATen/native/X.h> find the additions' own headers: a folder with a link ATen."""
-    directory.mkdir(parents=True, exist_ok=True)
-    link = directory / "ATen"
-    if not (link.is_symlink() and link.readlink() == additions.source_root):
-        link.unlink(missing_ok=True)
-        link.symlink_to(additions.source_root)
+@dataclass
+class Pace:
+    """Steps done and the rate of the last two minutes, which gives the time that is left."""
 
+    done: int = 0
+    total: int = 0
+    steps: int = 0  # lines of ninja's so far
+    _seen: deque[tuple[float, int]] = field(default_factory=deque)
 
-def copy_support(source: Path, target: Path) -> None:
-    """Bring the hand-written C++ into the build directory."""
-    for path in sorted(path for path in source.rglob("*") if path.is_file()):
-        write_if_changed(target / path.relative_to(source), path.read_bytes())
+    def see(self, line: str, now: float) -> bool:
+        """Take one line of the output; whether it says how far ninja is. now: seconds."""
+        found = _STEP.match(line)
+        if not found:
+            return False
+        done, total = int(found[1]), int(found[2])
+        if done < self.done or total != self.total:
+            self._seen.clear()  # another ninja, or a run of its own that CMake started
+        self.done, self.total, self.steps = done, total, self.steps + 1
+        self._seen.append((now, done))
+        while now - self._seen[0][0] > WINDOW:
+            self._seen.popleft()
+        return True
+
+    @property
+    def rate(self) -> float:
+        """Steps a minute; 0 where it is not known yet."""
+        if len(self._seen) < 2:
+            return 0.0
+        (start, first), (end, last) = self._seen[0], self._seen[-1]
+        return 60 * (last - first) / (end - start) if end > start else 0.0
+
+    @property
+    def line(self) -> str:
+        """'812 of 1604, 24 a minute, 33 min left'."""
+        text = f"{self.done} of {self.total}"
+        if self.rate > 0:
+            left = (self.total - self.done) / self.rate
+            text += f", {self.rate:.0f} a minute, {left:.0f} min left"
+        return text
 
 
 def compile_all(
-    text: str, build: Path, toolchain: Toolchain, additions: Additions, progress: Progress
+    build_file: str, build: Path, toolchain: Toolchain, additions: Additions, progress: Progress
 ) -> int:
-    """Run ninja; the number of objects that were compiled. Raises CompileError."""
+    """Run ninja; the number of objects that were compiled.
+
+    What can be compiled is, beside what cannot. Raises CompileError with the first error of each
+    file, OutputError where the disk is full.
+    """
     build.mkdir(parents=True, exist_ok=True)
-    write_if_changed(build / "build.ninja", text)
+    write_if_changed(build / "build.ninja", build_file)
     program = Path(ninja.BIN_DIR) / "ninja"
-    command = [str(program), "-C", str(build), f"-j{toolchain.jobs}", "-k1"]
+    command = [str(program), "-C", str(build), f"-j{toolchain.jobs}", "-k0"]
     environment = process.clean_environment({"NINJA_STATUS": "[%f/%t] ", "LC_ALL": "C"})
     compiled, lines = 0, []
-    with subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        stdin=subprocess.DEVNULL, text=True, errors="replace", preexec_fn=_dying_with_us(),
-    ) as running:  # fmt: skip
-        assert running.stdout is not None
-        try:
-            for line in running.stdout:
-                lines.append(line)
-                if found := re.match(r"\[(\d+)/(\d+)\] (.*)", line):
-                    compiled = int(found[1])
-                    progress(compiled, int(found[2]), Path(found[3]).name)
-        except BaseException:
-            running.send_signal(signal.SIGINT)
-            raise
-    (build / "compile.log").write_text("".join(lines), encoding="utf-8")
-    if running.returncode:
-        shown = "".join(lines).replace(ADDITIONS_LINK, str(additions.source_root))
-        raise failure(shown, build / "compile.log", toolchain, additions)
+
+    def see(line: str) -> None:
+        nonlocal compiled
+        lines.append(line)
+        if found := _STEP.match(line):
+            compiled = int(found[1])
+            progress(compiled, int(found[2]), Path(found[3]).name)
+
+    status = process.stream(command, see, env=environment)
+    log, output = build / "compile.log", "".join(lines)
+    log.write_text(output, encoding="utf-8")
+    if status:
+        locate = diagnostics.in_additions(additions)
+        error = diagnostics.failure(output, log, toolchain.jobs, locate)
+        for part in (error, *error.also):
+            part.why = part.why.replace(ADDITIONS_COPY, str(additions.source_root))
+        raise error
     return compiled
-
-
-def _dying_with_us() -> Callable[[], None] | None:
-    """Has the kernel interrupt ninja when this process is killed, where there is such a kernel.
-
-    Else compilers of the killed run would go on writing objects beside those of the next one.
-    """
-    if sys.platform != "linux":
-        return None
-    prctl = ctypes.CDLL(None).prctl
-    parent_death_signal = 1  # PR_SET_PDEATHSIG
-    return lambda: prctl(parent_death_signal, signal.SIGINT)
-
-
-def failure(output: str, log: Path, toolchain: Toolchain, additions: Additions) -> ForkError:
-    """The first compiler error of a failed run, without ninja's and the include stack's noise."""
-    if DISK_FULL in output:
-        return output_error(log.parent, OSError(errno.ENOSPC, DISK_FULL))
-    if re.search(r"(Killed|fatal error: Killed signal|signal terminated program cc1plus)", output):
-        return CompileError(
-            "the compiler was killed",
-            where=str(log),
-            why="most likely out of memory; "
-            f"{toolchain.jobs} ran at once on a machine with {os.cpu_count()} cores",
-            next="run the same command again with MAX_JOBS=1",
-        )
-    found = re.search(r"^(\S.*?)[:(](\d+)[:)].*?\berror\b[: ]", output, re.MULTILINE)
-    start = found.start() if found else 0
-    telling = "\n".join(output[start:].splitlines()[:15])
-    formula = formula_of(output[:start], telling, additions)
-    return CompileError(
-        "a derivative formula does not compile" if formula else "a file does not compile",
-        where=formula or (f"{found[1]}:{found[2]}" if found else str(log)),
-        why=telling,
-        next=f"correct it and run the same command again; everything else is kept. Full log: {log}",
-    )

@@ -11,15 +11,15 @@ from ..upstream.abi import BaseAbi
 from ..upstream.base import Base
 from ..upstream.binaries import Elf
 from ..util import process
+from .compile_steps import CompileStep
 from .toolchain import Toolchain
-from .units import CompileStep
 
 
 def link(
     base: Base,
-    traits: BaseAbi,
+    abi: BaseAbi,
     toolchain: Toolchain,
-    units: Sequence[CompileStep],
+    steps: Sequence[CompileStep],
     build: Path,
     overlay: Path,
 ) -> tuple[Path, Path]:
@@ -27,17 +27,17 @@ def link(
     lib = base.torch / "lib"
     core = overlay / "torch" / "lib" / "libtorch.so"
     extension = overlay / base.extension
-    needed = [name for name in traits.libtorch.needed if (lib / name).exists()]
-    needed += ["libc10.so", *(["libc10_cuda.so"] if toolchain.cuda else []), traits.openmp]
-    core_objects = [unit.object for unit in units if not unit.python]
-    python_objects = [unit.object for unit in units if unit.python]
+    needed = [name for name in abi.libtorch.needed if (lib / name).exists()]
+    needed += ["libc10.so", *(["libc10_cuda.so"] if toolchain.cuda else []), abi.openmp]
+    core_objects = [step.object for step in steps if not step.python]
+    python_objects = [step.object for step in steps if step.python]
     _shared(
-        toolchain, traits.libtorch, build, core, core_objects,
+        toolchain, abi.libtorch, build, core, core_objects,
         [lib / name for name in dict.fromkeys(needed) if name], ["-Wl,-soname,libtorch.so"],
     )  # fmt: skip
-    python_needed = [name for name in traits.extension.needed if (lib / name).exists()]
+    python_needed = [name for name in abi.extension.needed if (lib / name).exists()]
     libraries = [lib / name for name in [*python_needed, "libtorch_cpu.so", "libc10.so"]]
-    _shared(toolchain, traits.extension, build, extension, python_objects, [*libraries, core], [])
+    _shared(toolchain, abi.extension, build, extension, python_objects, [*libraries, core], [])
     return core, extension
 
 
@@ -47,8 +47,8 @@ def _runtime(toolchain: Toolchain) -> list[str]:
     Where a compiler finds libstdc++ as an archive only, its own link line would put a second copy
     into the process, whose exported symbols take the place of the first one's: the import crashes.
     """
-    asked = [*toolchain.cxx.split(), "-print-file-name=libstdc++.so.6"]
-    found = process.run(asked).stdout.strip()
+    command = [*toolchain.cxx.split(), "-print-file-name=libstdc++.so.6"]
+    found = process.run(command).stdout.strip()
     return [*([found] if Path(found).is_absolute() else []), "-Wl,--exclude-libs,ALL"]
 
 

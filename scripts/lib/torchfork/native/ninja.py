@@ -1,29 +1,82 @@
-"""The text of the ninja file that compiles a graft."""
+"""The ninja file that compiles a graft."""
 
 from __future__ import annotations
 
+import io
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
+from ninja import ninja_syntax
+
 from ..upstream.abi import BaseAbi
 from ..upstream.base import Base
-from .toolchain import Toolchain
-from .units import CompileStep
+from .compile_steps import CompileStep
+from .toolchain import Cuda, Toolchain
 
 OVERLAY_INCLUDE = "../overlay/torch/include"
 API_INCLUDE = "torch/csrc/api/include"
 STAND_INS = "../support/stand_ins"
 
+HOST_FLAGS = ("-fPIC", "-fopenmp", "-fvisibility=hidden", "-fvisibility-inlines-hidden",
+              "-fno-math-errno", "-fno-trapping-math", "-fno-semantic-interposition")  # fmt: skip
+# As upstream compiles its own kernels.
+NVCC_FLAGS = ("--expt-relaxed-constexpr", "--expt-extended-lambda", "-w",
+              "-D__CUDA_NO_HALF_OPERATORS__", "-D__CUDA_NO_HALF_CONVERSIONS__",
+              "-D__CUDA_NO_HALF2_OPERATORS__", "-D__CUDA_NO_BFLOAT16_CONVERSIONS__")  # fmt: skip
+
+
+def ninja_file(base: Base, abi: BaseAbi, toolchain: Toolchain, steps: Sequence[CompileStep]) -> str:
+    """The text of the build file."""
+    text = io.StringIO()
+    # ninja's stub file takes the stream for a str.
+    writer = ninja_syntax.Writer(text, width=1_000_000)  # type: ignore[arg-type]
+    writer.variable("ninja_required_version", "1.8")
+    shared = [*common_flags(base, abi, toolchain), *include_flags(base)]
+    host = [*HOST_FLAGS, *_prefix_maps(base)]
+    cxx = [*host, *shared, f"-isystem{base.interpreter.include}", "-I../support"]
+    if toolchain.cuda:
+        cxx += _cuda_include(toolchain.cuda)  # for the generated CUDA registrations
+    _rule(writer, toolchain, "cxx", f"{' '.join([toolchain.cxx, *toolchain.tuning])} -MMD", cxx)
+    if toolchain.cuda:
+        nvcc = [
+            *shared, *_cuda_include(toolchain.cuda), *toolchain.cuda.gencode,
+            "-Xcompiler", ",".join(host), *NVCC_FLAGS,
+        ]  # fmt: skip
+        program = f"{_quote(str(toolchain.cuda.nvcc))} -ccbin {toolchain.cxx} -MD"
+        _rule(writer, toolchain, "nvcc", program, nvcc)
+    for step in steps:
+        flags = " ".join(map(_quote, step.flags))
+        writer.build(
+            [_dollars(step.object)], step.rule, [_dollars(step.source)], variables={"flags": flags}
+        )
+    writer.build(["objects"], "phony", [_dollars(step.object) for step in steps])
+    writer.default(["objects"])
+    return text.getvalue()
+
+
+def _rule(
+    writer: ninja_syntax.Writer, toolchain: Toolchain, name: str, program: str, flags: list[str]
+) -> None:
+    launcher = f"{toolchain.launcher} " if toolchain.launcher else ""
+    writer.variable(f"{name}flags", " ".join(map(_quote, flags)))
+    writer.rule(
+        name,
+        f"{launcher}{program} -MF $out.d ${name}flags $flags -c $in -o $out",
+        description="$out",
+        depfile="$out.d",
+        deps="gcc",
+    )
+
 
 def _quote(text: str) -> str:
     """A word of a shell command inside a ninja file."""
-    return shlex.quote(text).replace("$", "$$")
+    return _dollars(shlex.quote(text))
 
 
-def _path(path: Path | str) -> str:
-    """A path in ninja's build lines."""
-    return str(path).replace("$", "$$").replace(" ", "$ ").replace(":", "$:")
+def _dollars(text: str) -> str:
+    """A text in which ninja sees no variable; spaces and colons are the writer's to escape."""
+    return text.replace("$", "$$")
 
 
 def include_flags(base: Base) -> list[str]:
@@ -32,19 +85,23 @@ def include_flags(base: Base) -> list[str]:
     Stand-ins for headers that a base includes and may not have come last.
     """
     ours = ["../include", OVERLAY_INCLUDE, "../private", f"{OVERLAY_INCLUDE}/{API_INCLUDE}"]
-    system = [base.include, base.include / API_INCLUDE, STAND_INS]
+    system = [base.include, base.include / API_INCLUDE, Path(STAND_INS)]
     return [f"-I{f}" for f in ours] + [part for f in system for part in ("-isystem", str(f))]
 
 
-def common_flags(base: Base, traits: BaseAbi, toolchain: Toolchain) -> list[str]:
+def _cuda_include(cuda: Cuda) -> list[str]:
+    return [part for folder in cuda.include for part in ("-isystem", str(folder))]
+
+
+def common_flags(base: Base, abi: BaseAbi, toolchain: Toolchain) -> list[str]:
     """Flags that every object shares: the base's ABI and upstream's own code generation flags."""
     defined = {"AT_PER_OPERATOR_HEADERS": "", "NDEBUG": "", "FMT_HEADER_ONLY": "1"}
     defined |= dict.fromkeys(toolchain.capabilities.definitions, "")
     if toolchain.cuda:
         defined["USE_CUDA"] = ""
-    defined |= traits.definitions
+    defined |= abi.definitions
     flags = [f"-D{key}={value}" if value else f"-D{key}" for key, value in defined.items()]
-    return [f"-std={traits.cxx_standard}", *flags]
+    return [f"-std={abi.cxx_standard}", *flags]
 
 
 def _prefix_maps(base: Base) -> list[str]:
@@ -58,55 +115,3 @@ def _prefix_maps(base: Base) -> list[str]:
     }
     # of several that match, GCC takes the last
     return [f"-ffile-prefix-map={old}={new}" for old, new in reversed(maps.items())]
-
-
-HOST_FLAGS = ("-fPIC", "-fopenmp", "-fvisibility=hidden", "-fvisibility-inlines-hidden",
-              "-fno-math-errno", "-fno-trapping-math", "-fno-semantic-interposition")  # fmt: skip
-
-
-def ninja_text(
-    base: Base,
-    traits: BaseAbi,
-    toolchain: Toolchain,
-    units: Sequence[CompileStep],
-) -> str:
-    """The build file."""
-    shared = [*common_flags(base, traits, toolchain), *include_flags(base)]
-    python = base.interpreter.include
-    maps = _prefix_maps(base)
-    cxx = [*HOST_FLAGS, *maps, *shared, f"-isystem{python}", "-I../support"]
-    launcher = f"{toolchain.launcher} " if toolchain.launcher else ""
-    cxx_command = " ".join([toolchain.cxx, *toolchain.tuning])
-    lines = [
-        "ninja_required_version = 1.8",
-        "cxxflags = " + " ".join(map(_quote, cxx)),
-        "rule cxx",
-        f"  command = {launcher}{cxx_command} -MMD -MF $out.d $cxxflags $flags -c $in -o $out",
-        "  depfile = $out.d",
-        "  deps = gcc",
-        "  description = $out",
-    ]
-    if toolchain.cuda:
-        host = ",".join([*HOST_FLAGS, *maps])
-        cuda_include = [p for f in toolchain.cuda.include for p in ("-isystem", str(f))]
-        nvcc = [
-            *shared, *cuda_include, *toolchain.cuda.gencode, "-Xcompiler", host,
-            "--expt-relaxed-constexpr", "--expt-extended-lambda", "-w",
-            "-D__CUDA_NO_HALF_OPERATORS__", "-D__CUDA_NO_HALF_CONVERSIONS__",
-            "-D__CUDA_NO_HALF2_OPERATORS__", "-D__CUDA_NO_BFLOAT16_CONVERSIONS__",
-        ]  # fmt: skip
-        lines += [
-            "nvccflags = " + " ".join(map(_quote, nvcc)),
-            "rule nvcc",
-            f"  command = {launcher}{_quote(str(toolchain.cuda.nvcc))} -ccbin {toolchain.cxx} "
-            "-MD -MF $out.d $nvccflags $flags -c $in -o $out",
-            "  depfile = $out.d",
-            "  deps = gcc",
-            "  description = $out",
-        ]
-        lines[1] += " " + " ".join(map(_quote, cuda_include))  # the generated CUDA registrations
-    for unit in units:
-        lines.append(f"build {_path(unit.object)}: {unit.rule} {_path(unit.source)}")
-        lines.append("  flags = " + " ".join(map(_quote, unit.flags)))
-    lines.append("build objects: phony " + " ".join(_path(unit.object) for unit in units))
-    return "\n".join([*lines, "default objects", ""])

@@ -19,9 +19,13 @@ from ..util import process
 # What ATen/cuda/CUDAContext.h, which every generated CUDA registration includes, needs.
 CUDA_HEADERS = ("cuda_runtime.h", "cublas_v2.h", "cusparse.h", "cusolverDn.h")
 
-# Peak of the heaviest generated file with GCC 12 was 1.3 GB, of a CUDA file 1.6 GB.
-BYTES_PER_JOB = 1_600_000_000
-# GCC looks for garbage each time that its heap has doubled beyond 128 MB. For a file that includes
+# Peak memory of the heaviest file, measured with GCC 12. Of a graft: 1.3 GB generated, 1.6 GB CUDA.
+# Of a whole tree for CPUs: 2.1 GB, and a quarter more with fewer garbage collections. With CUDA:
+# about 5 GB for nvcc on attention kernels.
+GRAFT_JOB_BYTES = 1_600_000_000
+TREE_JOB_BYTES = 2_700_000_000
+TREE_CUDA_JOB_BYTES = 5_000_000_000
+# GCC collects garbage each time that its heap has doubled beyond 128 MB. For a file that includes
 # much of ATen that was 13 % of its time (Functions.cpp, GCC 12: 10.9 s and 0.92 GB; 9.4 s and
 # 1.17 GB with these). No object changes.
 GCC_HEAP_KB = 700_000
@@ -56,36 +60,38 @@ class Toolchain:
 
 
 def available_memory() -> int:
-    """Bytes that programs can still take without swapping."""
+    """Bytes that programs can still take without swapping; enough for one job where unknown."""
     try:
         text = Path("/proc/meminfo").read_text(encoding="ascii")
         found = re.search(r"MemAvailable:\s+(\d+) kB", text)
-        return int(found[1]) * 1024 if found else BYTES_PER_JOB
+        return int(found[1]) * 1024 if found else GRAFT_JOB_BYTES
     except OSError:
-        return BYTES_PER_JOB
+        return GRAFT_JOB_BYTES
 
 
 def cores() -> int:
     """How many processors this process may use."""
-    return len(os.sched_getaffinity(0))
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def job_count(env: Mapping[str, str]) -> int:
-    """MAX_JOBS, else as many as cores and memory carry."""
+def job_count(env: Mapping[str, str], job_bytes: int) -> int:
+    """MAX_JOBS, else as many as cores and memory carry. job_bytes: what one compiler may take."""
     wanted = env.get("MAX_JOBS", "")
     if wanted:
-        if not wanted.isdigit() or int(wanted) < 1:
+        if not re.fullmatch(r"0*[1-9][0-9]{0,5}", wanted):
             raise UsageError(
                 f"MAX_JOBS is '{wanted}', not a number of jobs",
                 next="set it to 1 or more, or unset it",
             )
         return int(wanted)
-    return max(1, min(cores(), int(0.8 * available_memory() / BYTES_PER_JOB)))
+    return max(1, min(cores(), int(0.8 * available_memory() / job_bytes)))
 
 
 def find_cxx(env: Mapping[str, str]) -> str:
     """CXX, else g++, else c++; clang++ is not looked for because libtorch is built with GCC."""
     chosen = env.get("CXX") or next((c for c in ("g++", "c++") if shutil.which(c)), "")
+    if chosen and not chosen.strip():
+        raise UsageError("CXX is blank", next="name a compiler with it, or unset it")
     if not chosen or not shutil.which(chosen.split()[0]):
         raise ToolMissingError(
             f"no C++ compiler: '{chosen}' is not there" if chosen else "no C++ compiler",
@@ -202,12 +208,12 @@ def _find_nvcc(env: Mapping[str, str]) -> Path:
 
 
 def _toolkit_root(nvcc: Path) -> Path:
-    """The toolkit that an nvcc belongs to, as it says itself: the one found may be a wrapper."""
+    """The toolkit that an nvcc belongs to, by its own word: a program on PATH may be a wrapper."""
     with tempfile.TemporaryDirectory() as directory:
         empty = Path(directory, "empty.cu")
         empty.touch()
-        told = process.run([nvcc, "--dryrun", "-c", empty], cwd=empty.parent, check=False).stderr
-    found = re.search(r"^#\$ TOP=(.+)$", told, re.MULTILINE)
+        answer = process.run([nvcc, "--dryrun", "-c", empty], cwd=empty.parent, check=False).stderr
+    found = re.search(r"^#\$ TOP=(.+)$", answer, re.MULTILINE)
     return Path(found[1].strip()).resolve() if found else nvcc.parents[1]
 
 
@@ -238,7 +244,7 @@ def find(base: Base, env: Mapping[str, str]) -> Toolchain:
     return Toolchain(
         cxx=find_cxx(env),
         launcher=find_launcher(env),
-        jobs=job_count(env),
+        jobs=job_count(env, GRAFT_JOB_BYTES),
         capabilities=find_capabilities(base, platform.machine()),
         cuda=cuda,
         cuda_note=note,

@@ -16,12 +16,15 @@ from ..codegen.header_check import CheckedBase
 from ..codegen.model import Manifest
 from ..codegen.select import Generated
 from ..edits import lists, overlay, text_edits
+from ..errors import combined
 from ..native import compile as compile_stage
-from ..native import link, ninja, symbols, toolchain, units
+from ..native import compile_steps, link, ninja, symbols, toolchain
+from ..native.compile_steps import CompileStep
+from ..native.symbols import Exports
 from ..native.toolchain import Toolchain
 from ..upstream import abi
 from ..upstream.base import Base, Upstream
-from ..util import files
+from ..util import files, memo
 from ..util.ui import Ui
 from .workdir import described, tooling_fingerprint
 
@@ -53,6 +56,8 @@ def merge_and_validate(
     base: Base, additions: Additions, gated: CheckedBase, layout: BuildDir, ui: Ui
 ) -> Merged:
     """Apply the patches, merge the YAML, have it validated, and extend the generator's lists."""
+    if leftovers := list(symbols.foreign_registrations(additions)):
+        raise combined(leftovers)
     patched = text_edits.patched(base, additions, ui)
     with ui.step("merge the YAML") as step:
         validate.check(additions, gated.upstream, base.version)
@@ -120,10 +125,10 @@ def build(
         texts = text_edits.all_texts(base, tree, manifest, merged.list_texts)
         overlay.fill(base, additions, gated.wrapper, tree, texts, layout)
         step.say(f"{len(chosen)} generated files have something of the additions in them")
-    objects = units.all_units(chosen, additions, tools)
+    objects = compile_steps.all_steps(chosen, additions, tools)
     with ui.step("compile") as step:
-        units_text = ninja.ninja_text(base, found_traits, tools, objects)
-        compiled = compile_objects(units_text, additions, tools, layout, step.advance)
+        build_file = ninja.ninja_file(base, found_traits, tools, objects)
+        compiled = compile_objects(build_file, additions, tools, layout, step.advance)
         step.say(f"{compiled} of {len(objects)} objects, {tools.jobs} at once")
     with ui.step("compare declared and defined kernels") as step:
         kernels = compare_symbols(base, additions, objects, layout)
@@ -151,25 +156,27 @@ def generate(
 
 
 def compile_objects(
-    units_text: str,
+    build_file: str,
     additions: Additions,
     tools: Toolchain,
     layout: BuildDir,
     progress: compile_stage.Progress,
 ) -> int:
     """Compile what a ninja file says; the number of objects that were not up to date."""
-    compile_stage.link_additions(additions, layout.additions_include)
-    compile_stage.copy_support(units.SUPPORT, layout.support)
-    return compile_stage.compile_all(units_text, layout.build, tools, additions, progress)
+    compile_steps.copy_sources(additions, layout)
+    return compile_stage.compile_all(build_file, layout.build, tools, additions, progress)
 
 
 def compare_symbols(
-    base: Base, additions: Additions, objects: Sequence[units.CompileStep], layout: BuildDir
+    base: Base, additions: Additions, objects: Sequence[CompileStep], layout: BuildDir
 ) -> int:
     """Hold the kernels that are declared against those that are defined; how many there are."""
     found = symbols.read_objects(layout.build, objects)
-    exports, signatures = _exports(base, layout)
-    return symbols.check(base, additions, found, exports, signatures)
+    key = files.sha256_text(base.identity, tooling_fingerprint())
+    exports = memo.remember(
+        layout.root / "exports.json", key, Exports, lambda: symbols.read_exports(base)
+    )
+    return symbols.check(additions, found, exports)
 
 
 def _generate(
@@ -189,15 +196,3 @@ def _generate(
         files.write_json(target / "made-from.json", key)
 
     files.build_directory(layout.generated, fill)
-
-
-def _exports(base: Base, layout: BuildDir) -> tuple[set[str], set[str]]:
-    """What the base's libraries export, read once a build directory (nm takes a second)."""
-    note, key = layout.root / "exports.json", tooling_fingerprint()
-    known = files.read_json(note)
-    if not isinstance(known, dict) or known.get("key") != key:
-        names = symbols.exported(symbols.base_libraries(base))
-        signatures = symbols.foreign_signatures(base, names)
-        known = {"key": key, "names": sorted(names), "signatures": sorted(signatures)}
-        files.write_json(note, known)
-    return set(known["names"]), set(known["signatures"])

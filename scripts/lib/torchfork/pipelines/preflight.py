@@ -34,7 +34,7 @@ def require_space(tree: SourceTree, settled: Sequence[Setting]) -> str:
             next="free some space (scripts/torchfork clean), or build elsewhere: --work DIR",
         )
     jobs = next((int(s.value) for s in settled if s.name == "MAX_JOBS" and s.value.isdigit()), 1)
-    memory, need = toolchain.available_memory(), jobs * settings.BYTES_PER_JOB
+    memory, need = toolchain.available_memory(), jobs * toolchain.TREE_JOB_BYTES
     if memory < need:
         return (
             f"{jobs} compilers at once may take {need / 1e9:.1f} GB of memory, "

@@ -18,10 +18,6 @@ Origin = Literal["user", "machine", "source", "default"]
 
 # The file in a build directory that says how it was made.
 SETTINGS = "torchfork-settings.json"
-# Peak of the heaviest file of a CPU build with GCC 12 was 2.1 GB, and is a quarter more with fewer
-# garbage collections; nvcc takes about 5 GB on attention kernels.
-BYTES_PER_JOB = 2_700_000_000
-BYTES_PER_CUDA_JOB = 5_000_000_000
 
 # Where a tree's build reads variables. CMake gets every USE_*, BUILD_* and CMAKE_* of the
 # environment passed on by setup.py (tools/setup_helpers/cmake.py) or cmake/EnvVarForwarding.cmake.
@@ -160,13 +156,12 @@ def _prefix_path(prefixes: Sequence[Path], environment: Mapping[str, str]) -> Se
 
 
 def _jobs(environment: Mapping[str, str], cuda: bool) -> list[Setting]:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    memory = toolchain.available_memory()
-    need = BYTES_PER_CUDA_JOB if cuda else BYTES_PER_JOB
-    jobs = max(1, min(cores or 1, int(0.8 * memory / need)))
-    if "MAX_JOBS" in environment:
-        jobs = toolchain.job_count(environment)
-    reason = f"{cores} cores, {memory / 1e9:.0f} GB free, {need / 1e9:.1f} GB a compiler"
+    need = toolchain.TREE_CUDA_JOB_BYTES if cuda else toolchain.TREE_JOB_BYTES
+    jobs = toolchain.job_count(environment, need)
+    reason = (
+        f"{toolchain.cores()} cores, {toolchain.available_memory() / 1e9:.0f} GB free, "
+        f"{need / 1e9:.1f} GB a compiler"
+    )
     return [Setting("MAX_JOBS", str(jobs), "machine", reason)]
 
 

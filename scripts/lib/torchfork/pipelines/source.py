@@ -13,7 +13,7 @@ from ..codegen import client, symbolic, templates
 from ..codegen.model import Manifest
 from ..edits import base_patches, lists, patches
 from ..errors import AdditionsError, NeedsSourceLaneError, StateError
-from ..native.units import SUPPORT
+from ..native.compile_steps import SUPPORT
 from ..state import applied, source_tree
 from ..upstream.base import Upstream
 from ..upstream.tree import ATEN, Mirror, SourceTree, in_tree, mirror_generator

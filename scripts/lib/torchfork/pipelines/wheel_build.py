@@ -7,26 +7,22 @@ compilers with it, and the next one goes on from there.
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 import shutil
-import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..additions.load import Additions
-from ..errors import CompileError, ForkError, ToolMissingError
-from ..native import buildlog
+from ..errors import ForkError, ToolMissingError
+from ..native import diagnostics
+from ..native.compile import Pace, Progress
+from ..native.diagnostics import Diagnostic, Locate
 from ..upstream.tree import ATEN, SourceTree
-from ..util import files, process, supervise
+from ..util import files, process
 from .settings import SETTINGS, Setting
-
-Progress = Callable[[int, int, str], None]
 
 
 @dataclass(frozen=True)
@@ -61,8 +57,8 @@ def build(
     _restore_license(tree)
     shutil.rmtree(out, ignore_errors=True)
     command: list[str | Path] = [
-        sys.executable, "-I", supervise.__file__, python, "-m", "build", "--wheel",
-        "--no-isolation", "--skip-dependency-check", "--outdir", out, tree.root,
+        python, "-m", "build", "--wheel", "--no-isolation", "--skip-dependency-check",
+        "--outdir", out, tree.root,
     ]  # fmt: skip
     started = time.monotonic()
     status, steps, start = _run(command, _environment(settled, python), tree, log, progress)
@@ -98,30 +94,21 @@ def _run(
 ) -> tuple[int, int, int]:
     """The exit status, the steps that ninja ran, and where this run's part of the log begins."""
     log.parent.mkdir(parents=True, exist_ok=True)
-    pace, steps = buildlog.Pace(), 0
+    pace = Pace()
     try:
         sink = log.open("ab", buffering=0)
     except OSError as error:
         raise files.output_error(log, error) from error
     with sink:
         start = sink.tell()
-        running = subprocess.Popen(
-            [str(part) for part in command], cwd=tree.root, env=environment,
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        )  # fmt: skip
-        assert running.stdout is not None
-        try:
-            for raw in running.stdout:
-                sink.write(raw)
-                if pace.see(raw.decode("utf-8", "replace"), time.monotonic()):
-                    steps += 1
-                    progress(pace.done, pace.total, pace.line)
-            status = running.wait()
-        except BaseException:
-            running.send_signal(signal.SIGINT)
-            running.wait()
-            raise
-    return status, steps, start
+
+        def see(line: str) -> None:
+            sink.write(line.encode())
+            if pace.see(line, time.monotonic()):
+                progress(pace.done, pace.total, pace.line)
+
+        status = process.stream(command, see, cwd=tree.root, env=environment)
+    return status, pace.steps, start
 
 
 def _reconfigure_for_new_files(tree: SourceTree, additions: Additions) -> None:
@@ -160,38 +147,28 @@ def _failure(
     with log.open("rb") as stream:
         stream.seek(start)
         output = stream.read().decode("utf-8", "replace")
-    if files.DISK_FULL in output:
-        return files.output_error(tree.root, OSError(errno.ENOSPC, files.DISK_FULL))
-    found = buildlog.telling(output)
-    if found.out_of_memory:
-        jobs = next((s.value for s in settled if s.name == "MAX_JOBS"), "?")
-        return CompileError(
-            "the compiler was killed: out of memory",
-            where=str(log),
-            why=f"{jobs} ran at once\n{found.text}",
-            next="run the same command again with MAX_JOBS=1; what is compiled is kept",
-        )
-    if missing := re.search(r"fatal error: (\S+): No such file or directory", found.text):
+    jobs = next((s.value for s in settled if s.name == "MAX_JOBS"), "?")
+    error = diagnostics.failure(output, log, jobs, _in_additions(tree, additions))
+    if missing := re.search(r"fatal error: (\S+): No such file or directory", error.why):
         return ToolMissingError(
             f"the compiler misses the header {missing[1]}",
-            where=_in_additions(found.file, tree, additions),
-            why=found.text,
+            where=error.where,
+            why=error.why,
             next="install the development package that has it, or correct the #include; then run "
             f"the same command again. Full log: {log}",
         )
-    return CompileError(
-        "the build failed" if not found.file else "a file does not compile",
-        where=_in_additions(found.file, tree, additions) or str(log),
-        why=found.text or f"exit status {status}",
-        next=f"correct it and run the same command again; everything else is kept. Full log: {log}",
-    )
+    error.why = error.why or f"exit status {status}"
+    return error
 
 
-def _in_additions(where: str, tree: SourceTree, additions: Additions) -> str:
-    """A place in a kernel that was copied into the tree, as the place in the additions."""
+def _in_additions(tree: SourceTree, additions: Additions) -> Locate:
+    """Finds the kernel of the additions that was copied into the tree."""
     prefix = f"{tree.root / ATEN}/"
-    if where.startswith(prefix):
-        relative, _, line = where.removeprefix(prefix).rpartition(":")
-        if (additions.source_root / relative) in additions.sources:
-            return f"{additions.source_root / relative}:{line}"
-    return where
+
+    def locate(diagnostic: Diagnostic) -> str:
+        original = additions.source_root / diagnostic.file.removeprefix(prefix)
+        if diagnostic.file.startswith(prefix) and original in additions.sources:
+            return f"{original}:{diagnostic.line}"
+        return ""
+
+    return locate

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..additions.load import Additions
-from ..native import exports
+from ..native import symbols
 from ..upstream.base import Base, Upstream
 from ..upstream.pins import Releases
 from ..util import files, memo
@@ -200,8 +200,8 @@ def _added(before: Iterable[str], after: Iterable[str]) -> list[str]:
 
 def _hidden(before: Facts, after: Facts, work: Path) -> list[str]:
     """Signatures that the additions need, the earlier release exported and this one does not."""
-    exported = exports.read(after.identity, work)
-    exported_before = exports.read(before.identity, work)
+    exported = symbols.kept_signatures(after.identity, work)
+    exported_before = symbols.kept_signatures(before.identity, work)
     if exported is None or before.needed is None:
         return []
     # Needed on both releases, or else the generator asks for other things. Some names no wheel of

@@ -22,10 +22,9 @@ from ..edits import base_patches, overlay, text_edits
 from ..edits.lists import FileEdit
 from ..edits.patches import Outcome, State
 from ..errors import CompileError, ForkError, VerificationError, combined
-from ..native import compile as compile_stage
-from ..native import exports, fast_compile, link, ninja, symbols, toolchain, units
+from ..native import compile_steps, fast_compile, link, ninja, symbols, toolchain
+from ..native.compile_steps import CompileStep
 from ..native.toolchain import Toolchain
-from ..native.units import CompileStep
 from ..pipelines import graft
 from ..upstream import abi
 from ..upstream.base import Base, Upstream
@@ -265,12 +264,12 @@ def compile_all(context: Context, patched: Patched, generated: GeneratedSources)
     texts = text_edits.all_texts(base, patched.tree, patched.manifest, patched.list_texts)
     overlay.fill(base, additions, checked.wrapper, patched.tree, texts, layout)
     # Read by `compare`, also where this tier fails: it tells what upstream hides.
-    exports.note(base, context.work)
+    symbols.keep_signatures(base, context.work)
     tools = fast_compile.tools(base, os.environ, context.jobs, final=context.final)
     chosen = generated.chosen
     if base.cuda is not None and tools.cuda is None:
         chosen = _generated(context, patched, cuda=False)
-    objects = units.all_units(chosen, additions, tools)
+    objects = compile_steps.all_steps(chosen, additions, tools)
     if context.final:
         _compile(context, tools, objects)
     else:
@@ -283,7 +282,7 @@ def compile_all(context: Context, patched: Patched, generated: GeneratedSources)
     return Compiled(
         outcome=f"{len(objects)} objects, {kernels} kernels declared and defined{note}",
         tools=tools, objects=objects,
-        needed=tuple(fast_compile.needed_signatures(needed.values())),
+        needed=tuple(symbols.needed_signatures(needed.values())),
     )  # fmt: skip
 
 
@@ -291,21 +290,20 @@ def _compile_fast(
     context: Context, tools: Toolchain, objects: list[CompileStep]
 ) -> list[CompileStep]:
     """Compile for the check alone: several files as one, and alone where that fails."""
-    compile_stage.link_additions(context.additions, context.layout.additions_include)
-    for united in fast_compile.UNITED:
-        fast = fast_compile.lighten(context.base, objects, context.layout, united)
-        try:
-            _compile(context, tools, fast)
-            break
-        except CompileError:
-            if united == fast_compile.UNITED[-1]:
-                raise
-            context.log(f"not with {united} as one; once more")
-    return fast
+    alone = fast_compile.check_steps(context.base, objects, context.layout.build)
+    compile_steps.copy_sources(context.additions, context.layout)
+    try:
+        together = fast_compile.unite(alone, context.layout.build)
+        _compile(context, tools, together)
+        return together
+    except CompileError:
+        context.log("not as one; once more, each alone")
+    _compile(context, tools, alone)
+    return alone
 
 
 def _compile(context: Context, tools: Toolchain, objects: list[CompileStep]) -> None:
-    text = ninja.ninja_text(context.base, abi.detect(context.base), tools, objects)
+    text = ninja.ninja_file(context.base, abi.detect(context.base), tools, objects)
     context.log(f"compile {len(objects)} objects")
     graft.compile_objects(
         text, context.additions, tools, context.layout,

@@ -11,14 +11,14 @@ import pytest
 import sample_additions as sample
 
 from torchfork.codegen.select import Generated
-from torchfork.native.ninja import STAND_INS, common_flags, include_flags, ninja_text
+from torchfork.native.compile_steps import SUPPORT, CompileStep, additions_steps, all_steps
+from torchfork.native.ninja import STAND_INS, common_flags, include_flags, ninja_file
 from torchfork.native.toolchain import Cuda, Toolchain
-from torchfork.native.units import SUPPORT, CompileStep, additions_units, all_units
 from torchfork.upstream.abi import AVX, DEFAULT_ONLY, BaseAbi, Capabilities
 from torchfork.upstream.binaries import Elf
 
 ELF = Elf((), "", "", "")
-TRAITS = BaseAbi("c++20", True, "libgomp.so.1", "", True, False, ELF, ELF)
+ABI = BaseAbi("c++20", True, "libgomp.so.1", "", True, False, ELF, ELF)
 PLAIN = Toolchain("g++", "", 2, AVX, None, "")
 CUDA = Cuda(Path("/cu da/bin/nvcc"), "13.0", (Path("/cu da/include"),), ("-gencode=x",))
 SOURCES = {
@@ -27,13 +27,13 @@ SOURCES = {
 }  # fmt: skip
 
 
-def units(tmp_path: Path, toolchain: Toolchain) -> dict[str, CompileStep]:
+def steps(tmp_path: Path, toolchain: Toolchain) -> dict[str, CompileStep]:
     additions = sample.write(tmp_path / "additions", **SOURCES)
-    return {unit.object: unit for unit in additions_units(additions, toolchain)}
+    return {step.object: step for step in additions_steps(additions, toolchain)}
 
 
 def test_vector_kernels_are_compiled_once_a_capability_and_the_rest_once(tmp_path: Path) -> None:
-    made = units(tmp_path, PLAIN)
+    made = steps(tmp_path, PLAIN)
     kernel = "additions/native/cpu/SwingKernel.cpp"
     assert set(made) == {
         "additions/native/Swing.cpp.o", "additions/functorch/Rules.cpp.o",
@@ -45,7 +45,7 @@ def test_vector_kernels_are_compiled_once_a_capability_and_the_rest_once(tmp_pat
 
 
 def test_a_base_without_others_has_the_default_capability_only(tmp_path: Path) -> None:
-    made = units(tmp_path, replace(PLAIN, capabilities=DEFAULT_ONLY))
+    made = steps(tmp_path, replace(PLAIN, capabilities=DEFAULT_ONLY))
     assert [name for name in made if "/cpu/" in name] == [
         "additions/native/cpu/SwingKernel.cpp.DEFAULT.o"
     ]
@@ -55,18 +55,18 @@ def test_a_capability_of_the_base_is_compiled_for_and_said_to_be_there(tmp_path:
     """Else the additions call a dispatcher that libtorch does not have."""
     sve = Capabilities(("DEFAULT", "SVE256"), ("HAVE_SVE256_CPU_DEFINITION",))
     arm = replace(PLAIN, capabilities=sve)
-    made = units(tmp_path, arm)
+    made = steps(tmp_path, arm)
     kernels = [unit for name, unit in made.items() if "/cpu/" in name]
     assert [unit.object.split(".")[-2] for unit in kernels] == ["DEFAULT", "SVE256"]
     assert {"-DCPU_CAPABILITY=SVE256", "-msve-vector-bits=256"} <= set(kernels[1].flags)
-    flags = common_flags(sample.base(tmp_path / "base", version="9.1.0"), TRAITS, arm)
+    flags = common_flags(sample.base(tmp_path / "base", version="9.1.0"), ABI, arm)
     assert "-DHAVE_SVE256_CPU_DEFINITION" in flags
     assert not [flag for flag in flags if "AVX" in flag]
 
 
 def test_cuda_sources_are_compiled_with_a_toolkit_and_left_out_without(tmp_path: Path) -> None:
-    assert not [name for name in units(tmp_path, PLAIN) if "/cuda/" in name]
-    made = units(tmp_path, replace(PLAIN, cuda=CUDA))
+    assert not [name for name in steps(tmp_path, PLAIN) if "/cuda/" in name]
+    made = steps(tmp_path, replace(PLAIN, cuda=CUDA))
     assert made["additions/native/cuda/Swing.cu.o"].rule == "nvcc"
     assert made["additions/native/cuda/Blas.cpp.o"].rule == "cxx"
 
@@ -74,7 +74,7 @@ def test_cuda_sources_are_compiled_with_a_toolkit_and_left_out_without(tmp_path:
 def test_every_object_comes_once_and_in_a_fixed_order(tmp_path: Path) -> None:
     additions = sample.write(tmp_path / "additions", **SOURCES)
     generated = [Generated("ATen/B.cpp", False), Generated("autograd/python_A.cpp", True)]
-    forth, back = (all_units(g, additions, PLAIN) for g in (generated, generated[::-1]))
+    forth, back = (all_steps(g, additions, PLAIN) for g in (generated, generated[::-1]))
     assert forth == back
     names = [unit.object for unit in forth]
     assert names == sorted(set(names))
@@ -85,15 +85,15 @@ def test_no_path_of_the_machine_gets_into_an_object(tmp_path: Path) -> None:
     """Relative sources, and a prefix map for the base, whose place is the user's cache."""
     base = sample.base(tmp_path / "base")
     additions = sample.write(tmp_path / "additions", **SOURCES)
-    made = all_units([], additions, PLAIN)
+    made = all_steps([], additions, PLAIN)
     assert not [unit for unit in made if str(tmp_path) in unit.source + unit.object]
-    text = ninja_text(base, TRAITS, PLAIN, made)
+    text = ninja_file(base, ABI, PLAIN, made)
     assert f"-ffile-prefix-map={base.root}=." in text
 
 
 def test_the_bases_abi_decides_the_flags(tmp_path: Path) -> None:
     base = sample.base(tmp_path)
-    old = replace(TRAITS, cxx_standard="c++17", cxx11_abi=False, pybind11_abi="_cxxabi1011")
+    old = replace(ABI, cxx_standard="c++17", cxx11_abi=False, pybind11_abi="_cxxabi1011")
     flags = common_flags(base, old, PLAIN)
     assert "-std=c++17" in flags and "-D_GLIBCXX_USE_CXX11_ABI=0" in flags
     assert '-DPYBIND11_BUILD_ABI="_cxxabi1011"' in flags
@@ -124,7 +124,7 @@ def test_any_directory_name_reaches_the_compiler_as_it_is(tmp_path: Path, name: 
     (build / "s$o urce.cpp").write_text("")
     base = sample.base(place / "base")
     unit = CompileStep("s$o urce.cpp", "a b:$c.o", "cxx", ('-DTEXT="x y$z"',), False, True)
-    text = ninja_text(base, TRAITS, replace(PLAIN, cxx=str(compiler)), [unit])
+    text = ninja_file(base, ABI, replace(PLAIN, cxx=str(compiler)), [unit])
     (build / "build.ninja").write_text(text)
     done = subprocess.run(
         [Path(ninja.BIN_DIR) / "ninja", "-C", build], capture_output=True, text=True, check=False
@@ -139,6 +139,6 @@ def test_any_directory_name_reaches_the_compiler_as_it_is(tmp_path: Path, name: 
 def test_cuda_files_go_to_nvcc_with_the_same_host_compiler(tmp_path: Path) -> None:
     unit = CompileStep("k.cu", "k.o", "nvcc", (), False, True)
     tools = replace(PLAIN, cxx="g++-12", launcher="ccache", cuda=CUDA)
-    text = ninja_text(sample.base(tmp_path), TRAITS, tools, [unit])
+    text = ninja_file(sample.base(tmp_path), ABI, tools, [unit])
     assert "command = ccache '/cu da/bin/nvcc' -ccbin g++-12 " in text
     assert "-gencode=x" in text and "build k.o: nvcc k.cu" in text

@@ -1,0 +1,122 @@
+"""Which object files a graft consists of, and the copies of sources that they are compiled from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..additions import paths
+from ..additions.load import Additions
+from ..codegen.build_dir import BuildDir
+from ..codegen.select import Generated
+from ..upstream.abi import FLAGS
+from ..util import files
+from .toolchain import Toolchain
+
+SUPPORT = Path(__file__).resolve().parents[1] / "support"
+# Compilers run in BuildDir.build and are given these relative paths: objects hold no trace of where
+# they were built, and a compiler cache finds them again in another directory.
+ADDITIONS_COPY = "../include/ATen"
+CORE_SUPPORT = ("core.cpp", "portability.cpp")
+PYTHON_SUPPORT = ("portability.cpp", "python.cpp")
+
+
+@dataclass(frozen=True)
+class CompileStep:
+    """One object file: what it is made of and how."""
+
+    source: str  # relative to the build directory
+    object: str  # relative to the build directory
+    rule: str  # cxx or nvcc
+    flags: tuple[str, ...]
+    python: bool  # linked into torch/_C
+    ours: bool  # from the additions, not generated
+
+
+def all_steps(
+    generated: Sequence[Generated], additions: Additions, toolchain: Toolchain
+) -> list[CompileStep]:
+    """Every object of the graft, in a fixed order."""
+    steps = [
+        CompileStep(
+            f"../sources/{item.name}",
+            f"generated/{item.name}.o",
+            "nvcc" if item.name.endswith(".cu") else "cxx",
+            ("-O2", "-w"),
+            item.python,
+            False,
+        )
+        for item in generated
+    ]
+    steps += additions_steps(additions, toolchain)
+    for part, names, python in (
+        ("core", CORE_SUPPORT, False),
+        ("python", PYTHON_SUPPORT, True),
+    ):
+        steps += [
+            CompileStep(
+                f"../support/{name}", f"support/{part}/{name}.o", "cxx", ("-O2",), python, False
+            )
+            for name in names
+        ]
+    return sorted(steps, key=lambda step: step.object)
+
+
+def additions_steps(additions: Additions, toolchain: Toolchain) -> Iterator[CompileStep]:
+    """The objects of aten_src: native/cpu once a capability, cuda only with a toolkit."""
+    for path in additions.sources:
+        if path.suffix not in {".cpp", ".cu"}:
+            continue
+        relative = path.relative_to(additions.source_root)
+        rule = "nvcc" if path.suffix == ".cu" else "cxx"
+        if (rule == "nvcc" or "cuda" in relative.parts) and not toolchain.cuda:
+            continue
+        for suffix, flags in _variants(relative, toolchain):
+            yield CompileStep(
+                source=f"{ADDITIONS_COPY}/{relative.as_posix()}",
+                object=f"additions/{relative.as_posix()}{suffix}.o",
+                rule=rule,
+                flags=("-O3", *flags),
+                python=False,
+                ours=True,
+            )
+
+
+def _variants(relative: Path, toolchain: Toolchain) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """The suffix of each object of one source, and its flags."""
+    if relative.parts[:2] != ("native", "cpu") or "cuda" in relative.parts:
+        yield "", ()
+        return
+    for name in toolchain.capabilities.names:
+        defined = (f"-DCPU_CAPABILITY={name}", f"-DCPU_CAPABILITY_{name}")
+        yield f".{name}", (*defined, *FLAGS[name])
+
+
+def copy_sources(additions: Additions, layout: BuildDir) -> None:
+    """Bring the sources of the additions and of the tooling into the build directory.
+
+    ninja compares times, and a file's time says little of its contents: `cp -a`, `tar x` and `mv`
+    put older files in place, a checkout newer ones. A copy is written only where its contents
+    change, and so has a later time than every object that was made from the earlier contents.
+    """
+    ours = additions.source_root
+    found = paths.tree(ours, additions.root)
+    _copy(ours, found, layout.additions_include / "ATen")
+    _copy(SUPPORT, files.tree_files(SUPPORT), layout.support)
+
+
+def _copy(source: Path, found: Sequence[Path], target: Path) -> None:
+    if target.is_symlink():  # as earlier versions had it
+        target.unlink()
+    wanted = {target / path.relative_to(source): path for path in found}
+    for copy, path in wanted.items():
+        files.write_if_changed(copy, path.read_bytes())
+    for copy in files.tree_files(target):
+        if copy not in wanted:
+            copy.unlink()
+
+
+def source_path(step: CompileStep, additions: Additions) -> Path:
+    """Where the user finds the source of an object of the additions."""
+    return additions.source_root / step.source.removeprefix(f"{ADDITIONS_COPY}/")

@@ -1,0 +1,197 @@
+"""Compilation by ninja: contents decide what is compiled, and nothing runs on after the run."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import sample_additions as sample
+
+from torchfork.additions.load import Additions, load
+from torchfork.codegen.build_dir import BuildDir
+from torchfork.errors import CompileError
+from torchfork.native import compile as stage
+from torchfork.native import compile_steps, ninja
+from torchfork.native.compile import Pace
+from torchfork.native.toolchain import Toolchain
+from torchfork.upstream.abi import DEFAULT_ONLY, BaseAbi
+from torchfork.upstream.binaries import Elf
+
+ELF = Elf((), "", "", "")
+ABI = BaseAbi("c++17", True, "libgomp.so.1", "", True, False, ELF, ELF)
+TOOLS = Toolchain("g++", "", 2, DEFAULT_ONLY, None, "")
+
+
+@pytest.fixture
+def additions(tmp_path: Path) -> Additions:
+    return sample.write(tmp_path / "additions")
+
+
+class Project:
+    """Additions of two kernels and a header, compiled by ninja and a real compiler."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.header = "#pragma once\nconstexpr int rows = 1;\n"
+        self.additions = sample.write(
+            root / "additions",
+            native__Swing_cpp="#include <ATen/native/Swing.h>\nint swing() { return rows; }\n",
+            native__Sway_cpp="int sway() { return 2; }\n",
+            native__Swing_h=self.header,
+        )
+        self.layout = BuildDir(root / "work")
+        self.native = self.additions.source_root / "native"
+
+    def compile(self) -> int:
+        additions = load(self.additions.root)
+        steps = list(compile_steps.additions_steps(additions, TOOLS))
+        text = ninja.ninja_file(sample.base(self.root / "base"), ABI, TOOLS, steps)
+        compile_steps.copy_sources(additions, self.layout)
+        return stage.compile_all(text, self.layout.build, TOOLS, additions, lambda *step: None)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    if not shutil.which("g++"):
+        pytest.skip("needs a compiler")
+    made = Project(tmp_path / "p")
+    assert (made.compile(), made.compile()) == (2, 0)
+    return made
+
+
+@pytest.mark.parametrize("name", ["Swing.cpp", "Swing.h"])
+def test_an_edit_with_an_older_time_is_compiled(project: Project, name: str) -> None:
+    """As `cp -a`, `rsync -a`, `tar x` and `mv X.bak X` leave it."""
+    path = project.native / name
+    path.write_text(path.read_text() + "// edited\n")
+    os.utime(path, (1_577_836_800, 1_577_836_800))
+    assert (project.compile(), project.compile()) == (1, 0)
+
+
+def test_a_file_written_again_with_the_same_contents_is_not_compiled(project: Project) -> None:
+    later = time.time() + 3600
+    for path in project.native.iterdir():
+        path.write_text(path.read_text())
+        os.utime(path, (later, later))
+    assert project.compile() == 0
+
+
+def test_a_header_that_is_gone_is_missed(project: Project) -> None:
+    (project.native / "Swing.h").unlink()
+    with pytest.raises(CompileError, match=r"Swing\.h: No such file") as caught:
+        project.compile()
+    assert caught.value.where == f"{project.native / 'Swing.cpp'}:1"
+
+
+def test_a_kernel_that_is_gone_is_no_longer_compiled_and_a_new_one_is(project: Project) -> None:
+    (project.native / "Sway.cpp").rename(project.native / "Sign.cpp")
+    assert project.compile() == 1
+    assert not (project.layout.additions_include / "ATen" / "native" / "Sway.cpp").exists()
+
+
+def test_all_that_can_be_compiled_is_and_each_file_with_errors_is_named(project: Project) -> None:
+    (project.native / "Sway.cpp").write_text("int sway() { return a; }\nint b() { return c; }\n")
+    (project.native / "Swing.cpp").write_text("int swing() { return rows; }\n")
+    (project.native / "Fine.cpp").write_text("int fine() { return 1; }\n")
+    with pytest.raises(CompileError) as caught:
+        project.compile()
+    errors = [caught.value, *caught.value.also]
+    assert [error.where for error in errors] == [
+        f"{project.native / 'Sway.cpp'}:1", f"{project.native / 'Swing.cpp'}:1"
+    ]  # fmt: skip
+    assert "and 1 more error in this file" in errors[0].why
+    assert (project.layout.build / "additions/native/Fine.cpp.o").is_file()
+
+
+def test_the_pace_has_steps_rate_and_the_time_that_is_left() -> None:
+    pace = Pace()
+    for step in range(1, 61):
+        assert pace.see(f"[{step}/300] Building CXX object x.o\n", float(step * 2))
+    assert pace.line == "60 of 300, 30 a minute, 8 min left"
+
+
+def test_lines_that_are_no_steps_change_nothing() -> None:
+    pace = Pace()
+    assert not pace.see("-- Found [3/4] of it\n", 1.0)
+    assert not pace.see("a [1/2] b\n", 2.0)
+    assert pace.line == "0 of 0"
+
+
+def test_the_rate_is_that_of_the_last_minutes_and_not_of_the_whole_build() -> None:
+    pace = Pace()
+    for step in range(1, 11):
+        pace.see(f"[{step}/100] slow", step * 100.0)
+    for step in range(11, 73):
+        pace.see(f"[{step}/100] fast", 1000.0 + (step - 10) * 2.0)
+    assert 29 < pace.rate < 31
+
+
+def test_another_ninja_starts_the_count_anew() -> None:
+    pace = Pace()
+    pace.see("[5/6] Generating", 1.0)
+    pace.see("[1/1600] Building", 2.0)
+    assert pace.rate == 0 and pace.line.startswith("1 of 1600")
+
+
+def build_file(seconds: float) -> str:
+    return (
+        f"rule slow\n  command = touch $out.started && sleep {seconds} && touch $out\n"
+        "build a.o: slow\ndefault a.o\n"
+    )
+
+
+def test_objects_are_counted_and_a_second_run_compiles_none(
+    tmp_path: Path, additions: Additions
+) -> None:
+    seen: list[tuple[int, int, str]] = []
+
+    def run() -> int:
+        return stage.compile_all(
+            build_file(0), tmp_path / "ö b", TOOLS, additions, lambda *step: seen.append(step)
+        )
+
+    assert (run(), run()) == (1, 0) and len(seen) == 1
+
+
+RUN = """
+import signal
+import sys
+from pathlib import Path
+# a test run in the background has SIGINT ignored, and children inherit that
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.path.insert(0, sys.argv[1])
+import sample_additions as sample
+from torchfork.native import compile as stage
+from torchfork.native.toolchain import Toolchain
+root = Path(sys.argv[2])
+additions = sample.write(root / "additions")
+tools = Toolchain("g++", "", 2, None, None, "")
+stage.compile_all(sys.argv[3], root / "build", tools, additions, lambda *step: None)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_no_compiler_runs_on_when_the_run_is_ended(tmp_path: Path, number: int) -> None:
+    """It would write objects beside those of the next run."""
+    if sys.platform != "linux" and number != signal.SIGINT:
+        pytest.skip("only Linux tells a child that its parent was killed")
+    here = str(Path(__file__).parents[1])
+    running = subprocess.Popen(
+        [sys.executable, "-c", RUN, here, str(tmp_path), build_file(3)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        stderr=subprocess.DEVNULL, start_new_session=True,
+    )  # fmt: skip
+    deadline = time.monotonic() + 30
+    while not (tmp_path / "build" / "a.o.started").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    running.send_signal(number)
+    assert running.wait(20) != 0
+    time.sleep(3.5)
+    assert (tmp_path / "build" / "a.o.started").exists()
+    assert not (tmp_path / "build" / "a.o").exists()
