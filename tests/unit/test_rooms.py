@@ -179,7 +179,7 @@ assert not seen, seen
 """
     names = [f"torchfork.{name_of(path)}".replace("/", ".") for path in MODULES]
     # Programs for other interpreters: importing the one is running it, the others import torch.
-    others = ("verify_probe", ".checks.")
+    others = ("wheel.probe", ".checks.")
     names = [n.removesuffix(".__init__") for n in names if not any(o in n for o in others)]
     done = subprocess.run(
         [sys.executable, "-c", program, *names], env={"PYTHONPATH": str(LIB), "PATH": ""},

@@ -6,6 +6,7 @@ import csv
 import hashlib
 import io
 import shutil
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,7 +21,6 @@ from torchfork.upstream.archives import record_hash
 from torchfork.upstream.base import Base
 from torchfork.util import cache, files
 from torchfork.wheel import pack, verify
-from torchfork.wheel.rawzip import RawZipWriter
 
 RECORD = "dist-info/RECORD"
 
@@ -32,14 +32,16 @@ def rewritten(wheel: Archive, directory: Path, changes: Mapping[str, bytes]) -> 
     told = {wheel.members[name].filename: data for name, data in changes.items()}
     if RECORD not in changes:
         told[wheel.members[RECORD].filename] = recorded(wheel, told)
-    with wheel.path.open("rb") as source, target.open("wb") as stream:
-        writer = RawZipWriter(stream, 0)
+    with (
+        wheel.path.open("rb") as source, target.open("wb") as stream,
+        zipfile.ZipFile(stream, "w") as archive,
+    ):  # fmt: skip
+        writer = pack.Writer(archive, stream, 0)
         for member in wheel.members.values():
             if member.filename in told:
                 writer.add(member.filename, 0o755, told[member.filename])
             else:
                 writer.copy(member.filename, member.external_attr >> 16 & 0o777, source, member)
-        writer.close()
     return target
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import os
 import subprocess
@@ -17,8 +18,7 @@ from torchfork.upstream.archives import read_record, record_hash
 from torchfork.upstream.base import Base
 from torchfork.upstream.interpreter import probe
 from torchfork.upstream.wheel import open_wheel
-from torchfork.wheel.pack import DEFAULT_EPOCH, epoch_from, pack, wheel_name
-from torchfork.wheel.rawzip import RawZipWriter
+from torchfork.wheel.pack import DEFAULT_EPOCH, LATEST, Writer, epoch_from, pack, wheel_name
 
 NEW = "9.1.0+cpu.ext1"
 
@@ -87,7 +87,6 @@ def test_a_cuda_wheel_whose_metadata_lacks_the_local_part_gets_one_version(tmp_p
 
 
 def test_record_lists_every_file_with_its_hash_and_size(tmp_path: Path) -> None:
-    import hashlib
 
     found = read(pack(based(tmp_path), overlaid(tmp_path), NEW, tmp_path / "dist", DEFAULT_EPOCH))
     own = f"torch-{NEW}.dist-info/RECORD"
@@ -193,10 +192,10 @@ def test_an_output_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None
 def test_a_full_disk_leaves_no_half_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     base, overlay = based(tmp_path), overlaid(tmp_path)
 
-    def full(writer: RawZipWriter) -> None:
+    def full(writer: Writer, name: str, mode: int, data: bytes) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(RawZipWriter, "close", full)
+    monkeypatch.setattr(Writer, "add", full)
     with pytest.raises(OutputError, match="disk is full"):
         pack(base, overlay, NEW, tmp_path / "dist", DEFAULT_EPOCH)
     assert list((tmp_path / "dist").iterdir()) == []
@@ -213,17 +212,42 @@ def test_a_base_that_vanished_is_named(tmp_path: Path) -> None:
 def test_source_date_epoch_is_honoured_and_checked() -> None:
     assert epoch_from({"SOURCE_DATE_EPOCH": "1700000000"}) == 1_700_000_000
     assert epoch_from({}) == epoch_from({"SOURCE_DATE_EPOCH": ""}) == DEFAULT_EPOCH
+    assert epoch_from({"SOURCE_DATE_EPOCH": str(LATEST)}) == LATEST
+
+
+@pytest.mark.parametrize("text", ["yesterday", "-1", "1e9", "²", "9" * 5000, str(LATEST + 1), " 1"])
+def test_a_date_that_no_archive_can_have_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="SOURCE_DATE_EPOCH"):
-        epoch_from({"SOURCE_DATE_EPOCH": "yesterday"})
+        epoch_from({"SOURCE_DATE_EPOCH": text})
 
 
-def test_times_before_zip_archives_are_clamped() -> None:
+@pytest.mark.parametrize(
+    ("epoch", "date"), [(0, (1980, 1, 1, 0, 0, 0)), (LATEST, (2107, 12, 31, 23, 59, 58))]
+)
+def test_times_are_those_that_an_archive_can_have(epoch: int, date: tuple[int, ...]) -> None:
     stream = io.BytesIO()
-    writer = RawZipWriter(stream, 0)
-    writer.add("a", 0o644, b"")
-    writer.close()
+    with zipfile.ZipFile(stream, "w") as made:
+        Writer(made, stream, epoch).add("a", 0o644, b"")
     with zipfile.ZipFile(stream) as archive:
-        assert archive.getinfo("a").date_time == (1980, 1, 1, 0, 0, 0)
+        assert archive.getinfo("a").date_time == date
+
+
+# Sums of what the writer gave before it was built on the standard library's.
+KNOWN = "0f3832f64f11311dd31709472a8ccf6051e1bcafe4c2268448026b70ee47fcd4"
+
+
+def test_the_bytes_of_an_archive_are_those_of_earlier_versions() -> None:
+    source = io.BytesIO()
+    with zipfile.ZipFile(source, "w", zipfile.ZIP_STORED) as archive:
+        archive.writestr("old", b"0123456789" * 50)
+        member = archive.getinfo("old")
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as made:
+        writer = Writer(made, stream, DEFAULT_EPOCH)
+        writer.add("stored", 0o644, b"x")
+        writer.copy("copied", 0o755, source, member)
+        writer.add("ä/name", 0o644, b"")
+    assert hashlib.sha256(stream.getvalue()).hexdigest() == KNOWN
 
 
 def test_large_sizes_are_written_as_zip64(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,13 +256,13 @@ def test_large_sizes_are_written_as_zip64(monkeypatch: pytest.MonkeyPatch) -> No
     with zipfile.ZipFile(source, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("old", b"0123456789" * 50)
         member = archive.getinfo("old")
-    monkeypatch.setattr("torchfork.wheel.rawzip.WIDE", 20)
+    monkeypatch.setattr(zipfile, "ZIP64_LIMIT", 20)
     stream = io.BytesIO()
-    writer = RawZipWriter(stream, DEFAULT_EPOCH)
-    writer.add("first", 0o644, os.urandom(100))
-    writer.copy("copied", 0o755, source, member)
-    writer.add("small", 0o644, b"x")
-    writer.close()
+    with zipfile.ZipFile(stream, "w") as made:
+        writer = Writer(made, stream, DEFAULT_EPOCH)
+        writer.add("first", 0o644, os.urandom(100))
+        writer.copy("copied", 0o755, source, member)
+        writer.add("small", 0o644, b"x")
     with zipfile.ZipFile(stream) as archive:
         assert archive.testzip() is None
         assert archive.read("copied") == b"0123456789" * 50

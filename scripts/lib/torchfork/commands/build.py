@@ -20,7 +20,7 @@ from ..upstream.base import Base
 from ..upstream.wheel import grafted_version
 from ..util import cache, files
 from ..util.ui import Ui
-from ..wheel import pack, platform_tag, verify
+from ..wheel import pack, repair, verify
 from . import build_source
 from .options import (
     PROJECT,
@@ -192,9 +192,9 @@ def _with_true_tag(grafted: graft.Grafted, ui: Ui) -> Base:
     the graft adds to that is corrected.
     """
     base = grafted.base
-    needed = platform_tag.needed_glibc(grafted.libraries)
-    tag = platform_tag.raised_tag(base.wheel_tag, needed)
-    if tag == base.wheel_tag or needed <= platform_tag.needed_glibc([base.torch_cpu]):
+    needed = repair.needed_glibc(grafted.libraries)
+    tag = repair.raised_tag(base.wheel_tag, needed)
+    if tag == base.wheel_tag or needed <= repair.needed_glibc([base.torch_cpu]):
         return base
     ui.warn(
         f"the kernels need glibc {needed[0]}.{needed[1]}, more than the base does; the wheel is "

@@ -14,12 +14,12 @@ from ..codegen.model import Manifest
 from ..errors import VerificationError
 from ..native import toolchain
 from ..upstream.base import Base, Interpreter
-from ..upstream.pins import PINS, Release
+from ..upstream.pins import PINS, Release, WheelName
 from ..upstream.sources import SourceCheckout
 from ..upstream.wheel import grafted_version, read_version_file
 from ..util import files
 from ..util.ui import Ui
-from ..wheel import pack, platform_tag, repair, verify
+from ..wheel import pack, repair, verify
 from . import build_env, preflight, settings, wheel_build
 from .settings import Setting
 from .tree_work import TreeBuildDir
@@ -187,7 +187,7 @@ def _as_base(
         (unpacked / "torch" / "version.py").read_text(encoding="utf-8"), "torch/version.py"
     )
     dist_info = next(path.name for path in unpacked.glob("torch-*.dist-info"))
-    tag = _platform_tag(wheel.name.removesuffix(".whl").split("-", 2)[2], unpacked, overlay)
+    tag = _platform_tag(WheelName.parse(wheel.name).tag, unpacked, overlay)
     return Base(
         root=unpacked,
         version=told.version,
@@ -206,7 +206,7 @@ def _platform_tag(wheel_tag: str, *roots: Path) -> str:
     head, _, system = wheel_tag.rpartition("-")
     if not system.startswith("linux_"):
         return wheel_tag
-    major, minor = platform_tag.needed_glibc([path for r in roots for path in repair.elf_files(r)])
+    major, minor = repair.needed_glibc(path for r in roots for path in repair.elf_files(r))
     return f"{head}-manylinux_{major}_{minor}_{system.removeprefix('linux_')}"
 
 

@@ -24,6 +24,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
+from packaging.metadata import RawMetadata, parse_email
+
 from ..errors import BaseRefusedError, ToolMissingError
 from ..util import files, process
 
@@ -107,10 +109,21 @@ def read_record(text: str, where: str = "RECORD") -> dict[str, Recorded]:
         raise BaseRefusedError("this RECORD cannot be read", where=where, why=str(error)) from error
 
 
-def record_of(archive: zipfile.ZipFile, dist_info: str) -> dict[str, Recorded]:
+def record_of(archive: zipfile.ZipFile) -> dict[str, Recorded]:
     """The RECORD of a wheel. Raises BaseRefusedError."""
-    name = f"{dist_info}/RECORD"
+    name = f"{dist_info_of(archive)}/RECORD"
     return read_record(read_member(archive, name), f"{archive.filename}: {name}")
+
+
+def is_of_wheel(name: str) -> bool:
+    """Whether a wheel brought a file that an installed RECORD lists; installers list more."""
+    return not name.startswith(("/", "..")) and not name.endswith(".pyc")
+
+
+def metadata_of(archive: zipfile.ZipFile) -> RawMetadata:
+    """The METADATA of a wheel. Raises BaseRefusedError."""
+    name = f"{dist_info_of(archive)}/METADATA"
+    return parse_email(read_member(archive, name))[0]
 
 
 def record_hash(digest: bytes) -> str:
@@ -182,7 +195,7 @@ def unpack_wheel(
     path: Path, archive: zipfile.ZipFile, root: Path, progress: Progress | None
 ) -> None:
     """Unpack a wheel, whole or not at all, and compare each file with RECORD."""
-    record = record_of(archive, dist_info_of(archive))
+    record = record_of(archive)
     members = [member for member in archive.infolist() if not member.is_dir()]
     total, done, counting = sum(member.file_size for member in members), 0, threading.Lock()
 

@@ -19,7 +19,7 @@ from packaging.tags import parse_tag
 
 from ..errors import BaseRefusedError
 from ..util import files, process
-from .archives import Recorded, read_record
+from .archives import Recorded, is_of_wheel, read_record
 from .base import Base, Interpreter
 from .interpreter import require_python_tag
 from .pins import Releases
@@ -103,7 +103,7 @@ def open_installed(
             ) from error
 
     listed = read_record(read(f"{found.dist_info}/RECORD"), str(found.record))
-    record = {name: row for name, row in listed.items() if _of_wheel(name)}
+    record = {name: row for name, row in listed.items() if is_of_wheel(name)}
     _check_complete(found, record)
     version = read_version_file(read(VERSION_FILE), str(found.site / VERSION_FILE))
     check_commit(found.site / "torch", version, releases, unpinned)
@@ -133,10 +133,6 @@ def record_identity(record: Mapping[str, Recorded]) -> str:
         if ".dist-info/" not in name and row.hash
     )
     return files.sha256_text(*rows)
-
-
-def _of_wheel(name: str) -> bool:
-    return not name.startswith(("/", "..")) and not name.endswith(".pyc")
 
 
 def _check_complete(found: Installation, record: Mapping[str, Recorded]) -> None:

@@ -1,4 +1,9 @@
-"""Makes a wheel whole: the libraries that it needs go into torch/lib, the build's paths go out."""
+"""Makes a wheel complete: the libraries that it needs, no build paths, a true platform tag.
+
+What auditwheel and patchelf do, in the places that upstream's own wheels have: auditwheel puts
+libraries into torch.libs under other names and deflates the whole wheel anew, and patchelf turns a
+DT_RPATH, which CUDA builds rely on, into a DT_RUNPATH.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +12,8 @@ import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from elftools.common.exceptions import ELFError
-from elftools.elf.dynamic import DynamicSection
-from elftools.elf.elffile import ELFFile
-
-from ..errors import BaseRefusedError, ToolMissingError
+from ..errors import ToolMissingError
+from ..upstream.binaries import is_elf, read_elf, with_search_path
 from ..util import files, process
 
 LIBRARIES = "torch/lib"
@@ -25,6 +27,8 @@ CUDA = re.compile(
     r"lib(cu(da|dart|blas|dnn|fft|pti|rand|solver|sparse|file)|nccl|nvrtc|nvToolsExt|nvidia-ml"
     r"|nvJitLink).*\.so(\.\d+)*"
 )
+# The glibc that the tags of older manylinux generations stand for.
+LEGACY = {"manylinux1": (2, 5), "manylinux2010": (2, 12), "manylinux2014": (2, 17)}
 
 
 def complete(unpacked: Path, overlay: Path, sources: Sequence[Path], compiler: str) -> list[str]:
@@ -33,87 +37,70 @@ def complete(unpacked: Path, overlay: Path, sources: Sequence[Path], compiler: s
     sources: directories of libraries that the build linked.
     compiler: whose own libraries count too.
     Libraries with a path of the build machine in them are put into the overlay without it.
-    Raises ToolMissingError for a library that is nowhere.
+    Raises ToolMissingError for a library that is not found.
     """
     shutil.rmtree(overlay, ignore_errors=True)
-    ours = {path.relative_to(unpacked).as_posix(): path for path in elf_files(unpacked)}
-    there = {Path(name).name for name in ours}
-    waiting = sorted({need for path in ours.values() for need in needed(path)} - there)
+    ours = elf_files(unpacked)
+    there = {path.name for path in ours}
+    waiting = sorted({name for path in ours for name in read_elf(path).needed} - there)
     added: dict[str, Path] = {}
     while waiting:
         name = waiting.pop()
         if name in added or name in there or SYSTEM.fullmatch(name) or CUDA.fullmatch(name):
             continue
-        found = _find(name, sources, compiler)
-        added[name] = found
-        waiting += needed(found)
-    for name, found in sorted(added.items()):
+        added[name] = _find(name, sources, compiler)
+        waiting += read_elf(added[name]).needed
+    for name, source in sorted(added.items()):
         target = overlay / LIBRARIES / name
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(found, target)
+        shutil.copyfile(source, target)
         target.chmod(0o755)
-    for name, path in sorted(ours.items()):
-        _without_build_paths(path, overlay / name)
+    for path in ours:
+        data = with_search_path(path, lambda directory: directory.startswith("$ORIGIN"))
+        if data != path.read_bytes():
+            target = overlay / path.relative_to(unpacked)
+            files.write_bytes(target, data, 0o755, durable=False)
     return sorted(added)
-
-
-def needed(path: Path) -> list[str]:
-    """The libraries that a library names as needed."""
-    with path.open("rb") as stream:
-        section = ELFFile(stream).get_section_by_name(".dynamic")
-        if not isinstance(section, DynamicSection):
-            return []
-        return [tag.needed for tag in section.iter_tags("DT_NEEDED")]
 
 
 def elf_files(root: Path) -> list[Path]:
     """Every library and program below a directory, sorted."""
-    found = []
-    for path in files.tree_files(root):
-        with path.open("rb") as stream:
-            if stream.read(4) == b"\x7fELF":
-                found.append(path)
-    return found
+    return [path for path in files.tree_files(root) if is_elf(path)]
 
 
 def _find(name: str, sources: Iterable[Path], compiler: str) -> Path:
     for directory in sources:
         if (directory / name).is_file():
             return (directory / name).resolve()
-    told = process.run([*compiler.split(), f"-print-file-name={name}"], check=False).stdout.strip()
-    if told and told != name and Path(told).is_file():
-        return Path(told).resolve()
+    named = process.run([*compiler.split(), f"-print-file-name={name}"], check=False).stdout.strip()
+    if named and named != name and Path(named).is_file():
+        return Path(named).resolve()
     listed = process.run(["/sbin/ldconfig", "-p"], check=False).stdout
-    found = re.search(rf"^\s*{re.escape(name)} .*=> (\S+)$", listed, re.MULTILINE)
-    if found and Path(found[1]).is_file():
-        return Path(found[1]).resolve()
+    known = re.search(rf"^\s*{re.escape(name)} .*=> (\S+)$", listed, re.MULTILINE)
+    if known and Path(known[1]).is_file():
+        return Path(known[1]).resolve()
     raise ToolMissingError(
-        f"the wheel needs {name}, which is nowhere to be found",
+        f"the wheel needs {name}, which was not found",
         where=", ".join(map(str, sources)),
         why="it was there when the wheel was linked",
         next="install the library's runtime package and run the same command again",
     )
 
 
-def _without_build_paths(path: Path, target: Path) -> None:
-    """Write a library into `target` if its search path names directories of the build machine."""
-    data = path.read_bytes()
-    changed = bytearray(data)
-    try:
-        with path.open("rb") as stream:
-            elf = ELFFile(stream)
-            section = elf.get_section_by_name(".dynamic")
-            tags = list(section.iter_tags()) if isinstance(section, DynamicSection) else []
-            strings = elf.get_section_by_name(".dynstr")
-            for tag in tags:
-                if tag.entry.d_tag not in ("DT_RPATH", "DT_RUNPATH"):
-                    continue
-                old = (tag.runpath if tag.entry.d_tag == "DT_RUNPATH" else tag.rpath).encode()
-                kept = [p for p in old.split(b":") if p.startswith(b"$ORIGIN")]
-                new = b":".join(dict.fromkeys(kept))
-                at = strings["sh_offset"] + tag.entry.d_val
-                changed[at : at + len(old)] = new.ljust(len(old), b"\0")
-    except ELFError as error:
-        raise BaseRefusedError("a library is damaged", where=str(path), why=str(error)) from error
-    if bytes(changed) != data:
-        files.write_bytes(target, bytes(changed), 0o755, durable=False)
+def needed_glibc(libraries: Iterable[Path]) -> tuple[int, int]:
+    """The newest glibc symbol version that the libraries need; (0, 0) where there is none."""
+    return max((read_elf(library).glibc for library in libraries), default=(0, 0))
+
+
+def raised_tag(wheel_tag: str, needed: tuple[int, int]) -> str:
+    """The wheel tag, with each platform that promises an older glibc raised to what is needed."""
+    head, _, platforms = wheel_tag.rpartition("-")
+    raised: list[str] = []
+    for platform in platforms.split("."):
+        found = re.fullmatch(r"(manylinux(?:1|2010|2014)|manylinux_(\d+)_(\d+))_(\w+)", platform)
+        if found:
+            promised = LEGACY.get(found[1]) or (int(found[2]), int(found[3]))
+            if promised < needed:
+                platform = f"manylinux_{needed[0]}_{needed[1]}_{found[4]}"
+        raised.append(platform)
+    return f"{head}-{'.'.join(dict.fromkeys(raised))}"

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import uuid
-import zipfile
-from email.parser import HeaderParser
 from pathlib import Path
 from typing import Any
 
 from packaging.requirements import Requirement
 
 from ..errors import BaseRefusedError
+from ..upstream import archives
 from ..upstream.pins import Releases, WheelPin
 from ..upstream.wheel import is_grafted
 from ..util import files
@@ -23,7 +22,9 @@ def describe(wheel: Path, releases: Releases) -> dict[str, Any]:
 
     The same wheel gives the same text: the serial number is made from its hash.
     """
-    name, version, requirements = _metadata(wheel)
+    with archives.opened(wheel) as archive:
+        metadata = archives.metadata_of(archive)
+    name, version = metadata["name"], metadata["version"]
     if not is_grafted(version):
         raise BaseRefusedError(
             "this is not a wheel that torchfork made",
@@ -39,7 +40,7 @@ def describe(wheel: Path, releases: Releases) -> dict[str, Any]:
         "pedigree": {"commits": [{"uid": release.commit}]},
         "externalReferences": [_wheel_reference(pin) for pin in release.wheels],
     }  # fmt: skip
-    required = [_required(text) for text in requirements]
+    required = [_required(text) for text in metadata.get("requires_dist", [])]
     root = f"pkg:pypi/{name}@{version}"
     return {
         "$schema": _FORMAT,
@@ -59,13 +60,6 @@ def describe(wheel: Path, releases: Releases) -> dict[str, Any]:
             {"ref": root, "dependsOn": [upstream["bom-ref"], *(c["bom-ref"] for c in required)]}
         ],
     }  # fmt: skip
-
-
-def _metadata(wheel: Path) -> tuple[str, str, list[str]]:
-    with zipfile.ZipFile(wheel) as archive:
-        place = next(n for n in archive.namelist() if n.endswith(".dist-info/METADATA"))
-        head = HeaderParser().parsestr(archive.read(place).decode())
-    return str(head["Name"]), str(head["Version"]), head.get_all("Requires-Dist", [])
 
 
 def _wheel_reference(pin: WheelPin) -> dict[str, Any]:

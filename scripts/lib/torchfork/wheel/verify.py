@@ -7,24 +7,23 @@ from __future__ import annotations
 
 import json
 import time
-import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from email.parser import HeaderParser
 from pathlib import Path
-from typing import Any
 
 from packaging.specifiers import SpecifierSet
 
 from ..codegen.model import Manifest
 from ..errors import VerificationError
-from ..upstream.archives import read_record, record_hash
+from ..upstream import archives
+from ..upstream.archives import Recorded
 from ..upstream.base import Base
-from ..util import files, process, venv
+from ..upstream.pins import WheelName
+from ..util import files, memo, process, serde, venv
 
 LOCK_SECONDS = 3600.0
-_PROBE = Path(__file__).with_name("verify_probe.py")
+_PROBE = Path(__file__).with_name("probe.py")
 
 
 @dataclass(frozen=True)
@@ -38,6 +37,26 @@ class Report:
     upstream_operators: int  # that are there unchanged
     files: int  # whose hashes equal RECORD's
     seconds: float
+
+
+@dataclass(frozen=True)
+class FoundOperator:
+    """An added operator as the wheel has it; `missing` names what the manifest claims in vain."""
+
+    name: str  # 'aten::add.Tensor'
+    schema: str
+    missing: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Probed:
+    """What the probe found in an environment's torch."""
+
+    file: str
+    version: str
+    metadata_version: str | None
+    schemas: dict[str, str]  # by qualified name
+    operators: tuple[FoundOperator, ...]
 
 
 def verify(
@@ -74,36 +93,42 @@ def _verify(
     upstream_schemas: Sequence[str],
 ) -> Report:
     started = time.monotonic()
-    metadata = _metadata(wheel)
+    with archives.opened(wheel) as archive:
+        metadata = archives.metadata_of(archive)
+        members = {info.filename for info in archive.infolist() if not info.is_dir()}
+        record_name = f"{archives.dist_info_of(archive)}/RECORD"
+        record = archives.record_of(archive)
+    if members != set(record):
+        odd = sorted(members ^ set(record))
+        raise _failed("RECORD does not list exactly the wheel's files", _listed(odd), str(wheel))
     neutral = workdir / "neutral"
     neutral.mkdir(parents=True, exist_ok=True)
-    required = metadata["Requires-Dist"]
+    required = metadata.get("requires_dist", [])
     python = venv.with_wheel(wheel, base.interpreter, required, workdir, neutral, say)
     say("pip check")
     _pip_check(python, neutral)
     say("hashes")
-    count = _check_record(wheel, python, neutral)
+    _check_files(wheel, {n: row for n, row in record.items() if n != record_name}, python, neutral)
     say("operators")
-    told = _ask(python, neutral, None, [asdict(op) for op in manifest.operators])
-    _check_version(wheel, metadata, told, python)
+    probed = _probe(python, neutral, None, [asdict(op) for op in manifest.operators])
+    _check_version(wheel, metadata["version"], probed, python)
     if upstream_schemas:
-        upstream = _tree_schemas(upstream_schemas, told, python, neutral)
+        upstream = _tree_schemas(upstream_schemas, probed, python, neutral)
     else:
         upstream = _base_schemas(base, python, neutral, cache)
-    _check_operators(wheel, upstream, told)
+    _check_operators(wheel, upstream, probed)
     say("requirements")
-    _check_requirement(python, neutral, base, metadata["Version"])
-    added = tuple(sorted(op["name"] for op in told["operators"]))
+    _check_requirement(python, neutral, base, metadata["version"])
+    added = tuple(sorted(op.name for op in probed.operators))
     return Report(
-        wheel, told["version"], python, added, len(upstream), count, time.monotonic() - started
+        wheel,
+        probed.version,
+        python,
+        added,
+        len(upstream),
+        len(record) - 1,
+        time.monotonic() - started,
     )
-
-
-def _metadata(wheel: Path) -> dict[str, Any]:
-    with zipfile.ZipFile(wheel) as archive:
-        name = next(n for n in archive.namelist() if n.endswith(".dist-info/METADATA"))
-        head = HeaderParser().parsestr(archive.read(name).decode())
-    return {"Version": head["Version"], "Requires-Dist": head.get_all("Requires-Dist", [])}
 
 
 def _pip_check(python: Path, neutral: Path) -> None:
@@ -112,44 +137,35 @@ def _pip_check(python: Path, neutral: Path) -> None:
         raise _failed("pip check complains about the wheel", outcome.stdout.strip())
 
 
-def _check_record(wheel: Path, python: Path, neutral: Path) -> int:
-    """Every file of the wheel is in RECORD, and installed with the bytes that RECORD says."""
-    with zipfile.ZipFile(wheel) as archive:
-        members = {info.filename for info in archive.infolist() if not info.is_dir()}
-        own = next(name for name in members if name.endswith(".dist-info/RECORD"))
-        record = read_record(archive.read(own).decode())
-    if members != set(record):
-        odd = sorted(members ^ set(record))
-        raise _failed("RECORD does not list exactly the wheel's files", _listed(odd), str(wheel))
+def _check_files(wheel: Path, record: Mapping[str, Recorded], python: Path, neutral: Path) -> None:
+    """Every file is installed with the bytes that RECORD says."""
     question = "import sysconfig; print(sysconfig.get_path('platlib'))"
     site = Path(process.run([python, "-I", "-c", question], cwd=neutral).stdout.strip())
-    names = sorted(members - {own})
     with ThreadPoolExecutor(2) as pool:
-        found = pool.map(lambda name: _as_recorded(site / name, *record[name]), names)
-        wrong = [name for name, good in zip(names, found, strict=True) if not good]
+        good = pool.map(lambda name: _as_recorded(site / name, record[name]), record)
+        wrong = sorted(name for name, same in zip(record, good, strict=True) if not same)
     if wrong:
         raise _failed("files are not those that RECORD lists", _listed(wrong), str(wheel))
-    return len(names)
 
 
-def _as_recorded(path: Path, expected: str, size: str) -> bool:
-    if not path.is_file() or str(path.stat().st_size) != size:
+def _as_recorded(path: Path, recorded: Recorded) -> bool:
+    if not recorded.hash or not path.is_file() or str(path.stat().st_size) != recorded.size:
         return False
-    return record_hash(bytes.fromhex(files.sha256_file(path))) == expected.rstrip("=")
+    return recorded.matches(bytes.fromhex(files.sha256_file(path)))
 
 
-def _ask(
-    python: Path, neutral: Path, root: Path | None, operators: Sequence[Mapping[str, Any]]
-) -> dict[str, Any]:
+def _probe(
+    python: Path, neutral: Path, root: Path | None, operators: Sequence[Mapping[str, object]]
+) -> Probed:
+    """Ask a torch: the installed one, or the one below `root`."""
     question = json.dumps({"root": str(root) if root else None, "operators": list(operators)})
     # -I: nothing of the user's environment or directory; -B: nothing is written beside a base.
     command: list[str | Path] = [python, "-I", "-B", _PROBE]
-    outcome = process.run(command, cwd=neutral, input_text=question, check=False)
+    outcome = process.run(command, cwd=neutral, input_text=question, check=False, supervised=True)
     lines = outcome.stdout.strip().splitlines()
     try:
         if outcome.returncode == 0:
-            answer: dict[str, Any] = json.loads(lines[-1])
-            return answer
+            return serde.load(Probed, json.loads(lines[-1]))
     except (ValueError, IndexError):
         pass
     what = "the base cannot be imported" if root else "the wheel cannot be imported"
@@ -160,30 +176,33 @@ def _ask(
 
 
 def _base_schemas(base: Base, python: Path, neutral: Path, cache: Path) -> dict[str, str]:
+    def ask() -> dict[str, str]:
+        probed = _probe(python, neutral, base.root, [])
+        if not Path(probed.file).is_relative_to(base.root):
+            what = "another torch than the base was imported"
+            raise _failed(what, probed.file, str(base.root))
+        return probed.schemas
+
     note = cache / "schemas" / f"{base.identity}.json"
-    known = files.read_json(note)
-    if isinstance(known, dict):
-        return known
-    told = _ask(python, neutral, base.root, [])
-    if not Path(told["file"]).is_relative_to(base.root):
-        raise _failed("another torch than the base was imported", told["file"], str(base.root))
-    schemas: dict[str, str] = told["schemas"]
-    files.write_json(note, schemas)
-    return schemas
+    return memo.remember(note, base.identity, dict[str, str], ask)
 
 
 def _tree_schemas(
-    schemas: Sequence[str], told: Mapping[str, Any], python: Path, neutral: Path
+    schemas: Sequence[str], probed: Probed, python: Path, neutral: Path
 ) -> dict[str, str]:
     """The tree's own functions as torch words them, and what no native function declares.
 
     prim, quantized and other operators that C++ registers by itself have no entry in the YAML: they
     are taken as they come, for nothing of ours could have made them.
     """
-    own = [_minimal(schema) for schema in schemas]
-    declared = {op["name"]: op["schema"] for op in _ask(python, neutral, None, own)["operators"]}
-    added = {op["name"] for op in told["operators"]}
-    others = {n: s for n, s in told["schemas"].items() if n not in declared and n not in added}
+    asked = _probe(python, neutral, None, [_minimal(schema) for schema in schemas])
+    declared = {op.name: op.schema for op in asked.operators}
+    added = {op.name for op in probed.operators}
+    others = {
+        name: schema
+        for name, schema in probed.schemas.items()
+        if name not in declared and name not in added
+    }
     return {**declared, **others}
 
 
@@ -192,46 +211,37 @@ def _minimal(schema: str) -> dict[str, str]:
     return {"name": name, "overload": overload, "schema": schema}
 
 
-def _check_version(
-    wheel: Path, metadata: dict[str, Any], told: dict[str, Any], python: Path
-) -> None:
-    if not Path(told["file"]).is_relative_to(python.parent.parent):
-        raise _failed("another torch than the wheel's was imported", told["file"], str(wheel))
-    said = {
-        "the file name": wheel.name.split("-")[1],
-        "METADATA": metadata["Version"],
-        "the installed metadata": told["metadata_version"],
-        "torch.__version__": told["version"],
+def _check_version(wheel: Path, version: str, probed: Probed, python: Path) -> None:
+    if not Path(probed.file).is_relative_to(python.parent.parent):
+        raise _failed("another torch than the wheel's was imported", probed.file, str(wheel))
+    versions = {
+        "the file name": WheelName.parse(wheel.name).version,
+        "METADATA": version,
+        "the installed metadata": probed.metadata_version,
+        "torch.__version__": probed.version,
     }
-    if len(set(said.values())) != 1:
-        why = "\n".join(f"{place}: {version}" for place, version in said.items())
+    if len(set(versions.values())) != 1:
+        why = "\n".join(f"{place}: {version}" for place, version in versions.items())
         raise _failed("the wheel's versions differ", why, str(wheel))
 
 
-def _check_operators(wheel: Path, upstream: Mapping[str, str], told: dict[str, Any]) -> None:
-    """The operator set is upstream's and exactly the additions, and the additions are whole."""
-    expected = {**upstream, **{op["name"]: op["schema"] for op in told["operators"]}}
-    found: dict[str, str] = told["schemas"]
-    problems = [f"missing: {name}" for name in sorted(expected.keys() - found.keys())]
-    problems += [f"not expected: {found[name]}" for name in sorted(found.keys() - expected.keys())]
+def _check_operators(wheel: Path, upstream: Mapping[str, str], probed: Probed) -> None:
+    """The operator set is upstream's and exactly the additions, and the additions are complete."""
+    expected = {**upstream, **{op.name: op.schema for op in probed.operators}}
+    there = probed.schemas
+    problems = [f"missing: {name}" for name in sorted(expected.keys() - there.keys())]
+    problems += [f"not expected: {there[name]}" for name in sorted(there.keys() - expected.keys())]
     problems += [
-        f"changed: {found[name]}\n    was: {schema}"
+        f"changed: {there[name]}\n    was: {schema}"
         for name, schema in sorted(expected.items())
-        if name in found and found[name] != schema
+        if name in there and there[name] != schema
     ]
     if problems:
-        raise _failed(
-            "the wheel's operators are not upstream's and the additions",
-            _listed(problems),
-            str(wheel),
-        )
-    lacking = [
-        f"{op['name']} lacks {', '.join(op['missing'])}"
-        for op in told["operators"]
-        if op["missing"]
-    ]
+        what = "the wheel's operators are not upstream's and the additions"
+        raise _failed(what, _listed(problems), str(wheel))
+    lacking = [f"{op.name} lacks {', '.join(op.missing)}" for op in probed.operators if op.missing]
     if lacking:
-        raise _failed("an added operator is not whole", _listed(lacking), str(wheel))
+        raise _failed("an added operator is not complete", _listed(lacking), str(wheel))
 
 
 def _check_requirement(python: Path, neutral: Path, base: Base, version: str) -> None:

@@ -1,4 +1,4 @@
-"""Tells what a torch registers and binds, as JSON; run as a script by the interpreter that has it.
+"""Reports what a torch registers and binds, as JSON; run as a script by that torch's interpreter.
 
 The question comes as JSON on stdin: {"root": a directory to import torch from, or null for the
 installed one; "operators": the manifest's entries}. The answer is the last line of stdout. Nothing

@@ -1,4 +1,4 @@
-"""A source-built wheel is whole: its libraries are in it, the build machine's paths are not."""
+"""A source-built wheel is complete: libraries in it, no build paths, a true platform tag."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from torchfork.errors import ToolMissingError
+from torchfork.upstream.binaries import read_elf
 from torchfork.wheel import repair
+from torchfork.wheel.repair import needed_glibc, raised_tag
 
 pytestmark = pytest.mark.skipif(not shutil.which("gcc"), reason="needs gcc")
 
@@ -73,7 +75,7 @@ def test_the_build_machines_paths_go_and_what_is_relative_stays(
     ).stdout
     assert "[$ORIGIN:$ORIGIN/../x]" in told
     assert str(tmp_path).encode() not in changed.read_bytes()
-    assert repair.needed(changed) == repair.needed(unpacked / "torch/lib/libtorch_cpu.so")
+    assert read_elf(changed).needed == read_elf(unpacked / "torch/lib/libtorch_cpu.so").needed
 
 
 def test_a_library_that_is_gone_is_told_by_name(unpacked: Path, tmp_path: Path) -> None:
@@ -93,3 +95,30 @@ def test_what_every_linux_has_is_left_to_it(name: str) -> None:
 @pytest.mark.parametrize("name", ["libcudart.so.12", "libcublasLt.so.12", "libnccl.so.2"])
 def test_what_the_nvidia_packages_bring_is_left_to_them(name: str) -> None:
     assert repair.CUDA.fullmatch(name) and not repair.CUDA.fullmatch("libcpuinfo.so.0")
+
+
+TAG = "cp311-cp311-manylinux_2_28_x86_64"
+
+
+def test_a_tag_that_promises_enough_stays() -> None:
+    assert raised_tag(TAG, (2, 17)) == TAG
+    assert raised_tag("cp311-cp311-linux_x86_64", (2, 40)) == "cp311-cp311-linux_x86_64"
+
+
+def test_a_tag_that_promises_too_much_is_raised() -> None:
+    assert raised_tag(TAG, (2, 34)) == "cp311-cp311-manylinux_2_34_x86_64"
+    assert raised_tag("cp311-cp311-manylinux1_x86_64", (2, 14)) == (
+        "cp311-cp311-manylinux_2_14_x86_64"
+    )
+
+
+def test_platforms_of_a_compressed_tag_are_raised_to_one() -> None:
+    both = "cp311-cp311-manylinux2014_x86_64.manylinux_2_17_x86_64"
+    assert raised_tag(both, (2, 28)) == TAG
+
+
+def test_the_newest_symbol_version_of_a_library_is_found(tmp_path: Path) -> None:
+    source, library = tmp_path / "x.c", tmp_path / "x.so"
+    source.write_text('#include <stdio.h>\nvoid f(void) { puts("x"); }\n')
+    subprocess.run(["gcc", "-shared", "-fPIC", source, "-o", library], check=True)
+    assert (2, 0) < needed_glibc([library]) < (2, 99)
