@@ -9,7 +9,7 @@ import pytest
 from command import PROJECT
 
 from torchfork.edits import patches
-from torchfork.edits.patches import Report, State, refreshing, workbench
+from torchfork.edits.patches import Report, State, workbench
 from torchfork.upstream import pins
 from torchfork.upstream.base import Base
 
@@ -46,4 +46,4 @@ def test_3_patches_come_back_from_their_commits_as_they_were(base: Base, tmp_pat
     tree = patches.directory(base.root)
     bench = workbench.start(tmp_path / "bench", series, tree, base.version, "graft")
     done = workbench.go_on(bench, series, [])
-    assert refreshing.refresh(done, series, []) == []
+    assert workbench.refresh(done, series, {}) == []

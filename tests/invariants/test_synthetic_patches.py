@@ -10,9 +10,8 @@ import pytest
 from test_synthetic_upstreams import ADDED, World, states
 
 from torchfork.additions.load import load
-from torchfork.edits.patches import scratch
-from torchfork.edits.patches.header import Header
-from torchfork.edits.patches.render import render
+from torchfork.edits.patches import git
+from torchfork.edits.patches.series import Header
 from torchfork.rebase import run, targets
 from torchfork.rebase.model import FAILED, PASSED, SubjectResult
 from torchfork.upstream import pins
@@ -50,13 +49,11 @@ def inserted(text: str, line: str) -> str:
 
 
 def make_patch(root: Path, before: str, after: str) -> str:
-    scratch.create(root)
-    scratch.put(root, {FILE: before})
-    start = scratch.commit(root, "before")
-    scratch.put(root, {FILE: after})
-    scratch.commit(root, "after")
+    git.create(root)
+    start = git.commit(root, {FILE: before}, "before")
+    end = git.commit(root, {FILE: after}, "after", start)
     about = Header("Say whose it is", "this test", "this test is gone", "none")
-    return render(root, start, "HEAD", about, "A <a@b.c>", scratch.DATE)
+    return git.mail_head(about, "A <a@b.c>", git.DATE) + git.export(root, start, end)
 
 
 @pytest.fixture(scope="module")

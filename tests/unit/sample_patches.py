@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 
-from torchfork.edits.patches import Series, Tree, load, scratch
-from torchfork.edits.patches.header import Header
-from torchfork.edits.patches.render import render
+from torchfork.edits.patches import Series, Tree, git, load
+from torchfork.edits.patches.series import Header
 
 ABOUT = Header("Do a thing", "people need it", "upstream does it", "none")
 FUNCTIONS = """\
@@ -42,16 +42,11 @@ def tree(texts: dict[str, str] | None = None, **changed: str | None) -> Tree:
 
 def diff(before: dict[str, str], after: dict[str, str | None], about: Header = ABOUT) -> str:
     """The patch that makes `after` of `before`, as torchfork exports it."""
-    import tempfile
-
     with tempfile.TemporaryDirectory() as name:
-        repository = Path(name)
-        scratch.create(repository)
-        scratch.put(repository, before)
-        start = scratch.commit(repository, "before")
-        scratch.put(repository, after)
-        scratch.commit(repository, "after")
-        return render(repository, start, "HEAD", about, "A <a@b.c>", scratch.DATE)
+        repository = git.create(Path(name))
+        start = git.commit(repository, before, "before")
+        end = git.commit(repository, after, "after", start)
+        return git.mail_head(about, "A <a@b.c>", git.DATE) + git.export(repository, start, end)
 
 
 def write(root: Path, series: str, files: dict[str, str]) -> Series:

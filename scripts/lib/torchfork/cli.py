@@ -17,7 +17,7 @@ from .commands import (
     citizenship,
     clean,
     listing,
-    patch_options,
+    patch,
     pin,
     rebase,
     sbom,
@@ -35,7 +35,7 @@ COMMANDS = (
     *clean.COMMANDS,
     Command(
         "patch", "List, check, apply and edit the patches of the additions.",
-        patch_options.add_arguments,
+        patch.add_arguments,
     ),
     Command("rebase", "Carry the additions to other releases and report.", rebase.add_arguments),
     Command(

@@ -11,7 +11,7 @@ from sample_manifest import MANIFEST, NOTHING, reader
 from sample_patches import about_toml, diff, hook, write
 
 from torchfork.additions import merge
-from torchfork.edits import base_patches, text_edits
+from torchfork.edits import patches, text_edits
 from torchfork.edits.lists import edit_lists
 from torchfork.edits.patches import Tree, layered, plan
 from torchfork.errors import PatchError
@@ -69,9 +69,7 @@ def graft(tmp_path: Path, series: str, files: dict[str, str]) -> Any:
     (base.root / "torch" / "a.py").write_text("a\n")
     additions = sample_additions.write(tmp_path / "mine")
     write(additions.root, series, files)
-    return base_patches.texts(
-        base_patches.plan(base, base_patches.load(additions), tmp_path / "cache")
-    )
+    return patches.wheel_texts(patches.plan_base(base, additions, tmp_path / "cache"))
 
 
 def test_a_wheel_gets_the_patched_files(tmp_path: Path) -> None:
@@ -83,7 +81,7 @@ def test_a_wheel_gets_the_patched_files(tmp_path: Path) -> None:
 
 def test_what_a_wheel_cannot_take_is_refused_before_anything_is_built(tmp_path: Path) -> None:
     files = {"x.patch": diff({}, {"aten/src/ATen/native/Mine.cpp": "int x;\n"})}
-    with pytest.raises(PatchError, match="graft lane") as caught:
+    with pytest.raises(PatchError, match="graft build") as caught:
         graft(tmp_path / "a", "x.patch * both # y\n", files)
     assert "--from-source" in caught.value.next and "series:1" in caught.value.where
     assert graft(tmp_path / "b", "x.patch * source # y\n", files) == {}

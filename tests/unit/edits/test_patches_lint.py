@@ -8,13 +8,18 @@ import pytest
 from sample_patches import ABOUT, FUNCTIONS, about_toml, diff, hook, write
 
 from torchfork.edits.patches import lint, load
-from torchfork.edits.patches.diff import parse
+from torchfork.edits.patches.git import Diff, parse_diff
+from torchfork.edits.patches.series import parse_line
 from torchfork.errors import PatchError
 
 VERSIONS = ["2.6.0", "2.13.0", "2.15.0"]
 SHAPES = "torch/shapes.py"
 GOOD = diff({SHAPES: FUNCTIONS}, {SHAPES: FUNCTIONS.replace("2 * math.pi", "math.tau")})
 FOLDER = {"f/patch.toml": about_toml().replace("thing", "new file"), "f/torch/n.py": "n\n"}
+
+
+def parse(text: str) -> Diff:
+    return parse_diff(text, parse_line("x.patch * both # y", Path("patches"), 1))
 
 
 def faults(root: Path, series: str, files: dict[str, str]) -> list[str]:
@@ -105,7 +110,7 @@ def test_a_hook_may_be_for_one_lane_of_two(tmp_path: Path) -> None:
         ("x.patch * both", "NAME VERSIONS LANE # reason"),
         ("x.patch * both #", "NAME VERSIONS LANE # reason"),
         ("x.patch 2.6 both # y", "no range"),
-        ("x.patch * wheel # y", "no lane"),
+        ("x.patch * wheel # y", "no build mode"),
         ("../x.patch * both # y", "no name"),
         ("X.patch * both # y", "no name"),
         ("a/b * both # y", "no name"),
@@ -140,21 +145,21 @@ def added(path: str, *, first: str = "", mode: str = "100644") -> str:
         (added("C:/a.py"), "absolute"),
         (added("torch/a.py", mode="120000"), "symbolic link"),
         (added("torch/a.py", mode="160000"), "submodule"),
-        (added("torch/a.py", mode="100755"), "mode 100755"),
+        (added("torch/a.py", mode="100755"), "of this mode"),
         (added("torch/b.py", first="torch/a.py"), "renames"),
         # git apply goes by these names, so a reader of the first line would be misled
-        (added("torch/a.py").replace("+++ b/torch/a.py", "+++ b/torch/evil.py"), "wanted here"),
-        (added("torch/a.py").replace("--- /dev/null", "--- a/torch/a.py"), "wanted here"),
+        (added("torch/a.py").replace("+++ b/torch/a.py", "+++ b/torch/evil.py"), "before hunks"),
+        (added("torch/a.py").replace("--- /dev/null", "--- a/torch/a.py"), "before hunks"),
         (HEAD + "diff --git a/a b/a\nold mode 100644\nnew mode 100755\n", "mode"),
         (HEAD + "diff --git a/a b/a\nsimilarity index 100%\nrename from a\n", "renames and copies"),
         (HEAD + f"diff --git a/a b/a\nindex {'1' * 40}..{'2' * 40} 100644\n"
          "GIT binary patch\n", "binary"),
         (HEAD + "diff --git a/a b/a\nindex 1234567..89abcde 100644\n", "abbreviat"),
         (HEAD + f"diff --git a/a b/a\nindex {'1' * 40}..{'2' * 40} 100644\n", "without any change"),
-        (GOOD.replace("+    return", "*    return"), "ends before"),
+        (GOOD.replace("+    return", "*    return"), "lines that belong to none"),
         (GOOD.replace("@@ -7,", "@@ -7;"), "hunk"),
-        (GOOD.replace("+    return math.tau * r\n", ""), "ends before"),
-        (GOOD + "-- \n2.39.5\n", "more lines"),
+        (GOOD.replace("+    return math.tau * r\n", ""), "more or fewer lines"),
+        (GOOD + "-- \n2.39.5\n", "lines that belong to none"),
         (GOOD + GOOD[GOOD.index("diff --git"):], "stands twice"),
         (GOOD.replace("0" * 40 + " Mon", "1" * 40 + " Mon"), "is wanted here"),
         (GOOD.replace("[PATCH] ", "[PATCH 1/2] "), "is wanted here"),
@@ -165,19 +170,19 @@ def added(path: str, *, first: str = "", mode: str = "100644") -> str:
 )  # fmt: skip
 def test_tricks_and_other_forms_are_refused_with_their_line(text: str, message: str) -> None:
     with pytest.raises(PatchError, match=message) as caught:
-        parse(text, Path("patches/x.patch"))
+        parse(text)
     where = caught.value.where
     assert where.startswith("patches/x.patch:") and where.rpartition(":")[2].isdigit()
 
 
 def test_the_header_is_read_and_held_to_its_form(tmp_path: Path) -> None:
     long = GOOD.replace("Why: people need it\n", "Why: people\n need it\n")
-    assert parse(long, Path("x")).header.why == "people\nneed it"
-    assert parse(GOOD, Path("x")).header == ABOUT
+    assert parse(long).header.why == "people\nneed it"
+    assert parse(GOOD).header == ABOUT
     with pytest.raises(PatchError, match="belongs to none"):
-        parse(GOOD.replace("Until: ", "When: "), Path("x"))
+        parse(GOOD.replace("Until: ", "When: "))
     with pytest.raises(PatchError, match="belongs to none"):
-        parse(GOOD.replace("Until: ", "Why: twice\nUntil: "), Path("x"))
+        parse(GOOD.replace("Until: ", "Why: twice\nUntil: "))
     swapped = GOOD.replace(
         "Why: people need it\nUntil: upstream does it\n",
         "Until: upstream does it\nWhy: people need it\n",

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from sample_patches import ABOUT, FUNCTIONS, UPSTREAM, about_toml, diff, hook, tree, write
 
-from torchfork.edits.patches import Outcome, Series, State, apply, plan
+from torchfork.edits.patches import Outcome, Report, Series, State, directory, plan
+from torchfork.edits.patches import write as write_texts
 from torchfork.errors import PatchConflictError, PatchError, StateError, UsageError
 
 SHAPES = "torch/shapes.py"
@@ -299,9 +300,16 @@ def content(root: Path) -> dict[str, str]:
     return {p.relative_to(root).as_posix(): p.read_text() for p in root.rglob("*") if p.is_file()}
 
 
+def apply(series: Series, root: Path, version: str) -> Report:
+    report = plan(series, directory(root), version, "graft")
+    report.require()
+    write_texts(root, report.texts)
+    return report
+
+
 def test_a_directory_gets_all_of_it(series: Series, tmp_path: Path) -> None:
     root = on_disk(tmp_path / "tree", UPSTREAM)
-    report = apply(series, root, "2.13.0", "graft")
+    report = apply(series, root, "2.13.0")
     assert content(root) == {**UPSTREAM, **report.texts}
 
 
@@ -309,7 +317,7 @@ def test_a_directory_gets_nothing_where_one_patch_conflicts(series: Series, tmp_
     texts = {**UPSTREAM, "torch/other.py": "no anchor\n"}
     root = on_disk(tmp_path / "tree", texts)
     with pytest.raises(PatchConflictError):
-        apply(series, root, "2.13.0", "graft")
+        apply(series, root, "2.13.0")
     assert content(root) == texts
 
 
@@ -318,7 +326,7 @@ def test_a_failure_while_writing_puts_everything_back(series: Series, tmp_path: 
     (root / "torch" / "deep").write_text("a file where a folder is wanted")
     before = content(root)
     with pytest.raises(Exception, match="deep"):
-        apply(series, root, "2.13.0", "graft")
+        apply(series, root, "2.13.0")
     assert content(root) == before
 
 
@@ -333,7 +341,7 @@ def test_nothing_is_written_through_a_link(series: Series, tmp_path: Path, link:
         target.unlink()
     target.symlink_to(real / link)
     with pytest.raises(PatchError, match="symbolic link"):
-        apply(series, root, "2.13.0", "graft")
+        apply(series, root, "2.13.0")
     assert content(real) == UPSTREAM
 
 

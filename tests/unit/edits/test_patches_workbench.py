@@ -8,18 +8,8 @@ from pathlib import Path
 import pytest
 from sample_patches import ABOUT, FUNCTIONS, UPSTREAM, about_toml, diff, hook, tree, write
 
-from torchfork.edits.patches import (
-    Series,
-    State,
-    branching,
-    lint,
-    load,
-    plan,
-    refreshing,
-    workbench,
-)
-from torchfork.edits.patches.header import Header
-from torchfork.edits.patches.refreshing import Known
+from torchfork.edits.patches import Series, State, lint, load, plan, workbench
+from torchfork.edits.patches.series import Header
 from torchfork.edits.patches.workbench import Bench
 from torchfork.errors import PatchConflictError, PatchError, StateError, UsageError
 
@@ -85,12 +75,12 @@ def amend(made: Bench, entry: str, path: str, text: str) -> None:
 def test_apply_and_export_give_the_same_bytes(series: Series) -> None:
     before = content(series.folder)
     made = bench(series)
-    assert refreshing.refresh(made, series, []) == []
+    assert workbench.refresh(made, series, {}) == []
     assert content(series.folder) == before
     # also where something else lies there meanwhile
     lost = series.folder / "more/torch/deep/new.py"
     lost.write_text("")
-    assert refreshing.refresh(made, series, []) == [lost]
+    assert workbench.refresh(made, series, {}) == [lost]
     assert content(series.folder) == before
 
 
@@ -106,7 +96,7 @@ def test_the_workbench_has_what_a_plan_gives(series: Series) -> None:
 def test_an_edit_of_a_diff_changes_its_patch_alone(series: Series) -> None:
     made = bench(series)
     amend(made, "tau.patch", SHAPES, PATCHED.replace("math.tau * r", "r * math.tau"))
-    assert refreshing.refresh(made, series, []) == [series.folder / "tau.patch"]
+    assert workbench.refresh(made, series, {}) == [series.folder / "tau.patch"]
     report = plan(series, tree(SAMPLE), "2.13.0", "graft")
     assert "r * math.tau" in str(report.texts[SHAPES])
 
@@ -117,14 +107,12 @@ def test_edits_of_a_folder_go_into_its_files_and_its_toml(series: Series) -> Non
     (made.root / "torch/deep/new.py").unlink()
     (made.root / "torch/newer.py").write_text("z = 1\n")
     amend(made, "more", "torch/other.py", other.replace("last = 3", "last = 4\nlater = 5"))
-    changed = {
-        p.relative_to(series.folder).as_posix() for p in refreshing.refresh(made, series, [])
-    }
+    changed = {p.relative_to(series.folder).as_posix() for p in workbench.refresh(made, series, {})}
     assert changed == {"more/patch.toml", "more/torch/deep/new.py", "more/torch/newer.py"}
     about = (series.folder / "more/patch.toml").read_text()
     expected = "# a comment\n" + about_toml(HOOKS).replace("last = 3\n", "last = 4\nlater = 5\n")
     assert about == expected
-    assert refreshing.refresh(bench(load(series.folder.parent)), series, []) == []
+    assert workbench.refresh(bench(load(series.folder.parent)), series, {}) == []
 
 
 def test_an_edit_outside_of_a_folders_blocks_is_not_lost_silently(series: Series) -> None:
@@ -133,7 +121,7 @@ def test_an_edit_outside_of_a_folders_blocks_is_not_lost_silently(series: Series
     amend(made, "more", "torch/other.py", other.replace("second = 2", "second = 22"))
     before = content(series.folder)
     with pytest.raises(PatchError, match="outside of its hooks"):
-        refreshing.refresh(made, series, [])
+        workbench.refresh(made, series, {})
     assert content(series.folder) == before
 
 
@@ -148,11 +136,11 @@ def test_a_conflict_is_resolved_once_and_goes_on(series: Series) -> None:
     assert "<<<<<<<" in marked and "math.tau" in marked and "2.0 * math.pi" in marked
 
     with pytest.raises(StateError, match="not resolved"):
-        workbench.go_on(workbench.load(root), series, [])
+        workbench.go_on(workbench.open_bench(root), series, [])
     (root / SHAPES).write_text(NEW.replace("2.0 * math.pi * r", "1.0 * math.tau * r"))
-    done = workbench.go_on(workbench.load(root), series, [])
+    done = workbench.go_on(workbench.open_bench(root), series, [])
     assert not done.pending and not done.conflict
-    changed = refreshing.refresh(done, series, [])
+    changed = workbench.refresh(done, series, {})
     assert changed == [series.folder / "tau.patch"]
     report = plan(load(series.folder.parent), tree(texts), "2.15.0", "graft")
     assert {o.state for o in report.outcomes} == {State.APPLIES}
@@ -163,66 +151,66 @@ def test_a_merged_patch_is_exported_as_the_merge_made_it(series: Series) -> None
     texts = {**SAMPLE, SHAPES: FUNCTIONS.replace("NAMES = [", "__all__ = [")}
     assert plan(series, tree(texts), "2.15.0", "graft").outcomes[0].state is State.CONFLICTS
     made = bench(series, texts, version="2.15.0")
-    assert refreshing.refresh(made, series, []) == [series.folder / "tau.patch"]
+    assert workbench.refresh(made, series, {}) == [series.folder / "tau.patch"]
     assert "__all__" in (series.folder / "tau.patch").read_text()
     assert plan(series, tree(texts), "2.15.0", "graft").outcomes[0].state is State.APPLIES
 
 
 def test_a_refresh_that_would_break_another_release_asks_for_a_variant(series: Series) -> None:
     texts = {**SAMPLE, SHAPES: FUNCTIONS.replace("NAMES = [", "__all__ = [")}
-    known = [Known("2.6.0", tree(SAMPLE)), Known("2.15.0", tree(texts))]
+    known = {"2.6.0": tree(SAMPLE), "2.15.0": tree(texts)}
     made = bench(series, texts, version="2.15.0")
     before = content(series.folder)
     with pytest.raises(StateError, match=r"2\.6\.0") as caught:
-        refreshing.refresh(made, series, known)
+        workbench.refresh(made, series, known)
     assert "--variant 2.15.0" in caught.value.next and content(series.folder) == before
 
-    refreshing.refresh(made, series, known, variant="2.15.0")
+    workbench.refresh(made, series, known, variant="2.15.0")
     both = load(series.folder.parent)
-    assert [e.name for e in both.entries][:2] == ["tau.patch", "tau@2.15.0.patch"]
+    assert [e.name for e in both.patches][:2] == ["tau.patch", "tau@2.15.0.patch"]
     assert both.variants() == 1 and not lint(both, ["2.6.0", "2.15.0"])
-    for release in known:
-        report = plan(both, release.tree, release.version, "graft")
+    for version, upstream in known.items():
+        report = plan(both, upstream, version, "graft")
         states = [outcome.state for outcome in report.outcomes]
         assert states.count(State.NOT_HERE) == 1 and states.count(State.APPLIES) == 3
-    assert refreshing.refresh(bench(both, texts, version="2.15.0"), both, known) == []
+    assert workbench.refresh(bench(both, texts, version="2.15.0"), both, known) == []
 
 
 def test_what_landed_upstream_is_left_out_and_named(series: Series) -> None:
     made = bench(series, {**SAMPLE, SHAPES: PATCHED}, version="2.15.0")
     assert made.landed == ("tau.patch",)
-    assert refreshing.refresh(made, series, []) == []
+    assert workbench.refresh(made, series, {}) == []
 
 
 def test_a_new_patch_is_what_was_not_committed(series: Series) -> None:
     made = bench(series)
     (made.root / "torchgen/gen.py").write_text("x = 2\n")
     line = "gen.patch  >=2.6  both  # why not"
-    path = refreshing.add(made, series, "gen.patch", GEN, line)
+    path = workbench.add(made, series, "gen.patch", GEN, line)
     after = load(series.folder.parent)
-    assert after.entries[-1].name == "gen.patch" and path.is_file()
+    assert after.patches[-1].name == "gen.patch" and path.is_file()
     assert (series.folder / "series").read_text().endswith("\n" + line + "\n")
     assert plan(after, tree(SAMPLE), "2.13.0", "graft").texts["torchgen/gen.py"] == "x = 2\n"
     assert not lint(after, ["2.13.0"])
-    assert refreshing.refresh(made, after, []) == []
+    assert workbench.refresh(made, after, []) == []
     with pytest.raises(PatchError, match=r"gen\.patch"):
-        refreshing.add(made, after, "gen.patch", GEN, line)
+        workbench.add(made, after, "gen.patch", GEN, line)
 
 
 def test_nothing_is_dropped_by_accident(series: Series) -> None:
     made = bench(series)
     (made.root / SHAPES).write_text("edited\n")
     with pytest.raises(StateError, match="no commit has"):
-        refreshing.refresh(made, series, [])
+        workbench.refresh(made, series, {})
     with pytest.raises(StateError, match="not in patches"):
         workbench.start(made.root, series, tree(SAMPLE), "2.13.0", "graft")
     git(made.root, "checkout", "-q", ".")
     git(made.root, "commit", "-q", "--allow-empty", "-m", "mine")
     with pytest.raises(PatchError, match="names no patch"):
-        refreshing.refresh(made, series, [])
+        workbench.refresh(made, series, {})
     git(made.root, "reset", "-q", "--hard", "HEAD~2")
     with pytest.raises(PatchError, match=r"odd\.patch.* is gone"):
-        refreshing.refresh(made, series, [])
+        workbench.refresh(made, series, {})
 
 
 def test_a_directory_of_others_is_never_taken_for_a_workbench(
@@ -230,10 +218,10 @@ def test_a_directory_of_others_is_never_taken_for_a_workbench(
 ) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "letter.txt").write_text("dear")
-    with pytest.raises(UsageError, match="not empty"):
+    with pytest.raises(UsageError, match="not an empty"):
         workbench.start(tmp_path / "mine", series, tree(SAMPLE), "2.13.0", "graft")
     with pytest.raises(StateError, match="no workbench"):
-        workbench.load(tmp_path / "mine")
+        workbench.open_bench(tmp_path / "mine")
 
 
 def clone(root: Path) -> Path:
@@ -253,7 +241,7 @@ def test_a_branch_of_ones_own_clone_has_a_commit_for_each_patch(
 ) -> None:
     root = clone(tmp_path / "clone")
     report = plan(series, tree(SAMPLE), "2.13.0", "source")
-    assert branching.export(report, root, "mine") == 3
+    assert workbench.export(report, root, "mine") == 3
     assert (
         git(root, "status", "--porcelain") == ""
         and git(root, "branch", "--show-current") == "main\n"
@@ -265,9 +253,9 @@ def test_a_branch_of_ones_own_clone_has_a_commit_for_each_patch(
     found = {n: d for n, d in content(root).items() if not n.startswith(".git/")}
     assert found == {name: text.encode() for name, text in expected.items()}
     with pytest.raises(UsageError, match="there already"):
-        branching.export(report, root, "mine")
+        workbench.export(report, root, "mine")
     (root / SHAPES).write_text("edited")
     with pytest.raises(StateError, match="uncommitted"):
-        branching.export(report, root, "other")
+        workbench.export(report, root, "other")
     with pytest.raises(UsageError, match="no git tree"):
-        branching.export(report, tmp_path, "other")
+        workbench.export(report, tmp_path, "other")

@@ -10,23 +10,22 @@ from ..codegen.model import Manifest
 from ..upstream.base import Base
 from ..util import cache
 from ..util.ui import Ui
-from . import base_patches, lists, stubs
+from . import lists, patches, stubs
 from .patches import State
 
 
 def patched(base: Base, additions: Additions, ui: Ui) -> Mapping[str, str]:
     """What the patches of the additions change: files with their new text."""
-    series = base_patches.load(additions)
-    if not series.folder.is_dir():
+    if not patches.load(additions.root).folder.is_dir():
         return {}
     with ui.step("apply the patches") as step:
-        report = base_patches.plan(base, series, cache.directory())
+        report = patches.plan_base(base, additions, cache.directory())
         report.require()
         applied = len(report.outcomes) - len(report.of(State.NOT_HERE, State.LANDED))
         step.say(f"{applied} patches, {len(report.texts)} files")
     for line in report.attention():
         ui.warn(line)
-    return base_patches.texts(report)
+    return patches.wheel_texts(report)
 
 
 def reader(base: Base, texts: Mapping[str, str]) -> Callable[[str], str | None]:

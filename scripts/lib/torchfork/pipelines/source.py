@@ -11,7 +11,7 @@ from ..additions.load import Additions
 from ..additions.merge import MERGED_FILES, MergedTree, merge_text
 from ..codegen import client, symbolic, templates
 from ..codegen.model import Manifest
-from ..edits import base_patches, lists, patches
+from ..edits import lists, patches
 from ..errors import AdditionsError, NeedsSourceLaneError, StateError
 from ..native.compile_steps import SUPPORT
 from ..state import applied, source_tree
@@ -77,13 +77,13 @@ def _patch(tree: SourceTree, additions: Additions, ui: Ui) -> Mapping[str, str |
         for fault in patches.lint(series):
             raise fault
         # Unpacked wheels have the same Python files: a patch made on one of them can be merged.
-        origins = base_patches.origins(cache.directory())
+        origins = patches.origins(cache.directory())
         report = patches.plan(series, _upstream_tree(tree), tree.version, "source", origins)
         report.require()
         for line in report.attention():
             ui.warn(line)
         here = [o for o in report.outcomes if o.texts]
-        step.say(f"{len(here)} of {len(series.entries)} patches, {len(report.texts)} files")
+        step.say(f"{len(here)} of {len(series.patches)} patches, {len(report.texts)} files")
     return report.texts
 
 

@@ -18,7 +18,7 @@ from ..codegen import header_check
 from ..codegen.build_dir import BuildDir
 from ..codegen.model import Manifest
 from ..codegen.select import Generated
-from ..edits import base_patches, overlay, text_edits
+from ..edits import overlay, patches, text_edits
 from ..edits.lists import FileEdit
 from ..edits.patches import Outcome, State
 from ..errors import CompileError, ForkError, VerificationError, combined
@@ -186,13 +186,12 @@ def patch(context: Context, merged: Merged) -> Patched:
     """(b) Every list that upstream keeps by hand has its anchor, and the patches apply."""
     base, additions, manifest = context.base, context.additions, merged.manifest
     context.log("apply the patches")
-    series = base_patches.load(additions)
-    report = base_patches.plan(base, series, context.cache)
+    report = patches.plan_base(base, additions, context.cache)
     rows = [_patch_row(outcome) for outcome in report.outcomes]
     errors = list[ForkError](report.objections())
     tree = merged.tree
     if not errors:
-        tree = replace(tree, patched=base_patches.texts(report))
+        tree = replace(tree, patched=patches.wheel_texts(report))
     context.log("edit the lists of operators")
     edits = text_edits.list_edits(base, additions, tree, manifest)
     rows += [_list_row(edit) for edit in edits]
@@ -200,7 +199,7 @@ def patch(context: Context, merged: Merged) -> Patched:
     if errors:
         raise TierFailed(errors, rows)
     list_texts = graft.apply_list_edits(base, tree, edits)
-    applied = len(series.entries) - len(report.of(State.NOT_HERE))
+    applied = len(report.outcomes) - len(report.of(State.NOT_HERE))
     return Patched(
         outcome=f"{applied} patches ({report.variants} variants), {len(list_texts)} lists edited",
         rows=tuple(rows), tree=tree, manifest=manifest, list_texts=list_texts,

@@ -1,18 +1,16 @@
 """Edits of upstream that are neither YAML nor ATen source: patches/, its states and its lint.
 
-What others need: `load` a series, `plan` it on a tree (reads only), `apply` it to a directory.
+What others need: `load` a series, `plan` it on a tree (reads only), `write` what it changes.
 """
 
 from __future__ import annotations
 
-from .lint import lint
-from .outcome import Conflict, Outcome, Report, State
-from .planning import plan
-from .series import Entry, Lane, Series, load
-from .tree import Tree, directory, layered
-from .writing import apply, write
+from .. import BuildMode
+from .planning import Report, lint, origins, plan, plan_base, wheel_texts
+from .series import Conflict, Outcome, Patch, Series, State, load
+from .trees import Texts, Tree, directory, layered, write
 
 __all__ = [
-    "Conflict", "Entry", "Lane", "Outcome", "Report", "Series", "State", "Tree", "apply",
-    "directory", "layered", "lint", "load", "plan", "write",
+    "BuildMode", "Conflict", "Outcome", "Patch", "Report", "Series", "State", "Texts", "Tree",
+    "directory", "layered", "lint", "load", "origins", "plan", "plan_base", "wheel_texts", "write",
 ]  # fmt: skip

@@ -1,144 +1,317 @@
-"""Goes through a series on a tree: the state of each patch, and the texts of all of them."""
+"""What the patches of a series make of a tree, how each stands to it, and their lint."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
 
-from . import diff, exact, merge3, overlay, placing
-from .diff import Diff, FileDiff
-from .outcome import Conflict, Outcome, Report, State
-from .overlay import Overlay
-from .series import Entry, Lane, Series
-from .tree import Tree, layered
+from ...additions.load import Additions
+from ...errors import PatchConflictError, PatchError
+from ...upstream.base import Base
+from .. import BuildMode
+from .folders import Folder, read_folder
+from .git import Diff, read_diff
+from .series import BUILD_MODES, SERIES, Outcome, Patch, Series, State, load
+from .trees import Texts, Tree, directory, layered
 
-Change = Diff | Overlay
+README = "README.md"
+_COMPILED = frozenset({".h", ".hpp", ".cpp", ".cc", ".c", ".cu", ".cuh", ".mm", ".S", ".metal"})
+_PACKAGES = frozenset({"torch", "torchgen", "functorch"})
+Change = Diff | Folder
 
 
-def read(entry: Entry) -> Change:
-    """The patch of an entry. Raises PatchError."""
-    return diff.read(entry.path) if entry.is_diff else overlay.read(entry.path)
+# States in which a build goes on and patches/ wants an edit: what the matrix calls them.
+_NEEDS_EDIT = {State.LANDED: "patch landed upstream", State.MERGED: "patch needs refresh"}
+
+
+@dataclass(frozen=True)
+class Report:
+    """All patches of a series on one tree.
+
+    texts: every file that the patches together change, by path, with its new text (None: the file
+        goes). Empty where a patch conflicts: all or nothing.
+    """
+
+    version: str
+    build_mode: str
+    outcomes: tuple[Outcome, ...]
+    texts: Texts
+    variants: int
+
+    @property
+    def conflicts(self) -> list[Outcome]:
+        """The patches that do not fit."""
+        return self.of(State.CONFLICTS)
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing conflicts."""
+        return not self.conflicts
+
+    def of(self, *states: State) -> list[Outcome]:
+        """The outcomes of these states."""
+        return [outcome for outcome in self.outcomes if outcome.state in states]
+
+    def attention(self) -> list[str]:
+        """A line for each patch that works here and still needs an edit of patches/."""
+        return [f"{o.name}: {o.note}; {self._advice(o)}" for o in self.of(*_NEEDS_EDIT)]
+
+    def objections(self) -> list[PatchConflictError]:
+        """An error for each patch that is not as it should be for this release, in their order.
+
+        Stricter than require(): a build goes on with a patch that landed or was merged; who carries
+        the series to a release has to know.
+        """
+        return [self._error(o) for o in self.of(State.CONFLICTS, *_NEEDS_EDIT)]
+
+    def require(self) -> None:
+        """Raise PatchConflictError for the first patch that conflicts."""
+        for outcome in self.conflicts:
+            raise self._error(outcome)
+
+    @property
+    def _release(self) -> str:
+        return self.version.partition("+")[0]
+
+    def _error(self, outcome: Outcome) -> PatchConflictError:
+        if outcome.state is State.CONFLICTS:
+            return outcome.error(self._release, self.build_mode)
+        what = f"the patch '{outcome.name}' {outcome.state.value}"
+        return PatchConflictError(
+            f"{what} on torch {self._release}"
+            if outcome.state is State.MERGED
+            else f"{what}: torch {self._release} has it",
+            where=outcome.patch.where(),
+            why=f"{outcome.note}\nthe patch exists because: {outcome.why}",
+            next=self._advice(outcome),
+            kind=_NEEDS_EDIT[outcome.state],
+        )
+
+    def _advice(self, outcome: Outcome) -> str:
+        if outcome.state is State.LANDED:
+            return f"end its range before {self._release} in the series (<{self._release}), or " \
+                "drop it"  # fmt: skip
+        return (
+            f"scripts/torchfork patch edit --torch {self._release} --lane {self.build_mode}, "
+            "then scripts/torchfork patch refresh"
+        )
+
+
+def read(patch: Patch) -> Change:
+    """What a patch says. Raises PatchError."""
+    return read_diff(patch) if patch.is_diff else read_folder(patch)
 
 
 def plan(
-    series: Series, tree: Tree, version: str, lane: Lane, ancestors: Sequence[Tree] = ()
+    series: Series, tree: Tree, version: str, mode: BuildMode, ancestors: Sequence[Tree] = ()
 ) -> Report:
     """What every patch does to a tree. Writes nothing.
 
-    tree: upstream's files of one release, unmodified; see tree.directory.
+    tree: upstream's files of one release, unmodified; see series.directory.
     version: that release, '2.13.0+cpu'; a nightly counts as the release that it precedes.
-    lane: "graft" for a directory laid out as site-packages, "source" for a source tree.
+    mode: "graft" for a directory laid out as site-packages, "source" for a source tree.
     ancestors: trees of other releases; a patch that does not apply is merged if one of them has the
         very files that it was made from.
     Raises PatchError for a patch that cannot be read; a conflict is for Report.require to raise.
     """
     outcomes: list[Outcome] = []
     texts: dict[str, str | None] = {}
-    for number, entry in enumerate(series.entries):
-        if not entry.covers(version, lane):
-            outcomes.append(Outcome(entry, State.NOT_HERE))
-            continue
-        earlier = series.entries[:number]
-        outcome = judge(entry, layered(tree, texts), lane, ancestors, earlier)
+    for number, patch in enumerate(series.patches):
+        outcome = Outcome(patch, None, State.NOT_HERE)
+        if patch.covers(version, mode):
+            earlier = series.patches[:number]
+            outcome = judge(patch, layered(tree, texts), mode, ancestors, earlier)
         outcomes.append(outcome)
         texts.update(outcome.texts)
-    failed = any(outcome.state is State.CONFLICTS for outcome in outcomes)
-    changed = {} if failed else {n: t for n, t in texts.items() if t != tree.read(n)}
-    return Report(version, lane, tuple(outcomes), changed, series.variants())
-
-
-def _prepared(ancestors: Sequence[Tree], earlier: Sequence[Entry], lane: Lane) -> Iterable[Tree]:
-    """The ancestors, each with those earlier patches that apply to it; made when looked at."""
-    for ancestor in ancestors:
-        texts: dict[str, str | None] = {}
-        for entry in earlier:
-            texts.update(_one(entry, layered(ancestor, texts), lane, ()).texts)
-        yield layered(ancestor, texts)
+    report = Report(version, mode, tuple(outcomes), {}, series.variants())
+    changed = {name: text for name, text in texts.items() if text != tree.read(name)}
+    return replace(report, texts=changed) if report.ok else report
 
 
 def judge(
-    entry: Entry, tree: Tree, lane: Lane, ancestors: Sequence[Tree], earlier: Sequence[Entry]
-) -> Outcome:
-    """How one patch stands to a tree that has the earlier ones."""
-    return _one(entry, tree, lane, _prepared(ancestors, earlier, lane))
-
-
-def _one(entry: Entry, tree: Tree, lane: Lane, ancestors: Iterable[Tree]) -> Outcome:
-    change = read(entry)
-    if isinstance(change, Overlay):
-        return _overlay(entry, change, tree, lane)
-    return _diff(entry, change, tree, ancestors)
-
-
-def _outcome(
-    entry: Entry, change: Change, state: State, texts: Mapping[str, str | None] | None = None,
-    note: str = "", conflict: Conflict | None = None,
+    patch: Patch, tree: Tree, mode: BuildMode, ancestors: Sequence[Tree] = (),
+    earlier: Sequence[Patch] = (),
 ) -> Outcome:  # fmt: skip
-    said = change.header
-    return Outcome(entry, state, texts or {}, note, said.upstream, said.why, conflict)
+    """How one patch stands to a tree that has the earlier ones."""
+    change = read(patch)
+    if isinstance(change, Folder):
+        return change.judge(tree, mode)
+    return change.judge(tree, _with_earlier(ancestors, earlier, mode))
 
 
-def _overlay(entry: Entry, change: Overlay, tree: Tree, lane: Lane) -> Outcome:
-    found = placing.put(tree, change, entry.name, lane)
-    if isinstance(found, placing.Trouble):
-        conflict = Conflict(found.where, found.file, found.why, found.ours, found.theirs)
-        return _outcome(entry, change, State.CONFLICTS, note=found.why, conflict=conflict)
-    if found.upstream_has_it:
-        return _outcome(entry, change, State.LANDED, note="upstream has all of its lines")
-    state = State.APPLIED if found.ours_already else State.APPLIES
-    return _outcome(entry, change, state, found.texts)
+def _with_earlier(
+    ancestors: Sequence[Tree], earlier: Sequence[Patch], mode: BuildMode
+) -> Iterator[Tree]:
+    """The ancestors, each with those earlier patches that apply to it; made when looked at."""
+    for ancestor in ancestors:
+        tree = ancestor
+        for patch in earlier:
+            tree = layered(tree, judge(patch, tree, mode).texts)
+        yield tree
 
 
-def _diff(entry: Entry, change: Diff, tree: Tree, ancestors: Iterable[Tree]) -> Outcome:
-    # In reverse first: a patch that upstream has may still find a place where it would go twice.
-    if exact.is_applied(tree, change.files):
-        return _outcome(entry, change, State.LANDED, note="upstream has all of its changes")
-    texts = exact.forward(tree, change.files)
-    if not isinstance(texts, exact.Misfit):
-        return _outcome(entry, change, State.APPLIES, texts)
-    merged = merge3.merge(tree, change.files, ancestors)
-    if merged is None or (merged.texts is None and not merged.file):
-        conflict = _misfit(change, texts, tree)
-    elif merged.texts is None:
-        place = _where(change, merged)
-        why = "upstream has changed the same lines"
-        conflict = Conflict(place, merged.file, why, merged.ours, merged.theirs, merged.marked)
-    elif not merged.texts:
-        return _outcome(entry, change, State.LANDED, note="upstream has all of its changes")
-    else:
-        moved = [f"{old} is {new} now" for old, new in sorted(merged.renamed.items())]
-        note = "; ".join(moved) or f"{texts.file.path} has changed around it"
-        return _outcome(entry, change, State.MERGED, merged.texts, note)
-    return _outcome(entry, change, State.CONFLICTS, note=conflict.why, conflict=conflict)
+def plan_base(base: Base, additions: Additions, cache: Path) -> Report:
+    """The state of every patch on the files of a base, for the graft build mode. Writes nothing.
+
+    cache: other unpacked bases lie there; a patch that was made on one of them can be merged.
+    Raises PatchError for one that is malformed or that a wheel cannot take.
+    """
+    series = load(additions.root)
+    for fault in lint(series):
+        raise fault
+    return plan(series, directory(base.root), base.version, "graft", origins(cache))
 
 
-def _where(change: Diff, merged: merge3.Merge) -> str:
-    """'file:line' of the hunk that a merge conflicts in."""
-    names = {new: old for old, new in merged.renamed.items()}
-    wanted = names.get(merged.file, merged.file)
-    hunks = [hunk for file in change.files if file.path == wanted for hunk in file.hunks]
-    ours = set(merged.ours.splitlines(keepends=True))
-    best = max(hunks, key=lambda hunk: len(ours & set(hunk.after)), default=None)
-    return f"{change.path}:{best.line if best else 1}"
+def origins(cache: Path) -> list[Tree]:
+    """The unpacked bases in the cache."""
+    folder = cache / "unpacked"
+    roots = sorted(folder.iterdir()) if folder.is_dir() else []
+    return [directory(root) for root in roots if not root.name.startswith(".")]
 
 
-def _misfit(change: Diff, misfit: exact.Misfit, tree: Tree) -> Conflict:
-    """A conflict told from the patch alone: no ancestor is at hand."""
-    file, hunk = misfit.file, misfit.hunk
-    present = tree.read(file.path)
-    shown = hunk or next(iter(file.hunks), None)
-    where = f"{change.path}:{shown.line if shown else 1}"
-    if hunk is None or present is None:
-        ours = "".join(file.hunks[0].before if file.hunks else ())
-        return Conflict(where, file.path, misfit.why, ours, _moved(file, tree))
-    ours = "".join(exact.as_diff(hunk))
-    return Conflict(where, file.path, misfit.why, ours, exact.nearest(present, hunk))
+def wheel_texts(report: Report) -> Mapping[str, str]:
+    """The files that change, with their new text. Raises PatchError for one that goes."""
+    gone = [name for name, text in report.texts.items() if text is None]
+    for name in gone:
+        raise PatchError(
+            f"a patch takes {name} away, which a graft cannot",
+            why="a wheel is made of an official one and the files that differ from it",
+            next="empty the file, or give the patch the lane 'source' in the series",
+        )
+    return {name: text for name, text in report.texts.items() if text is not None}
 
 
-def _moved(file: FileDiff, tree: Tree) -> str:
-    """Files that have a missing file's lines now."""
-    if file.kind == "add" or not file.hunks:
-        return ""
-    suffix = "." + file.path.rpartition(".")[2]
-    wanted = "".join(file.hunks[0].before)
-    names = [n for n in tree.names() if n.endswith(suffix) and wanted in (tree.read(n) or "")]
-    return "".join(f"its lines are in {name}\n" for name in names[:4])
+def lint(series: Series, versions: Sequence[str] = ()) -> list[PatchError]:
+    """Every fault of a patches folder, whatever the release, in the order of the series.
+
+    versions: the releases that are supported; a patch for none of them is unused. Without them
+        nothing is, and any two ranges are taken to meet nowhere.
+    """
+    found = [*_listing(series, versions)]
+    changes: dict[str, tuple[Patch, Change]] = {}
+    for patch in series.patches:
+        if patch.name in changes or not patch.path.exists():
+            continue  # reported already
+        try:
+            changes[patch.name] = patch, read(patch)
+        except PatchError as error:
+            found.append(error)
+            continue
+        found += _one(*changes[patch.name])
+    for first, second in itertools.combinations(changes.values(), 2):
+        found += _pair(*first, *second, versions)
+    return found
+
+
+def _listing(series: Series, versions: Sequence[str]) -> Iterator[PatchError]:
+    """What series and folder say of each other: orphans, and names without a file, or twice."""
+    there = {p.name for p in series.folder.iterdir()} if series.folder.is_dir() else set()
+    listed = {patch.name for patch in series.patches}
+    for name in sorted(there - listed - {SERIES, README}):
+        if not name.startswith("."):
+            yield PatchError(
+                f"an orphan: '{name}' is not in the series",
+                where=str(series.folder / name),
+                why="nothing applies it",
+                next=f"add a line to {series.folder / SERIES}, or delete it",
+            )
+    seen: dict[str, Patch] = {}
+    for patch in series.patches:
+        where = patch.where()
+        first = seen.setdefault(patch.name, patch)
+        if not patch.path.exists():
+            yield PatchError(
+                f"'{patch.name}' is in the series and not in the folder",
+                where=where,
+                next="delete the line, or bring the patch back",
+            )
+        if first is not patch:
+            yield PatchError(
+                f"a duplicate: '{patch.name}' stands twice in the series",
+                where=where,
+                why=f"{first.where()} has it already",
+                next="delete one of the two lines",
+            )
+        if versions and not any(map(patch.covers_version, versions)):
+            yield PatchError(
+                f"unused: no supported release is in the range of '{patch.name}'",
+                where=where,
+                why=f"{patch.versions} has none of {', '.join(versions)}",
+                next="correct the range, or delete the patch and its line",
+            )
+
+
+def _one(patch: Patch, change: Change) -> Iterator[PatchError]:
+    """Faults of one patch by itself."""
+    if isinstance(change, Folder):
+        if not change.added and not change.blocks:
+            yield PatchError("a patch that changes nothing", where=str(patch.path))
+    elif not change.text.startswith(change.mail_head):
+        yield PatchError(
+            f"the header of '{patch.name}' is not as torchfork exports it",
+            where=f"{patch.path}:1",
+            next="scripts/torchfork patch edit, then refresh",
+        )
+    for mode in BUILD_MODES[:2]:
+        for path in change.touched(mode) if patch.build_mode in (mode, "both") else ():
+            why = _not_in(path, mode)
+            if why:
+                yield PatchError(
+                    f"'{patch.name}' touches {path}, which a {mode} build cannot change",
+                    where=patch.where(),
+                    why=why,
+                    next="give it the lane 'source' in the series (in patch.toml for one hook); "
+                    "scripts/build_torch.sh --from-source applies it"
+                    if mode == "graft"
+                    else "give it the lane 'graft', and the sources a patch of their own",
+                )
+
+
+def _not_in(path: str, mode: str) -> str:
+    """Why a build mode has not the file; '' where it has."""
+    parts = PurePosixPath(path).parts
+    if mode == "source":
+        in_wheel = parts[:2] in (("torch", "include"), ("torchgen", "packaged"))
+        return "only wheels have this folder; sources have the file elsewhere" if in_wheel else ""
+    if PurePosixPath(path).suffix in _COMPILED or parts[:2] == ("torch", "csrc"):
+        return "it is compiled into the official wheel's libraries, which stay as they are"
+    if parts[0] not in _PACKAGES or path.endswith(".in"):
+        return "an official wheel does not carry it"
+    if parts[:2] == ("torchgen", "packaged") and path.endswith(".yaml"):
+        return "operators are declared in the additions' own YAML files, which are merged into it"
+    return ""
+
+
+def _pair(
+    first: Patch, a: Change, second: Patch, b: Change, versions: Sequence[str]
+) -> Iterator[PatchError]:
+    """Faults of two patches together."""
+    if isinstance(a, Diff) and isinstance(b, Diff) and a.changes == b.changes:
+        yield PatchError(
+            f"a duplicate: '{second.name}' changes what '{first.name}' changes",
+            where=second.where(), why=f"the same lines as {first.where()}",
+            next="delete one of the two",
+        )  # fmt: skip
+        return
+    if first.concern != second.concern and a.header.subject == b.header.subject:
+        yield PatchError(
+            f"'{first.name}' and '{second.name}' have the same subject",
+            where=str(second.path), why="git finds the commit of a --fixup by its subject",
+            next="say in each what it does",
+        )  # fmt: skip
+    together = [v for v in versions if first.covers_version(v) and second.covers_version(v)]
+    if {first.build_mode, second.build_mode} == {"graft", "source"} or not together:
+        return
+    if first.concern == second.concern:
+        yield PatchError(
+            f"two variants of '{first.concern}' are for the same release",
+            where=second.where(), why=f"{first.where()} has {', '.join(together)} too",
+            next="make their ranges exclude each other",
+        )  # fmt: skip
+    for path in sorted(set(a.new_files) & set(b.new_files)):
+        yield PatchError(
+            f"'{first.name}' and '{second.name}' both add {path}",
+            where=second.where(), next="let one of them add it",
+        )  # fmt: skip

@@ -1,41 +1,105 @@
-"""The series file: the patches in their order, for which releases and lanes each is, and why."""
+"""The series of an additions directory: its patches, what they say of themselves, their states."""
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
-from typing import Literal
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
-from ...errors import PatchError, UsageError
+from ...errors import PatchConflictError, PatchError, UsageError
+from ...util import files
+from .. import BuildMode
+from .trees import Texts
 
-FOLDER = "patches"
-SERIES = "series"
-Lane = Literal["graft", "source"]
-LANES = ("graft", "source", "both")
+FOLDER, SERIES = "patches", "series"
+BUILD_MODES = ("graft", "source", "both")
+MAX_PATCHES = 1000
+FIELDS = ("Why", "Until", "Upstream")
 # concern, an optional variant after '@', and .patch for a diff
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]*(@[a-z0-9][a-z0-9._-]*)?(\.patch)?")
-_LINE = re.compile(r"(?P<name>\S+)\s+(?P<versions>\S+)\s+(?P<lane>\S+)\s+#\s*(?P<reason>\S.*)")
+_LINE = re.compile(r"(?P<name>\S+)\s+(?P<versions>\S+)\s+(?P<mode>\S+)\s+#\s*(?P<reason>\S.*)")
+_FIELD = re.compile(r"(Why|Until|Upstream): (\S.*)")
 
 
 @dataclass(frozen=True)
-class Entry:
+class Header:
+    """What a patch says of itself.
+
+    subject: one line, as a commit's.
+    why: the reason for which it exists.
+    until: what must happen for it to go.
+    upstream: upstream's commit, pull request or issue of the same change; 'none' where there is
+        nothing.
+    """
+
+    subject: str
+    why: str
+    until: str
+    upstream: str
+
+    def body(self) -> str:
+        """The fields as they stand in a commit message; further lines of a field are indented."""
+        values = (self.why, self.until, self.upstream)
+        fields = zip(FIELDS, (value.replace("\n", "\n ") for value in values), strict=True)
+        return "".join(f"{key}: {value}\n" for key, value in fields)
+
+
+def parse_header(subject: str, body: str, where: str) -> Header:
+    """Read the fields of a commit message. Raises PatchError for one that is missing or unknown."""
+    fields: dict[str, str] = {}
+    for line in body.strip("\n").split("\n"):
+        found = _FIELD.fullmatch(line)
+        if found and found[1].lower() not in fields:
+            fields[found[1].lower()] = found[2]
+        elif fields and line.startswith(" "):
+            fields[[*fields][-1]] += "\n" + line[1:]
+        else:
+            raise PatchError(
+                "a line of a patch's header belongs to none of its fields",
+                where=where,
+                why=line or "(an empty line)",
+                next=f"each of {', '.join(FIELDS)} once, as 'Why: text'; further lines of a "
+                "field start with a blank",
+            )
+    return make_header(subject, fields, where)
+
+
+def make_header(subject: str, fields: Mapping[str, str], where: str) -> Header:
+    """A header with every field filled. Raises PatchError for an unexplained patch."""
+    missing = [key for key in FIELDS if not fields.get(key.lower(), "").strip()]
+    if missing or not subject.strip():
+        raise PatchError(
+            "an unexplained patch: it lacks " + ", ".join(missing or ["a subject"]),
+            where=where,
+            why="who carries it to the next release must know why it exists and when it can go",
+            next="add the fields; 'Upstream: none' where upstream has nothing like it",
+        )
+    values = [fields[key.lower()].strip("\n") for key in FIELDS]
+    if not subject.strip().isprintable() or "\0" in "".join(values):
+        raise PatchError("a patch's header has control characters", where=where)
+    return Header(subject.strip(), *values)
+
+
+@dataclass(frozen=True)
+class Patch:
     """One line of the series."""
 
     name: str  # 'flop-counter.patch', or the name of a folder
     versions: SpecifierSet
-    lane: str  # one of LANES
+    build_mode: str  # one of BUILD_MODES
     reason: str
-    folder: Path  # the patches folder
+    folder: Path  # patches/
     line: int  # in the series file
 
     @property
     def path(self) -> Path:
-        """The patch file, or the folder of new files and hooks."""
+        """The patch file, or the folder of new files and anchored blocks."""
         return self.folder / self.name
 
     @property
@@ -49,70 +113,73 @@ class Entry:
         return self.name.endswith(".patch")
 
     def where(self) -> str:
-        """'file:line' of the entry in the series."""
+        """'file:line' of the patch in the series."""
         return f"{self.folder / SERIES}:{self.line}"
 
-    def covers(self, version: str, lane: Lane) -> bool:
-        """Whether it is for this release ('2.13.0+cpu') and lane; a nightly counts as its release.
+    def read_text(self, path: Path) -> str:
+        """The text of one of its files. Raises PatchError."""
+        return files.input_text(path, self.folder.parent, PatchError)
+
+    def covers(self, version: str, mode: BuildMode) -> bool:
+        """Whether it is for this release ('2.13.0+cpu') and mode; a nightly counts as its release.
 
         Raises UsageError for a version that is none.
         """
-        return self.lane in (lane, "both") and self.covers_version(version)
+        return self.build_mode in (mode, "both") and self.covers_version(version)
 
     def covers_version(self, version: str) -> bool:
-        """Whether its range has this release, whatever the lane."""
+        """Whether its range has this release, whatever the build mode."""
         try:
-            release = Version(version).base_version
+            return self.versions.contains(Version(version).base_version)
         except InvalidVersion as error:
             raise UsageError(f"'{version}' is no version of torch", why=str(error)) from error
-        return self.versions.contains(release)
 
 
 @dataclass(frozen=True)
 class Series:
-    """All entries in the order of their application; none where there is no patches folder."""
+    """All patches in the order of their application; none where there is no patches/."""
 
     folder: Path
-    entries: tuple[Entry, ...]
+    patches: tuple[Patch, ...]
 
-    def get(self, name: str) -> Entry:
-        """The entry of this name, with or without '.patch'. Raises UsageError for none."""
-        for entry in self.entries:
-            if name in (entry.name, entry.name.removesuffix(".patch")):
-                return entry
+    def get(self, name: str) -> Patch:
+        """The patch of this name, with or without '.patch'. Raises UsageError for none."""
+        for patch in self.patches:
+            if name in (patch.name, patch.name.removesuffix(".patch")):
+                return patch
         raise UsageError(
             f"there is no patch '{name}'",
             where=str(self.folder / SERIES),
-            why="there are: " + (", ".join(e.name for e in self.entries) or "none"),
+            why="there are: " + (", ".join(p.name for p in self.patches) or "none"),
             next="scripts/torchfork patch list",
         )
 
     def variants(self) -> int:
-        """How many entries exist beyond one a concern: what version ranges cost."""
-        return len(self.entries) - len({entry.concern for entry in self.entries})
+        """How many patches exist beyond one a concern: what version ranges cost."""
+        return len(self.patches) - len({patch.concern for patch in self.patches})
 
 
 def load(additions_root: Path) -> Series:
-    """Read the series of an additions directory; no patches folder is an empty series.
+    """Read the series of an additions directory; no patches/ is an empty series.
 
-    Raises PatchError for a line that does not read 'NAME VERSIONS LANE # reason'.
+    Raises PatchError for a line that does not read 'NAME VERSIONS LANE # reason', and for patches/
+    or a series that is something else than a directory and a text file.
     """
     folder = additions_root / FOLDER
     path = folder / SERIES
-    if not path.is_file():
+    if os.path.lexists(folder) and not folder.is_dir():
+        raise PatchError(f"'{FOLDER}' is not a directory", where=str(folder))
+    if not os.path.lexists(path):
         return Series(folder, ())
-    text = path.read_text(encoding="utf-8")
-    return Series(folder, tuple(_entries(text, folder)))
+    lines = files.input_text(path, additions_root, PatchError).splitlines()
+    kept = [(n, text) for n, text in enumerate(lines, 1) if text.partition("#")[0].strip()]
+    if len(kept) > MAX_PATCHES:
+        raise PatchError(f"more than {MAX_PATCHES} patches", where=str(path))
+    return Series(folder, tuple(parse_line(text, folder, number) for number, text in kept))
 
 
-def _entries(text: str, folder: Path) -> Iterator[Entry]:
-    for number, line in enumerate(text.splitlines(), 1):
-        if line.strip() and not line.lstrip().startswith("#"):
-            yield parse_line(line, folder, number)
-
-
-def parse_line(line: str, folder: Path, number: int) -> Entry:
-    """One line of the series as an entry. Raises PatchError."""
+def parse_line(line: str, folder: Path, number: int) -> Patch:
+    """One line of the series. Raises PatchError."""
     where = f"{folder / SERIES}:{number}"
     found = _LINE.fullmatch(line.strip())
     if found is None:
@@ -122,30 +189,104 @@ def parse_line(line: str, folder: Path, number: int) -> Entry:
             why=line.strip(),
             next="for example: flop-counter.patch  >=2.6  both  # convolutions count their FLOPs",
         )
-    if not _NAME.fullmatch(found["name"]):
+    name, versions, mode, reason = found.groups()
+    if not _NAME.fullmatch(name):
         raise PatchError(
-            f"'{found['name']}' is no name for a patch",
+            f"'{name}' is no name for a patch",
             where=where,
             why="small letters, digits, '-' and '_', an optional '@variant', '.patch' for a diff",
             next="rename it here and in the folder",
         )
-    if found["lane"] not in LANES:
+    if mode not in BUILD_MODES:
         raise PatchError(
-            f"'{found['lane']}' is no lane", where=where, next=f"one of {', '.join(LANES)}"
+            f"'{mode}' is no build mode", where=where, next=f"one of {', '.join(BUILD_MODES)}"
         )
-    return Entry(
-        found["name"], _versions(found["versions"], where), found["lane"], found["reason"],
-        folder, number,
-    )  # fmt: skip
-
-
-def _versions(text: str, where: str) -> SpecifierSet:
     try:
-        return SpecifierSet("" if text == "*" else text)
+        range_ = SpecifierSet("" if versions == "*" else versions)
     except InvalidSpecifier as error:
         raise PatchError(
-            f"'{text}' is no range of versions",
+            f"'{versions}' is no range of versions",
             where=where,
             why=str(error),
             next="'*' for all releases, or as pip writes it without blanks: >=2.6,<2.9",
         ) from error
+    return Patch(name, range_, mode, reason, folder, number)
+
+
+class State(str, Enum):
+    """How a patch stands to a tree."""
+
+    APPLIES = "applies"
+    APPLIED = "applied already"
+    LANDED = "landed upstream"
+    MERGED = "needs a 3-way merge"
+    CONFLICTS = "conflicts"
+    NOT_HERE = "not for this release and build mode"
+
+
+@dataclass(frozen=True)
+class Conflict:
+    """The first place at which a patch does not fit.
+
+    where: 'patches/x.patch:17', the hunk or [[hook]] in our file.
+    file: upstream's file.
+    why: what is wrong there.
+    ours: what the patch wants to see and to change.
+    theirs: what the file has there now; '' where nothing comes near.
+    marked: the files with both sides between conflict markers, where a merge was possible.
+    """
+
+    where: str
+    file: str
+    why: str
+    ours: str
+    theirs: str
+    marked: Texts = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One patch on one tree.
+
+    texts: what the patch changes here (None: the file goes); empty for LANDED, CONFLICTS and
+        NOT_HERE.
+    note: one line for people: the reason of a state that is not plain.
+    header: None where the patch is not for this release.
+    """
+
+    patch: Patch
+    header: Header | None
+    state: State
+    texts: Texts = field(default_factory=dict)
+    note: str = ""
+    conflict: Conflict | None = None
+
+    @property
+    def name(self) -> str:
+        """The patch's name in the series."""
+        return self.patch.name
+
+    @property
+    def why(self) -> str:
+        """Why the patch exists."""
+        return self.header.why if self.header else ""
+
+    def error(self, version: str, mode: str, command: str = "") -> PatchConflictError:
+        """The conflict as an error. command: what resolves it, where `patch edit` is not it."""
+        found, header = self.conflict, self.header
+        assert found is not None and header is not None
+        options = f"--torch {version} --lane {mode}"
+        if not self.patch.is_diff:
+            # There is nothing to merge: the folder says in words where its lines go.
+            command = f"correct it there, then: scripts/torchfork patch list {options}"
+        theirs = found.theirs or "(nothing like it)\n"
+        return PatchConflictError(
+            f"the patch '{self.name}' does not fit torch {version}: {found.why}",
+            where=f"{found.where}, upstream's {found.file}",
+            why=f"the patch exists because: {header.why}\n"
+            f"upstream has of it: {header.upstream}\n"
+            f"--- the patch:\n{found.ours.rstrip()}\n"
+            f"--- torch {version}:\n{theirs.rstrip()}",
+            next=command or f"scripts/torchfork patch edit {options}",
+            kind="patch conflicts",
+        )

@@ -1,29 +1,32 @@
-"""The workbench: a git tree with upstream's files and a commit for each patch, to edit them in."""
+"""The workbench: a git tree with a commit for each patch, to edit them in; commits into patches."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
-from ...errors import StateError, UsageError
-from ...util import files
-from . import exporting, scratch
-from .diff import Diff
-from .outcome import Outcome, State
-from .planning import judge, read
-from .series import Entry, Lane, Series
-from .tree import Tree, directory
+from ...errors import PatchError, StateError, UsageError
+from ...util import files, memo
+from .. import BuildMode
+from . import git, planning
+from .folders import Folder
+from .planning import Change, Report
+from .series import SERIES, Header, Outcome, Patch, Series, State, load, parse_header, parse_line
+from .trees import Texts, Tree, directory, encode, write
 
-_NOTE = "torchfork.json"
+TRAILER = "Patch: "
+MARK = "<<<<<<< "
 # What is copied of upstream's: files that people edit. Headers of a wheel are generated.
 _SUFFIXES = frozenset(
     {".py", ".pyi", ".in", ".h", ".hpp", ".cpp", ".cu", ".cuh", ".c", ".mm", ".rst", ".md", ".txt"}
     | {".cmake", ".yaml", ".yml", ".toml"}
 )
 _LEFT_OUT = ("torch/include/", "torch/lib/", "torch/share/", "third_party/")
-MARK = "<<<<<<< "
+# Files below patches/ with their new contents, None for one that goes.
+Contents = Mapping[Path, bytes | None]
 
 
 @dataclass(frozen=True)
@@ -31,66 +34,91 @@ class Bench:
     """A workbench on disk and how far it is."""
 
     root: Path
-    folder: str  # the patches folder that it belongs to
+    folder: Path  # the patches folder that it belongs to
     version: str
-    lane: Lane
+    build_mode: BuildMode
     upstream: str  # the commit of upstream's files
-    pending: tuple[str, ...]  # entries that are still to be applied
-    conflict: str = ""  # the entry whose conflict is in the working tree
+    pending: tuple[str, ...]  # patches that are still to be applied
+    conflict: str = ""  # the patch whose conflict is in the working tree
     landed: tuple[str, ...] = ()
 
+    @property
+    def release(self) -> str:
+        """The version without its local part."""
+        return self.version.partition("+")[0]
 
-def load(root: Path) -> Bench:
+    def git(self, *arguments: str) -> str:
+        """What git prints in the workbench."""
+        return git.git(self.root, *arguments).stdout
+
+    def uncommitted(self) -> Texts:
+        """The files that differ from the last commit."""
+        names = self.git("ls-files", "--modified", "--others", "-z").split("\0")
+        return {name: directory(self.root).read(name) for name in names if name}
+
+    def commit(self, texts: Texts, header: Header, name: str, change: Change | None = None) -> None:
+        """Commit files as a patch, with the author that its file names."""
+        author, date = (change.author, change.date) if change else ("", "")
+        text = message(header, name)
+        made = git.commit(self.root, texts, text, "HEAD", author=author, date=date)
+        self.git("reset", "--quiet", "--hard", made)
+
+    def saved(self) -> Bench:
+        """The same, kept for the next command."""
+        memo.keep(_note(self.root), "bench", self)
+        return self
+
+
+def _note(root: Path) -> Path:
+    return root / ".git" / "torchfork.json"
+
+
+def message(header: Header, name: str) -> str:
+    """The message of a patch's commit."""
+    return f"{header.subject}\n\n{header.body()}{TRAILER}{name}\n"
+
+
+def open_bench(root: Path) -> Bench:
     """The workbench in a directory. Raises StateError where there is none."""
-    data = files.read_json(root / ".git" / _NOTE)
-    if not data:
+    bench = memo.recall(_note(root), "bench", Bench)
+    if bench is None:
         raise StateError(
             "there is no workbench here",
             where=str(root),
             next="scripts/torchfork patch edit --torch VERSION makes one",
         )
-    lists = {key: tuple(data[key]) for key in ("pending", "landed")}
-    return Bench(root, **{**data, **lists})
+    return replace(bench, root=root)
 
 
-def _save(bench: Bench) -> Bench:
-    data = {key: value for key, value in asdict(bench).items() if key != "root"}
-    files.write_json(bench.root / ".git" / _NOTE, data)
-    return bench
-
-
-def start(root: Path, series: Series, tree: Tree, version: str, lane: Lane) -> Bench:
+def start(root: Path, series: Series, tree: Tree, version: str, mode: BuildMode) -> Bench:
     """Make a workbench of upstream's files. Raises StateError where one with work in it lies."""
-    if (root / ".git" / _NOTE).is_file():
-        _refuse_to_lose(load(root))
+    if _note(root).is_file():
+        old = open_bench(root)
+        if old.git("status", "--porcelain") or old.conflict:
+            raise StateError(
+                "the workbench has edits that are not in patches/",
+                where=str(root),
+                next=f"scripts/torchfork patch refresh, or delete it: rm -r {root}",
+            )
         shutil.rmtree(root)
-    elif root.exists() and any(root.iterdir()):
-        raise UsageError("this directory is not empty", where=str(root), next="name another one")
-    scratch.create(root)
-    entries = [entry for entry in series.entries if entry.covers(version, lane)]
-    scratch.put(root, {name: tree.read(name) for name in _worked_on(tree, entries)})
-    commit = scratch.commit(root, f"torch {version}")
-    names = tuple(entry.name for entry in entries)
-    return _save(Bench(root, str(series.folder), version, lane, commit, names))
+    elif root.exists() and (not root.is_dir() or any(root.iterdir())):
+        raise UsageError("this is not an empty directory", where=str(root), next="name another one")
+    patches = [patch for patch in series.patches if patch.covers(version, mode)]
+    texts = {name: tree.read(name) for name in _worked_on(tree, patches)}
+    git.create(root)
+    # For people, whose own settings count when they work in it.
+    for key in ("core.autocrlf", "core.safecrlf", "commit.gpgSign"):
+        git.git(root, "config", key, "false")
+    commit = git.commit(root, texts, f"torch {version}\n")
+    git.git(root, "reset", "--quiet", "--hard", commit)
+    names = tuple(patch.name for patch in patches)
+    return Bench(root, series.folder, version, mode, commit, names).saved()
 
 
-def _refuse_to_lose(bench: Bench) -> None:
-    """A workbench is replaced only if all that is in it is in patches/ too."""
-    if scratch.git(bench.root, "status", "--porcelain").stdout or bench.conflict:
-        raise StateError(
-            "the workbench has edits that are not in patches/",
-            where=str(bench.root),
-            next=f"scripts/torchfork patch refresh, or delete it: rm -r {bench.root}",
-        )
-
-
-def _worked_on(tree: Tree, entries: Sequence[Entry]) -> Iterator[str]:
-    """Upstream's text files that somebody may edit, and those that patches touch."""
-    touched: set[str] = set()
-    for entry in entries:
-        change = read(entry)
-        if isinstance(change, Diff):
-            touched.update(file.path for file in change.files)
+def _worked_on(tree: Tree, patches: Sequence[Patch]) -> Iterator[str]:
+    """Upstream's text files that somebody may edit, and those that diffs touch."""
+    changes = [planning.read(patch) for patch in patches if patch.is_diff]
+    touched = {name for change in changes for name in change.touched("")}
     for name in tree.names():
         kind = PurePosixPath(name).suffix
         if name in touched or (kind in _SUFFIXES and not name.startswith(_LEFT_OUT)):
@@ -100,65 +128,249 @@ def _worked_on(tree: Tree, entries: Sequence[Entry]) -> Iterator[str]:
 def go_on(bench: Bench, series: Series, ancestors: Sequence[Tree]) -> Bench:
     """Commit each pending patch. Raises PatchConflictError with the conflict in the tree.
 
-    What is in the tree after a conflict is taken as its resolution; StateError while marks are
-    left in it.
+    What is in the tree after a conflict is taken as its resolution; StateError while conflict
+    markers are left in it.
     """
     if bench.conflict:
         bench = _resolved(bench, series.get(bench.conflict))
     while bench.pending:
-        entry = series.get(bench.pending[0])
-        earlier = series.entries[: series.entries.index(entry)]
-        outcome = judge(entry, directory(bench.root), bench.lane, ancestors, earlier)
+        patch = series.get(bench.pending[0])
+        earlier = series.patches[: series.patches.index(patch)]
+        tree = directory(bench.root)
+        outcome = planning.judge(patch, tree, bench.build_mode, ancestors, earlier)
         if outcome.state is State.CONFLICTS:
             _stop(bench, outcome)
-        bench = _take(bench, entry, outcome)
+        landed = (patch.name,) if outcome.state is State.LANDED else ()
+        if not landed:
+            change = planning.read(patch)
+            bench.commit(outcome.texts, change.header, patch.name, change)
+        bench = replace(bench, pending=bench.pending[1:], landed=(*bench.landed, *landed)).saved()
     return bench
-
-
-def _take(bench: Bench, entry: Entry, outcome: Outcome) -> Bench:
-    if outcome.state is State.LANDED:
-        landed = (*bench.landed, entry.name)
-        return _save(replace(bench, pending=bench.pending[1:], landed=landed))
-    scratch.put(bench.root, outcome.texts)
-    commit(bench, entry)
-    return _save(replace(bench, pending=bench.pending[1:]))
 
 
 def _stop(bench: Bench, outcome: Outcome) -> None:
     """Leave the conflict in the tree, for a person."""
-    conflict = outcome.conflict
-    assert conflict is not None
-    release = bench.version.partition("+")[0]
-    if outcome.entry.is_diff:
-        scratch.put(bench.root, conflict.marked)
-        _save(replace(bench, conflict=outcome.name))
-    what = "resolve the marks" if conflict.marked else f"make the change of {outcome.name}"
-    raise outcome.error(
-        release, bench.lane, f"{what} in {bench.root}, then: scripts/torchfork patch refresh"
-    )
+    marked = outcome.conflict.marked if outcome.conflict else {}
+    if outcome.patch.is_diff:
+        write(bench.root, marked)
+        replace(bench, conflict=outcome.name).saved()
+    what = "resolve the conflict markers" if marked else f"make the change of {outcome.name}"
+    command = f"{what} in {bench.root}, then: scripts/torchfork patch refresh"
+    raise outcome.error(bench.release, bench.build_mode, command)
 
 
-def _resolved(bench: Bench, entry: Entry) -> Bench:
-    changed = scratch.git(
-        bench.root, "ls-files", "--modified", "--others", "-z"
-    ).stdout.split("\0")  # fmt: skip
-    left = [name for name in changed if name and MARK in (scratch.get(bench.root, name) or "")]
+def _resolved(bench: Bench, patch: Patch) -> Bench:
+    texts = bench.uncommitted()
+    left = [str(bench.root / name) for name, text in texts.items() if MARK in (text or "")]
     if left:
         raise StateError(
-            f"the conflict of '{entry.name}' is not resolved",
-            where="\n".join(str(bench.root / name) for name in left),
+            f"the conflict of '{patch.name}' is not resolved",
+            where="\n".join(left),
             why=f"lines that start with '{MARK.strip()}' are left",
             next="edit them, then: scripts/torchfork patch refresh",
         )
-    commit(bench, entry)
-    return _save(replace(bench, conflict="", pending=bench.pending[1:]))
+    change = planning.read(patch)
+    bench.commit(texts, change.header, patch.name, change)
+    return replace(bench, conflict="", pending=bench.pending[1:]).saved()
 
 
-def commit(bench: Bench, entry: Entry) -> None:
-    """Commit what is in the working tree as a patch, with the author that its file names."""
-    change = read(entry)
-    env = None
-    if isinstance(change, Diff):
-        name, _, mail = change.author.rpartition(" <")
-        env = scratch.identity(name, mail.removesuffix(">"), change.date)
-    scratch.commit(bench.root, exporting.message(change.header, entry.name), env=env)
+@dataclass(frozen=True)
+class Commit:
+    """A commit of the workbench."""
+
+    bench: Bench
+    id: str
+    name: str  # the patch's
+    head: str  # as its patch file has it
+
+    def patch_text(self) -> str:
+        """It as a patch file. Raises PatchError for one that changes nothing."""
+        diff = git.export(self.bench.root, f"{self.id}^", self.id)
+        if not diff:
+            raise PatchError(f"the commit of '{self.name}' changes nothing", where=self.id)
+        return self.head + diff
+
+    def contents(self, patch: Patch) -> Contents:
+        """What must change below patches/ for a patch to be what this commit is."""
+        change = planning.read(patch) if not patch.is_diff else None
+        new: Contents = {}
+        if isinstance(change, Folder):
+            root, parent = self.bench.root, f"{self.id}^"
+            names = git.changed_files(root, parent, self.id)
+            before = git.texts_at(root, parent, names)
+            new = change.rewritten(before, git.texts_at(root, self.id, names))
+        else:
+            new = {patch.path: encode(self.patch_text())}
+        old = {path: path.read_bytes() if path.is_file() else None for path in new}
+        return {path: data for path, data in new.items() if data != old[path]}
+
+
+def commits(bench: Bench) -> Iterator[Commit]:
+    """The commits after upstream's, oldest first. PatchError for one that is no patch."""
+    for commit in bench.git("rev-list", "--reverse", f"{bench.upstream}..HEAD").split():
+        text = bench.git("show", "--no-patch", "--format=%an <%ae>%n%aD%n%B", commit)
+        author, date, subject, *body = text.rstrip("\n").split("\n")
+        names = [line.removeprefix(TRAILER) for line in body if line.startswith(TRAILER)]
+        if not names:
+            raise PatchError(
+                "a commit of the workbench names no patch",
+                where=f"{commit[:12]} {subject}",
+                why=f"its message has no line '{TRAILER}NAME'",
+                next="squash it into the commit it belongs to; for a new patch: git reset --soft "
+                "HEAD~, then scripts/torchfork patch new NAME",
+            )
+        fields = "\n".join(line for line in body if not line.startswith(TRAILER))
+        header = parse_header(subject, fields, f"commit {commit[:12]}")
+        yield Commit(bench, commit, names[-1], git.mail_head(header, author, date))
+
+
+def refresh(
+    bench: Bench, series: Series, known: Mapping[str, Tree], variant: str = ""
+) -> list[Path]:
+    """Write what the commits say; the files below patches/ that changed.
+
+    known: releases at hand, which a refreshed patch must not break, by their versions.
+    variant: a tag: changed patches are written beside the old ones, for the bench's release and
+        later, and the old ones end before it.
+    Raises PatchError for a commit that is no patch and for a patch whose commit is gone;
+    StateError for edits that are not committed, and for a patch that would not apply any more to a
+    release of `known` that it applied to.
+    """
+    edited = bench.git("status", "--porcelain")
+    if edited:
+        raise StateError(
+            "the workbench has edits that no commit has",
+            where=str(bench.root),
+            why=edited.rstrip(),
+            next="git commit --amend (or --fixup and rebase) for a patch that is there, "
+            "scripts/torchfork patch new NAME for a new one",
+        )
+    contents: dict[Path, bytes | None] = {}
+    done = set(bench.landed)
+    for commit in commits(bench):
+        done.add(commit.name)
+        new = commit.contents(series.get(commit.name))
+        contents |= _as_variant(series, bench, new, variant) if new and variant else new
+    for patch in series.patches:
+        if patch.covers(bench.version, bench.build_mode) and patch.name not in done:
+            raise PatchError(
+                f"the commit of '{patch.name}' is gone",
+                where=str(bench.root),
+                why="a patch is not dropped by accident",
+                next=f"to drop it delete {patch.path} and its line in {series.folder / SERIES}, "
+                "else make the workbench anew with patch edit",
+            )
+    if contents and not variant:
+        _require_others(series, contents, known, bench)
+    _write(contents)
+    return sorted(contents)
+
+
+def _as_variant(series: Series, bench: Bench, new: Contents, tag: str) -> dict[Path, bytes | None]:
+    """The changed patch beside the old one, and the series with both ranges."""
+    (path, data), *more = new.items()
+    patch = series.get(path.name)
+    if more or not patch.is_diff:
+        raise PatchError(
+            f"'{patch.name}' is a folder: refresh makes no variants of folders",
+            where=str(patch.path), next=f"copy it to {patch.concern}@{tag} and edit the copy",
+        )  # fmt: skip
+    lines = patch.read_text(series.folder / SERIES).split("\n")
+    old_name, _, rest = lines[patch.line - 1].split(None, 2)
+    before, after = (f"{patch.versions},{op}{bench.release}".lstrip(",") for op in ("<", ">="))
+    name = f"{patch.concern}@{tag}.patch"
+    both = [f"{old_name}  {before}  {rest}", f"{name}  {after}  {rest}"]
+    lines[patch.line - 1 : patch.line] = both
+    return {series.folder / name: data, series.folder / SERIES: "\n".join(lines).encode()}
+
+
+def _require_others(
+    series: Series, contents: Contents, known: Mapping[str, Tree], bench: Bench
+) -> None:
+    """Refuse a refresh that mends one release and breaks another."""
+    with tempfile.TemporaryDirectory(prefix="torchfork-refresh-") as name:
+        copy = Path(name) / series.folder.name
+        shutil.copytree(series.folder, copy)
+        _write({copy / p.relative_to(series.folder): d for p, d in contents.items()})
+        refreshed = load(Path(name))
+        for version, tree in known.items():
+            before, after = (
+                {o.name for o in planning.plan(s, tree, version, bench.build_mode).conflicts}
+                for s in (series, refreshed)
+            )
+            for patch in sorted(after - before):
+                raise StateError(
+                    f"refreshed on torch {bench.release}, '{patch}' does not apply to torch "
+                    f"{version} any more",
+                    where=str(series.folder / patch),
+                    why="one text cannot serve both releases",
+                    next=f"scripts/torchfork patch refresh --variant {bench.release} keeps both",
+                )
+
+
+def _write(contents: Contents) -> None:
+    for path, data in contents.items():
+        if data is None:
+            path.unlink(missing_ok=True)
+        else:
+            files.write_bytes(path, data)
+
+
+def add(bench: Bench, series: Series, name: str, header: Header, line: str) -> Path:
+    """Make what is not committed in a workbench the last patch of the series.
+
+    line: the patch's line for the series. Gives the new patch's file.
+    """
+    patch = parse_line(line, series.folder, len(series.patches) + 1)
+    if any(other.name == patch.name for other in series.patches) or not patch.is_diff:
+        raise PatchError(
+            f"'{name}' cannot be the name of a new patch",
+            where=patch.where(), why="it is taken, or it does not end with .patch",
+            next="choose another one",
+        )  # fmt: skip
+    bench.commit(bench.uncommitted(), header, patch.name)
+    *_, commit = commits(bench)
+    path = series.folder / SERIES
+    old = patch.read_text(path) if path.exists() else ""
+    old += "\n" if old and not old.endswith("\n") else ""
+    _write({patch.path: encode(commit.patch_text()), path: f"{old}{line}\n".encode()})
+    return patch.path
+
+
+def export(report: Report, tree: Path, branch: str) -> int:
+    """Make a branch from HEAD of somebody's clone, a commit for each patch that applies; how many.
+
+    report: of planning.plan on the tree, without conflicts. No file of the clone is touched, its
+        settings count; authors are those of the patches, of folders the user.
+    Raises UsageError for no git tree or a branch that is there, StateError for uncommitted edits.
+    """
+
+    def users_git(*arguments: str) -> tuple[str, bool]:
+        done = git.git(tree, *arguments, check=False, own=False)
+        return done.stdout.strip(), not done.returncode
+
+    edited, is_tree = users_git("status", "--porcelain", "--untracked-files=no")
+    if not is_tree:
+        raise UsageError("this is no git tree", where=str(tree), next="name a clone of PyTorch")
+    if edited:
+        raise StateError(
+            "the tree has uncommitted edits",
+            where=str(tree), why=edited, next="commit them, or scripts/torchfork unapply",
+        )  # fmt: skip
+    if users_git("rev-parse", "--verify", "--quiet", f"refs/heads/{branch}")[1]:
+        raise UsageError(
+            f"the branch '{branch}' is there already",
+            where=str(tree), next=f"name another one, or: git branch -D {branch}",
+        )  # fmt: skip
+    if not users_git("check-ref-format", "--branch", branch)[1]:
+        raise UsageError(f"'{branch}' is no name for a branch", where=str(tree))
+    made = [outcome for outcome in report.outcomes if outcome.texts]
+    commit = users_git("rev-parse", "HEAD")[0]
+    for outcome in made:
+        change = planning.read(outcome.patch)
+        commit = git.commit(
+            tree, outcome.texts, message(change.header, outcome.name), commit,
+            author=change.author, date=change.date, own=False,
+        )  # fmt: skip
+    git.git(tree, "update-ref", f"refs/heads/{branch}", commit, "", own=False)
+    return len(made)
