@@ -275,7 +275,7 @@ def test_cpp_is_compiled_and_run(way: str, title: str, tmp_path: Path) -> None:
     given = bench(tmp_path, upstreams(), prepared={way: built})
     assert outcome(ITEMS[title], upstreams(), given) == "full"
     assert outcome(ITEMS[title], wrong, given).startswith("CheckFailed: ")
-    assert "was not built" in outcome(ITEMS[title], wrong, bench(tmp_path, wrong))
+    assert "was not run" in outcome(ITEMS[title], wrong, bench(tmp_path, wrong))
 
 
 def test_mypy_is_run_on_right_and_wrong_calls(

@@ -47,8 +47,10 @@ class ForkError(Exception):
 
 def combined(errors: Sequence[ForkError]) -> ForkError:
     """The first of several errors, with the others in its message."""
-    first = errors[0]
-    first.also = tuple(errors[1:])
+    first, *others = (each for error in errors for each in (error, *error.also))
+    first.also = tuple(others)
+    for other in others:
+        other.also = ()
     return first
 
 

@@ -51,6 +51,7 @@ def test_a_message_labels_its_parts_and_leaves_out_the_empty_ones() -> None:
 
 
 def test_several_errors_are_one_message_and_keep_the_first_ones_exit_code() -> None:
-    both = errors.combined([errors.KernelError("it is gone"), errors.DerivativeError("no formula")])
-    assert both.render() == "error: it is gone\n\nerror: no formula"
+    two = errors.combined([errors.DerivativeError("no formula"), errors.UsageError("no option")])
+    both = errors.combined([errors.KernelError("it is gone"), two])
+    assert both.render() == "error: it is gone\n\nerror: no formula\n\nerror: no option"
     assert both.exit_code == errors.KernelError.exit_code

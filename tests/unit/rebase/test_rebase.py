@@ -246,7 +246,8 @@ def test_one_run_names_collisions_and_what_the_generator_refuses(
     )  # fmt: skip
     with pytest.raises(tiers.TierFailed) as failed:
         tiers.merge(context)
-    said = [error.what for error in failed.value.errors]
+    error = failed.value.error
+    said = [each.what for each in (error, *error.also)]
     assert said[0].startswith("'relu' exists") and said[1:] == ["refuses one", "refuses two"]
 
 

@@ -114,8 +114,8 @@ def _applied(cell: Cell, reason: str | None) -> Cell:
     if cell.state == GAP:
         return cell.as_state(EXPLAINED, f"{reason} [{cell.why}]")
     if cell.state in (FULL, NOT_APPLICABLE):
-        said = "it holds" if cell.state == FULL else f"it does not apply: {cell.why}"
-        return cell.as_state(STALE, f"citizenship.toml says '{reason}', and {said}: delete that")
+        now = "it holds" if cell.state == FULL else f"it does not apply: {cell.why}"
+        return cell.as_state(STALE, f"citizenship.toml says '{reason}', and {now}: delete that")
     return cell
 
 

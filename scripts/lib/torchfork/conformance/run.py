@@ -168,10 +168,10 @@ class Workers:
     def _run(self, job: Job) -> Run:
         place = self.scratch / f"worker-{next(self.numbers)}"
         place.mkdir(parents=True, exist_ok=True)
-        results, log, told = place / "results.jsonl", place / "log.txt", place / "job.json"
+        results, log, path = place / "results.jsonl", place / "log.txt", place / "job.json"
         results.write_bytes(b"")
-        files.write_json(told, asdict(replace(job, results=str(results))))
-        status, late = self._wait(place, results, log, told)
+        files.write_json(path, asdict(replace(job, results=str(results))))
+        status, late = self._wait(place, results, log, path)
         ending = self._ending(status, late, log.read_text(encoding="utf-8", errors="replace"))
         return _read(results.read_text("utf-8"), ending)
 

@@ -10,34 +10,21 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from . import model
 from .compare import SECTIONS
-from .model import (
-    FAILED,
-    IMPOSSIBLE,
-    NOT_ASKED,
-    NOT_NEEDED,
-    NOT_REACHED,
-    PASSED,
-    TIERS,
-    TITLES,
-    Finding,
-    Matrix,
-    Row,
-    TargetResult,
-    TierResult,
-)
+from .model import Finding, Matrix, Row, TargetResult, TierResult
 
 if TYPE_CHECKING:
     import jinja2
 
 # State → (CSS class, sign, word, terminal style). A word stands beside each sign and colour.
 LOOKS = {
-    PASSED: ("good", "✓", "ok", "green"),
-    FAILED: ("bad", "✗", "failed", "bold red"),
-    NOT_REACHED: ("idle", "–", "not reached", "dim"),
-    NOT_ASKED: ("idle", "–", "not asked", "dim"),
-    IMPOSSIBLE: ("idle", "–", "not possible", "dim"),
-    NOT_NEEDED: ("idle", "·", "not needed", "dim"),
+    model.PASSED: ("good", "✓", "ok", "green"),
+    model.FAILED: ("bad", "✗", "failed", "bold red"),
+    model.NOT_REACHED: ("idle", "–", "not reached", "dim"),
+    model.NOT_ASKED: ("idle", "–", "not asked", "dim"),
+    model.IMPOSSIBLE: ("idle", "–", "not possible", "dim"),
+    model.NOT_NEEDED: ("idle", "·", "not needed", "dim"),
 }
 _WITH_BASE = 120  # columns of a terminal that has room for the wheels' names
 
@@ -72,8 +59,8 @@ def _render(name: str, matrix: Matrix) -> str:
         span=span(matrix),
         headline=headline(matrix),
         unchanged=sum(target.cached for target in matrix.targets),
-        titles=TIERS,
-        long_titles=TITLES,
+        titles=model.TIERS,
+        long_titles=model.TITLES,
         sections=SECTIONS,
         patches=by_name([_patch_rows(target) for target in matrix.targets]),
         operators=by_name([target.operators for target in matrix.targets]),
@@ -105,7 +92,7 @@ def _counted(target: TargetResult) -> str:
     """How the parts of tier (b) stand: '7 as they are, 1 not needed'."""
     states: dict[str, int] = {}
     for row in _patch_rows(target):
-        word = "as they are" if row.state == PASSED else row.state
+        word = "as they are" if row.state == model.PASSED else row.state
         states[word] = states.get(word, 0) + 1
     return ", ".join(f"{count} {word}" for word, count in states.items())
 
@@ -143,7 +130,7 @@ def show(matrix: Matrix, console: Console) -> None:
     )
     table.add_column("torch", no_wrap=True)
     for letter in matrix.tiers:
-        table.add_column(f"({letter})\n{TIERS[letter]}", no_wrap=True)
+        table.add_column(f"({letter})\n{model.TIERS[letter]}", no_wrap=True)
     wide = console.width >= _WITH_BASE
     if wide:
         table.add_column("base", overflow="fold", style="dim")
@@ -166,7 +153,7 @@ def show(matrix: Matrix, console: Console) -> None:
 
 def _tier_cell(tier: TierResult) -> Text:
     _, _, word, style = LOOKS[tier.state]
-    if tier.state in (PASSED, FAILED):
+    if tier.state in (model.PASSED, model.FAILED):
         word += f" {tier.seconds:.{1 if tier.seconds < 10 else 0}f} s"
     return Text(word.replace("failed", "FAILED"), style=style)
 

@@ -13,27 +13,14 @@ from pathlib import Path
 
 from ..additions.load import Additions
 from ..codegen import header_check
-from ..errors import ForkError, InternalError, combined
+from ..errors import ForkError, InternalError
 from ..pipelines import workdir
 from ..upstream.base import Base
 from ..util import files, memo
 from ..util.ui import Ui
-from . import compare, targets, tiers
+from . import compare, model, targets, tiers
 from .findings import TRANSIENT, finding_of
-from .model import (
-    FAILED,
-    IMPOSSIBLE,
-    NOT_ASKED,
-    NOT_REACHED,
-    PASSED,
-    TIERS,
-    Facts,
-    Matrix,
-    Row,
-    TargetResult,
-    TierResult,
-    Wrapper,
-)
+from .model import Facts, Matrix, Row, TargetResult, TierResult, Wrapper
 from .targets import Opening, Target
 from .tiers import Context, P, Say, TierFailed
 
@@ -65,7 +52,7 @@ class _Attempts:
     letters: str  # the tiers that were asked for
     context: Context
     results: list[TierResult] = field(default_factory=list)
-    errors: tuple[ForkError, ...] = ()  # of the last tier
+    error: ForkError | None = None  # of the last tier
     needed: tuple[str, ...] | None = None
 
     def __call__(self, letter: str, tier: Callable[[Context], P]) -> P:
@@ -82,39 +69,35 @@ class _Attempts:
         try:
             passed = tier(replace(self.context, log=keep))
         except TierFailed as failed:
-            self.errors, rows = failed.errors, failed.rows
+            self.error, rows = failed.error, failed.rows
         except ForkError as error:
-            self.errors = (error, *error.also)
+            self.error = error
         except Exception as unforeseen:  # the other targets go on
-            self.errors = (_internal(unforeseen),)
+            why = f"{type(unforeseen).__name__}: {unforeseen}"
+            self.error = InternalError("internal error", why=why)
+            self.error.__cause__ = unforeseen
         seconds = round(time.monotonic() - started, 2)
-        if self.errors:
-            failed_tier = _failed(letter, self.target, self.errors, seconds)
-            text = "\n".join([*log, failed_tier.log])
-            self.results.append(replace(failed_tier, log=text, rows=rows))
+        if self.error:
+            self.results.append(_failed(letter, self.target, self.error, seconds, log, rows))
             raise _Stopped
+        text = "\n".join(log)
         self.results.append(
-            TierResult(
-                letter, PASSED, seconds, passed.outcome, log="\n".join(log), rows=passed.rows
-            )
+            TierResult(letter, model.PASSED, seconds, passed.outcome, log=text, rows=passed.rows)
         )
         if isinstance(passed, tiers.Compiled):
             self.needed = passed.needed
         return passed
 
 
-def _internal(unforeseen: Exception) -> InternalError:
-    error = InternalError("internal error", why=f"{type(unforeseen).__name__}: {unforeseen}")
-    error.__cause__ = unforeseen
-    return error
-
-
-def _failed(letter: str, target: Target, errors: Sequence[ForkError], seconds: float) -> TierResult:
-    finding, *others = (finding_of(error, target.name, letter) for error in errors)
+def _failed(
+    letter: str, target: Target, error: ForkError, seconds: float, log: Sequence[str] = (),
+    rows: tuple[Row, ...] = (),
+) -> TierResult:  # fmt: skip
+    finding, *others = (finding_of(each, target.name, letter) for each in (error, *error.also))
+    text = "\n".join([*log, error.render()])
     return TierResult(
-        letter, FAILED, seconds, finding.what, finding, combined(errors).render(),
-        others=tuple(others),
-    )  # fmt: skip
+        letter, model.FAILED, seconds, finding.what, finding, text, rows, tuple(others)
+    )
 
 
 def run(chosen: Sequence[Target], settings: Settings, watch: Watch) -> Matrix:
@@ -150,7 +133,7 @@ def _carried(target: Target, settings: Settings, key: str, progress: Say) -> Tar
     try:
         base = targets.open_target(target, settings.opening, progress)
     except ForkError as error:
-        failed = _failed(settings.tiers[0], target, (error,), time.monotonic() - started)
+        failed = _failed(settings.tiers[0], target, error, time.monotonic() - started)
         commit = target.release.commit if target.release else ""
         every = _every_tier([failed], target, settings)
         return TargetResult(target.name, "", commit, target.place, every)
@@ -194,16 +177,20 @@ def _every_tier(
     """The tiers that ran, and why each of the others did not."""
     ran = {result.tier: result for result in results}
     failed = next((result.tier for result in results if result.red), "")
-    return tuple(ran.get(letter) or _not_run(letter, target, settings, failed) for letter in TIERS)
+    return tuple(
+        ran.get(letter) or _not_run(letter, target, settings, failed) for letter in model.TIERS
+    )
 
 
 def _not_run(letter: str, target: Target, settings: Settings, failed: str) -> TierResult:
     if letter not in settings.tiers:
-        return TierResult(letter, NOT_ASKED, outcome="not among the tiers that were asked for")
+        return TierResult(
+            letter, model.NOT_ASKED, outcome="not among the tiers that were asked for"
+        )
     if letter not in target.possible:
         why = "a source tree has no headers or libraries to compare with"
-        return TierResult(letter, IMPOSSIBLE, outcome=why)
-    return TierResult(letter, NOT_REACHED, outcome=f"not reached: tier ({failed}) failed")
+        return TierResult(letter, model.IMPOSSIBLE, outcome=why)
+    return TierResult(letter, model.NOT_REACHED, outcome=f"not reached: tier ({failed}) failed")
 
 
 def _facts(context: Context, attempts: _Attempts) -> Facts | None:
@@ -222,22 +209,19 @@ def _facts(context: Context, attempts: _Attempts) -> Facts | None:
 
 def _operators(additions: Additions, attempts: _Attempts) -> tuple[Row, ...]:
     """Each declared operator: whether it passed, or which error is about it."""
-    errors: dict[str, str] = {}
-    for error in attempts.errors:
-        for name in _concerned(error, additions):
-            errors.setdefault(name, error.what)
-    failed = attempts.results[-1].tier if attempts.errors else ""
-    other = (
-        Row("", NOT_REACHED, f"not reached: tier ({failed}) failed")
+    error = attempts.error
+    about: dict[str, str] = {}
+    for each in (error, *error.also) if error else ():
+        for name in _concerned(each, additions):
+            about.setdefault(name, each.what)
+    failed = attempts.results[-1].tier if error else ""
+    state = (
+        (model.NOT_REACHED, f"not reached: tier ({failed}) failed")
         if failed
-        else Row("", PASSED, "passed")
+        else (model.PASSED, "passed")
     )
-    return tuple(
-        Row(entry.name, FAILED, errors[entry.name])
-        if entry.name in errors
-        else replace(other, name=entry.name)
-        for entry in additions.native.entries
-    )
+    names = [entry.name for entry in additions.native.entries]
+    return tuple(Row(n, model.FAILED, about[n]) if n in about else Row(n, *state) for n in names)
 
 
 def _concerned(error: ForkError, additions: Additions) -> list[str]:

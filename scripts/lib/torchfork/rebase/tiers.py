@@ -68,11 +68,11 @@ class Passed:
 
 
 class TierFailed(Exception):
-    """A tier that failed: every error, and the parts that it looked at."""
+    """A tier that failed: the error, with all others in it, and the parts that it looked at."""
 
     def __init__(self, errors: Sequence[ForkError], rows: Sequence[Row] = ()) -> None:
-        super().__init__(str(combined(errors)))
-        self.errors, self.rows = tuple(errors), tuple(rows)
+        self.error, self.rows = combined(errors), tuple(rows)
+        super().__init__(str(self.error))
 
 
 P = TypeVar("P", bound=Passed)

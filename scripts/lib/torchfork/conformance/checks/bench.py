@@ -80,6 +80,13 @@ class Bench:
     prepared: Mapping[str, Any]
     documented: frozenset[str]
 
+    def result(self, task: str, op: Operator) -> Any:
+        """What a task gave for an operator. Raises Unavailable where it could not be done."""
+        found = self.prepared.get(task, {"unavailable": f"{task} was not run"})
+        if "unavailable" in found:
+            raise Unavailable(found["unavailable"])
+        return found["operators"][op.id]
+
 
 Check = Callable[["Operator", str, "Bench"], None]
 
@@ -106,59 +113,3 @@ class Item:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # those that matter, a check looks for itself
             self.check(op, device, bench)
-
-
-def a_function(op: Operator) -> str:
-    return "" if op.entry.python_function else "no Python function by its declaration"
-
-
-def a_method(op: Operator) -> str:
-    return "" if op.entry.python_method else "no method by its declaration"
-
-
-def a_python_name(op: Operator) -> str:
-    return "" if op.bound else "no Python name: upstream binds no operator of this name"
-
-
-def a_torch_name(op: Operator) -> str:
-    if op.entry.python_module not in (None, "special", "linalg", "fft", "sparse", "nested"):
-        return f"bound in torch._C._{op.entry.python_module} only, which is private"
-    return a_python_name(op)
-
-
-def tensors_in(op: Operator) -> str:
-    return "" if op.tensor_arguments else "takes no tensor"
-
-
-def tensors_out(op: Operator) -> str:
-    return "" if op.tensor_results or op.written else "gives no tensor"
-
-
-def a_formula(op: Operator) -> str:
-    if op.implicit:
-        return "composite: differentiated as what it is made of"
-    return "" if op.gradients else "no derivative formula"
-
-
-def a_derivative(op: Operator) -> str:
-    if op.implicit:
-        return tensors_in(op) or tensors_out(op)
-    return "" if op.gradients else "no derivative formula"
-
-
-def known_sizes(op: Operator) -> str:
-    return "its result depends on data (by its tag)" if op.data_dependent else ""
-
-
-def no_numbers(op: Operator) -> str:
-    """Graphs are of tensors."""
-    return tensors_out(op) or known_sizes(op)
-
-
-def takes_sizes(op: Operator) -> bool:
-    """Whether it is told sizes as a list of any length, which must fit its tensors."""
-    return any(str(a.type) == "List[int]" and not a.N for a in op.schema.arguments)
-
-
-def an_overload_of_its_own(op: Operator) -> str:
-    return "" if op.entry.new_base_name else "a new overload of an operator of upstream's"

@@ -44,8 +44,8 @@ def same_layout(actual: Any, expected: Any, what: str) -> None:
     for a, b in zip(mine, theirs, strict=True):
         if not isinstance(b, torch.Tensor):
             continue
-        told = [(tuple(map(int, t.shape)), strides(t), t.dtype) for t in (a, b)]
-        require(told[0] == told[1], f"{what}: {told[0]} instead of {told[1]}")
+        layout = [(tuple(map(int, t.shape)), strides(t), t.dtype) for t in (a, b)]
+        require(layout[0] == layout[1], f"{what}: {layout[0]} instead of {layout[1]}")
 
 
 def strides(tensor: Any) -> tuple[int, ...]:

@@ -133,8 +133,8 @@ def _without_operators(program: str, directory: Path) -> str:
     try:
         _configure(program, directory, directory / "out")
     except RuntimeError as error:
-        told = " ".join(str(error).split())  # CMake breaks lines where it likes
-        if torch.version.cuda is not None and "cannot find the CUDA libraries" in told:
+        text = " ".join(str(error).split())  # CMake breaks lines where it likes
+        if torch.version.cuda is not None and "cannot find the CUDA libraries" in text:
             wanted = f"the toolkit of CUDA {torch.version.cuda}"
             return f"this build's package for CMake wants {wanted}: set CUDA_HOME to one"
     return ""
@@ -166,11 +166,11 @@ def _each(operators: Sequence[Operator], scratch: Path, name: str, build: Any) -
                               for op in operators}}  # fmt: skip
     except Exception as together:
         if len(operators) == 1:
-            return {"operators": {operators[0].id: {"complaint": _telling(together)}}}
-    told: dict[str, Any] = {}
+            return {"operators": {operators[0].id: {"complaint": _errors(together)}}}
+    results: dict[str, Any] = {}
     for number, op in enumerate(operators):
-        told.update(_each([op], scratch / op.id, f"{name}_{number}", build)["operators"])
-    return {"operators": told}
+        results.update(_each([op], scratch / op.id, f"{name}_{number}", build)["operators"])
+    return {"operators": results}
 
 
 def _directory(path: Path) -> Path:
@@ -178,7 +178,7 @@ def _directory(path: Path) -> Path:
     return path
 
 
-def _telling(error: Exception) -> str:
+def _errors(error: Exception) -> str:
     """The compiler's or CMake's errors."""
     lines = [line for line in str(error).splitlines() if re.search(r"\berror\b|Error", line)]
     return "\n".join(lines) or message(error)
@@ -186,10 +186,7 @@ def _telling(error: Exception) -> str:
 
 def _called(way: str) -> Check:
     def check(op: Operator, device: str, bench: Bench) -> None:
-        told = bench.prepared.get(way, {"unavailable": "it was not built"})
-        if "unavailable" in told:
-            raise Unavailable(told["unavailable"])
-        built = told["operators"][op.id]
+        built = bench.result(way, op)
         if "complaint" in built:
             raise CheckFailed(built["complaint"])
         torch.ops.load_library(built["library"])

@@ -17,17 +17,8 @@ from typing import Any
 
 import torch
 
-from .bench import (
-    Bench,
-    CheckFailed,
-    Item,
-    Unavailable,
-    a_python_name,
-    a_torch_name,
-    failing,
-    message,
-    require,
-)
+from . import needs
+from .bench import Bench, CheckFailed, Item, failing, message, require
 from .operators import Operator
 from .programs import source
 from .samples import Sample, Source
@@ -57,17 +48,14 @@ def _examples(op: Operator, text: str) -> None:
     """The examples in a docstring hold."""
     names = {"torch": torch, "nn": torch.nn, "F": torch.nn.functional}
     test = doctest.DocTestParser().get_doctest(text, names, op.id, None, None)
-    told = io.StringIO()
-    result = doctest.DocTestRunner().run(test, out=told.write)
-    require(not result.failed, f"an example fails: {told.getvalue()}")
+    output = io.StringIO()
+    result = doctest.DocTestRunner().run(test, out=output.write)
+    require(not result.failed, f"an example fails: {output.getvalue()}")
 
 
-def _prepared(name: str) -> Any:
+def _type_checked(task: str) -> Any:
     def check(op: Operator, device: str, bench: Bench) -> None:
-        told = bench.prepared.get(name, {"unavailable": "it was not run"})
-        if "unavailable" in told:
-            raise Unavailable(told["unavailable"])
-        complaint = told["operators"][op.id]
+        complaint = bench.result(task, op)
         require(not complaint, str(complaint))
 
     return check
@@ -93,7 +81,7 @@ def _resolves(name: str) -> None:
 
 
 def _errors(op: Operator, device: str, bench: Bench) -> None:
-    """A wrong argument is told with operator, argument and type; error inputs by their words."""
+    """A wrong argument's error names operator, argument and type; error inputs match by regex."""
     sample = bench.source.typical(op, device, limit=1)[0]
     _wrong_type(op, sample)
     info = bench.source.info(op)
@@ -103,11 +91,11 @@ def _errors(op: Operator, device: str, bench: Bench) -> None:
         given = error.sample_input
         try:
             info(given.input, *given.args, **given.kwargs)
-        except Exception as said:
-            kind = isinstance(said, error.error_type)
-            require(kind, f"a {type(said).__name__} instead of {error.error_type.__name__}")
-            matches = re.search(error.error_regex, str(said), re.S)
-            require(matches, f"{error.error_regex!r} is not in {str(said)!r}")
+        except Exception as raised:
+            kind = isinstance(raised, error.error_type)
+            require(kind, f"a {type(raised).__name__} instead of {error.error_type.__name__}")
+            matches = re.search(error.error_regex, str(raised), re.S)
+            require(matches, f"{error.error_regex!r} is not in {str(raised)!r}")
         else:
             raise CheckFailed(f"takes what must be refused with {error.error_regex!r}")
 
@@ -206,8 +194,8 @@ def pyright(operators: Sequence[Operator], samples: Source, scratch: Path, extra
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=file.parent)
     try:
-        told = json.loads(done.stdout)
-        diagnostics, analyzed = told["generalDiagnostics"], told["summary"]["filesAnalyzed"]
+        report = json.loads(done.stdout)
+        diagnostics, analyzed = report["generalDiagnostics"], report["summary"]["filesAnalyzed"]
     except (ValueError, KeyError):
         return {"unavailable": f"pyright cannot be run: {done.stderr.strip()[-200:]}"}
     if not analyzed:
@@ -231,19 +219,19 @@ def _verdicts(
     operators: Sequence[Operator], about: dict[int, str], wrong: set[int], found: dict[int, str]
 ) -> dict[str, Any]:
     """A complaint for each operator, '' for none."""
-    told = dict.fromkeys((op.id for op in operators), "")
+    complaints = dict.fromkeys((op.id for op in operators), "")
     for line, op in about.items():
         if line in wrong and line not in found:
-            told[op] = told[op] or "a call with an argument that does not exist passes"
+            complaints[op] = complaints[op] or "a call with an argument that does not exist passes"
         elif line not in wrong and line in found:
-            told[op] = told[op] or found[line]
-    return {"operators": told}
+            complaints[op] = complaints[op] or found[line]
+    return {"operators": complaints}
 
 
 ITEMS = (
-    Item("docstring in help()", _docstring, (a_torch_name,), each_device=False),
-    Item("type stubs: mypy", _prepared("mypy"), (a_python_name,), False, "mypy"),
-    Item("type stubs: pyright", _prepared("pyright"), (a_python_name,), False, "pyright"),
-    Item("documentation page", _page, (a_torch_name,), each_device=False),
+    Item("docstring in help()", _docstring, (needs.a_torch_name,), each_device=False),
+    Item("type stubs: mypy", _type_checked("mypy"), (needs.a_python_name,), False, "mypy"),
+    Item("type stubs: pyright", _type_checked("pyright"), (needs.a_python_name,), False, "pyright"),
+    Item("documentation page", _page, (needs.a_torch_name,), each_device=False),
     Item("error messages", _errors),
 )

@@ -8,17 +8,8 @@ from typing import Any
 
 import torch
 
-from . import compare
-from .bench import (
-    Bench,
-    Item,
-    NotApplicable,
-    a_derivative,
-    a_formula,
-    failing,
-    no_numbers,
-    require,
-)
+from . import compare, needs
+from .bench import Bench, Item, NotApplicable, failing, require
 from .operators import Operator
 from .programs import Program, make
 
@@ -122,9 +113,9 @@ def _batches(op: Operator, program: Program) -> None:
 
 
 ITEMS = (
-    Item("autograd node by its name", _node, (a_formula,), each_device=False),
-    Item("gradcheck", _first, (a_derivative,)),
-    Item("gradgradcheck", _second, (a_derivative,)),
-    Item("forward-mode AD", _forward, (a_derivative,)),
-    Item("batched gradients", _batched, (a_derivative, no_numbers)),
+    Item("autograd node by its name", _node, (needs.a_formula,), each_device=False),
+    Item("gradcheck", _first, (needs.a_derivative,)),
+    Item("gradgradcheck", _second, (needs.a_derivative,)),
+    Item("forward-mode AD", _forward, (needs.a_derivative,)),
+    Item("batched gradients", _batched, (needs.a_derivative, needs.no_numbers)),
 )

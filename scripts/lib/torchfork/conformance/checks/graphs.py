@@ -9,21 +9,8 @@ from typing import Any
 
 import torch
 
-from . import compare, variations
-from .bench import (
-    Bench,
-    Item,
-    NotApplicable,
-    Unavailable,
-    a_python_name,
-    failing,
-    no_numbers,
-    require,
-    require_compiler,
-    takes_sizes,
-    tensors_in,
-    tensors_out,
-)
+from . import compare, needs, variations
+from .bench import Bench, Item, NotApplicable, Unavailable, failing, require, require_compiler
 from .operators import Operator
 from .programs import Program, make
 from .samples import Sample
@@ -66,8 +53,8 @@ def _resized(op: Operator, device: str, bench: Bench) -> list[tuple[Sample, list
     plain = [s.mapped(lambda t: variations.kept(variations.plain(t), t)) for s in samples]
     found = [(sample, variations.variations(op, sample)) for sample in plain]
     chosen = [(sample, others) for sample, others in found if others]
-    if not chosen and takes_sizes(op):
-        raise NotApplicable("its sizes are told as numbers, which a graph has one by one")
+    if not chosen and needs.takes_sizes(op):
+        raise NotApplicable("it takes its sizes as numbers, which a graph has one by one")
     require(chosen, "no sample can be called with another size: give one in samples.py")
     return chosen
 
@@ -161,9 +148,9 @@ def package_of_relu(device: str, scratch: Path) -> torch.Tensor:
 
 def _package(op: Operator, device: str, bench: Bench) -> None:
     require_compiler()
-    told = bench.prepared.get("packages", {})
-    if device != "cpu" and "unavailable" in told:
-        raise Unavailable(f"a package of upstream's torch.relu: {told['unavailable']}")
+    upstreams = bench.prepared.get("packages", {})
+    if device != "cpu" and "unavailable" in upstreams:
+        raise Unavailable(f"a package of upstream's torch.relu: {upstreams['unavailable']}")
     sample, others = _resized(op, device, bench)[0]
     exported, program = _exported(op, sample, others)
     path = str(bench.scratch / f"{op.id}-{device}.pt2")
@@ -224,17 +211,19 @@ def _fx(op: Operator, device: str, bench: Bench) -> None:
     compare.same(actual, op.seeded(program.call)(*program.tensors), "traced")
     for node in traced.graph.nodes:
         if node.target == op.function and node.op == "call_function":
-            told = node.normalized_arguments(traced, normalize_to_only_use_kwargs=True)
-            require(told is not None, "torch.fx cannot tell which argument is which")
+            arguments = node.normalized_arguments(traced, normalize_to_only_use_kwargs=True)
+            require(arguments is not None, "torch.fx cannot tell which argument is which")
 
 
 ITEMS = (
-    Item("SymInt shapes: one graph", _symbolic, (no_numbers, tensors_in)),
-    Item("torch.compile: aot_eager", _aot_eager, (no_numbers, tensors_in)),
-    Item("torch.compile: inductor", _inductor, (no_numbers, tensors_in)),
-    Item("torch.export", _export, (no_numbers, tensors_in)),
-    Item("AOTInductor package", _package, (no_numbers, tensors_in), task="packages"),
-    Item("torch.jit.script", _script, (tensors_in,)),
-    Item("torch.jit.trace", _trace, (tensors_in, tensors_out, _traceable)),
-    Item("torch.fx.symbolic_trace", _fx, (a_python_name, tensors_in), each_device=False),
+    Item("SymInt shapes: one graph", _symbolic, (needs.no_numbers, needs.tensors_in)),
+    Item("torch.compile: aot_eager", _aot_eager, (needs.no_numbers, needs.tensors_in)),
+    Item("torch.compile: inductor", _inductor, (needs.no_numbers, needs.tensors_in)),
+    Item("torch.export", _export, (needs.no_numbers, needs.tensors_in)),
+    Item("AOTInductor package", _package, (needs.no_numbers, needs.tensors_in), task="packages"),
+    Item("torch.jit.script", _script, (needs.tensors_in,)),
+    Item("torch.jit.trace", _trace, (needs.tensors_in, needs.tensors_out, _traceable)),
+    Item(
+        "torch.fx.symbolic_trace", _fx, (needs.a_python_name, needs.tensors_in), each_device=False
+    ),
 )

@@ -6,21 +6,8 @@ from typing import Any
 
 import torch
 
-from . import compare, variations
-from .bench import (
-    Bench,
-    CheckFailed,
-    Item,
-    NotApplicable,
-    a_python_name,
-    an_overload_of_its_own,
-    failing,
-    message,
-    require,
-    takes_sizes,
-    tensors_in,
-    tensors_out,
-)
+from . import compare, needs, variations
+from .bench import Bench, CheckFailed, Item, NotApplicable, failing, message, require
 from .operators import Operator
 from .programs import make
 from .samples import Sample
@@ -70,7 +57,7 @@ def _empty(op: Operator, device: str, bench: Bench) -> None:
         own = ((s, True) for s in bench.source.every(op, device)
                if any(tensor.numel() == 0 for tensor in s.tensors()))  # fmt: skip
         # A list of sizes would have to say the same.
-        others = [] if takes_sizes(op) else variations.without_elements(op, sample)
+        others = [] if needs.takes_sizes(op) else variations.without_elements(op, sample)
         for changed, accepted in [*own, *others]:
             taken += accepted
             what = f"sizes {changed.sizes}"
@@ -240,11 +227,11 @@ def _tuple(value: Any) -> tuple[Any, ...]:
 
 
 ITEMS = (
-    Item("autocast", _autocast, (a_python_name, tensors_in, tensors_out)),
-    Item("channels_last", _channels_last, (tensors_in, tensors_out)),
-    Item("non-contiguous inputs", _noncontiguous, (tensors_in,)),
-    Item("empty inputs", _empty, (tensors_in,)),
-    Item("deterministic mode", _deterministic, (tensors_out,)),
-    Item("dtypes", _runs, (tensors_in,)),
-    Item("OpInfo in op_db", _info, (a_python_name, an_overload_of_its_own)),
+    Item("autocast", _autocast, (needs.a_python_name, needs.tensors_in, needs.tensors_out)),
+    Item("channels_last", _channels_last, (needs.tensors_in, needs.tensors_out)),
+    Item("non-contiguous inputs", _noncontiguous, (needs.tensors_in,)),
+    Item("empty inputs", _empty, (needs.tensors_in,)),
+    Item("deterministic mode", _deterministic, (needs.tensors_out,)),
+    Item("dtypes", _runs, (needs.tensors_in,)),
+    Item("OpInfo in op_db", _info, (needs.a_python_name, needs.an_overload_of_its_own)),
 )

@@ -178,11 +178,11 @@ def overload(entry: Entry) -> Any:
     return getattr(packet, entry.overload or "default")
 
 
-def from_plan(told: dict[str, Any]) -> Operator:
+def from_plan(planned: Mapping[str, Any]) -> Operator:
     """An operator from the plan's JSON."""
     return Operator(
-        entry_from_json(told["entry"]),
-        tuple(entry_from_json(variant) for variant in told["variants"]),
-        tuple(told["gradients"]),
-        bool(told["forward"]),
+        entry_from_json(planned["entry"]),
+        tuple(entry_from_json(variant) for variant in planned["variants"]),
+        tuple(planned["gradients"]),
+        bool(planned["forward"]),
     )

@@ -10,17 +10,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from . import compare
-from .bench import (
-    Bench,
-    Item,
-    a_function,
-    a_method,
-    a_python_name,
-    a_torch_name,
-    require,
-    tensors_in,
-)
+from . import compare, needs
+from .bench import Bench, Item, require
 from .operators import Operator, overload
 from .programs import make
 
@@ -184,10 +175,15 @@ def _overrides(op: Operator, device: str, bench: Bench) -> None:
 
 ITEMS = (
     Item("schema in torch.ops.aten", _schema),
-    Item("Python builtin", _builtin, (a_function,)),
-    Item("Tensor method", _method, (a_method,)),
-    Item("signature", _signature, (a_python_name,), each_device=False),
-    Item("__torch_function__", _torch_function, (a_python_name, tensors_in), each_device=False),
-    Item("__torch_dispatch__", _torch_dispatch, (tensors_in,)),
-    Item("torch.overrides", _overrides, (a_torch_name, tensors_in), each_device=False),
+    Item("Python builtin", _builtin, (needs.a_function,)),
+    Item("Tensor method", _method, (needs.a_method,)),
+    Item("signature", _signature, (needs.a_python_name,), each_device=False),
+    Item(
+        "__torch_function__",
+        _torch_function,
+        (needs.a_python_name, needs.tensors_in),
+        each_device=False,
+    ),
+    Item("__torch_dispatch__", _torch_dispatch, (needs.tensors_in,)),
+    Item("torch.overrides", _overrides, (needs.a_torch_name, needs.tensors_in), each_device=False),
 )

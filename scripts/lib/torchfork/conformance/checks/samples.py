@@ -206,8 +206,8 @@ def _from_file(
     module: Any, op: Operator, device: str, dtype: Any, requires_grad: bool
 ) -> Iterator[Sample]:
     make = maker(device, dtype, requires_grad)
-    for told in getattr(module, function_name(op))(make):
-        given = told if isinstance(told, tuple) else (told,)
+    for sample in getattr(module, function_name(op))(make):
+        given = sample if isinstance(sample, tuple) else (sample,)
         named = bool(given) and isinstance(given[-1], dict)
         yield normal(op, given[:-1] if named else given, given[-1] if named else {})
 

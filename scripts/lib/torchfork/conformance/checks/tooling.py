@@ -8,19 +8,8 @@ from typing import Any
 
 import torch
 
-from . import compare
-from .bench import (
-    Bench,
-    Item,
-    NotApplicable,
-    Unavailable,
-    a_python_name,
-    failing,
-    known_sizes,
-    require,
-    tensors_in,
-    tensors_out,
-)
+from . import compare, needs
+from .bench import Bench, Item, NotApplicable, Unavailable, failing, require
 from .operators import Operator
 from .programs import make
 from .samples import Sample
@@ -137,8 +126,8 @@ def _graphs(op: Operator, device: str, bench: Bench) -> None:
 
 ITEMS = (
     Item("profiler name", _profiler),
-    Item("FLOP counter", _flops, (tensors_in,)),
-    Item("pickle and deepcopy", _pickle, (a_python_name,), each_device=False),
-    Item("CUDA gives what CPU gives", _cuda_as_cpu, (tensors_out,)),
-    Item("CUDA graphs", _graphs, (tensors_in, tensors_out, known_sizes)),
+    Item("FLOP counter", _flops, (needs.tensors_in,)),
+    Item("pickle and deepcopy", _pickle, (needs.a_python_name,), each_device=False),
+    Item("CUDA gives what CPU gives", _cuda_as_cpu, (needs.tensors_out,)),
+    Item("CUDA graphs", _graphs, (needs.tensors_in, needs.tensors_out, needs.known_sizes)),
 )

@@ -11,17 +11,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from . import compare, variations
-from .bench import (
-    Bench,
-    Item,
-    failing,
-    known_sizes,
-    no_numbers,
-    require,
-    tensors_in,
-    tensors_out,
-)
+from . import compare, needs, variations
+from .bench import Bench, Item, failing, require
 from .gradients import no_fallback
 from .operators import Operator
 from .programs import Program, make
@@ -173,7 +164,7 @@ def _batch(tensor: Any) -> Any:
 
 ITEMS = (
     Item("opcheck", _opcheck),
-    Item("FakeTensor, meta: same strides", _fake, (tensors_out, known_sizes)),
-    Item("functionalization", _functionalized, (tensors_in, no_numbers)),
-    Item("vmap: a batch rule", _vmap, (tensors_in, tensors_out, known_sizes)),
+    Item("FakeTensor, meta: same strides", _fake, (needs.tensors_out, needs.known_sizes)),
+    Item("functionalization", _functionalized, (needs.tensors_in, needs.no_numbers)),
+    Item("vmap: a batch rule", _vmap, (needs.tensors_in, needs.tensors_out, needs.known_sizes)),
 )
