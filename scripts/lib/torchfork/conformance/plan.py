@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import difflib
 import re
-import zipfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from email.parser import HeaderParser
 from pathlib import Path
 from typing import get_args
 
@@ -15,7 +13,7 @@ from ..additions.load import Additions
 from ..codegen import client
 from ..codegen.model import FinishedOperator, Kind
 from ..errors import AdditionsError, BaseRefusedError, UsageError
-from ..upstream import interpreter
+from ..upstream import archives, interpreter
 from ..upstream.base import Interpreter
 from ..util import files, pip, process, venv
 
@@ -65,12 +63,10 @@ def of_wheel(wheel: Path, python: str | None, work: Path, say: Say) -> Interpret
         raise UsageError(f"there is no wheel {wheel}", next="scripts/build_torch.sh makes one")
     target = interpreter.probe(python, headers=False)
     interpreter.require_python_tag(target, wheel.name.split("-")[-3], str(wheel))
-    with zipfile.ZipFile(wheel) as archive:
-        name = next(n for n in archive.namelist() if n.endswith(".dist-info/METADATA"))
-        head = HeaderParser().parsestr(archive.read(name).decode())
+    with archives.opened(wheel) as archive:
+        required = archives.metadata_of(archive).get("requires_dist", [])
     neutral = work / "neutral"
     neutral.mkdir(parents=True, exist_ok=True)
-    required = head.get_all("Requires-Dist", [])
     made = venv.with_wheel(wheel.absolute(), target, required, work, neutral, say)
     return interpreter.probe(made, headers=False)
 
