@@ -10,7 +10,6 @@ from typing import Literal
 from ..errors import BaseRefusedError, StateError
 
 BEGIN, END = "torchfork:begin", "torchfork:end"
-MARKER = re.compile(rf"^[ \t]*(?:#|//) ({BEGIN}|{END})[ \t]*$")
 
 
 @dataclass(frozen=True)
@@ -31,36 +30,29 @@ class Anchor:
 END_OF_FILE = ""
 
 
-def strip_blocks(text: str, path: str) -> str:
-    """The text without any block of ours: upstream's own bytes. Named blocks stay."""
-    return _strip(text, path, MARKER)
+def block(lines: Sequence[str], comment: str, indent: str = "", name: str = "") -> str:
+    """The lines between their markers. name: whose block it is; lists and stubs have no name."""
+    label = f" {name}" if name else ""
+    marked = [f"{comment} {BEGIN}{label}", *lines, f"{comment} {END}{label}"]
+    return "".join(f"{indent}{line}\n" if line else "\n" for line in marked)
 
 
-def strip_named(text: str, name: str, path: str) -> str:
-    """The text without the blocks of one name: those of one patch."""
-    return _strip(text, path, _marker(name))
-
-
-def named_block(text: str, name: str, comment: str) -> str:
-    """Lines between markers that say whose they are; each ends with a newline."""
-    return f"{comment} {BEGIN} {name}\n{text}{comment} {END} {name}\n"
-
-
-def named_blocks(text: str, name: str) -> list[str]:
-    """The lines of each block of one name, in their order."""
+def blocks_of(text: str, name: str) -> list[str]:
+    """The text in each block of one name, in their order."""
     begin, end = (rf"^[ \t]*(?:#|//) {word} {re.escape(name)}[ \t]*\n" for word in (BEGIN, END))
     return re.findall(rf"{begin}(.*?){end}", text, re.M | re.S)
 
 
-def _marker(name: str) -> re.Pattern[str]:
-    return re.compile(rf"^[ \t]*(?:#|//) ({BEGIN}|{END}) {re.escape(name)}[ \t]*$")
-
-
-def _strip(text: str, path: str, marker_of: re.Pattern[str]) -> str:
+def strip_blocks(text: str, path: str, name: str = "") -> str:
+    """The text without our blocks of this name, or without those that have no name."""
+    if BEGIN not in text and END not in text:
+        return text
+    label = f" {re.escape(name)}" if name else ""
+    match = re.compile(rf"[ \t]*(?:#|//) ({BEGIN}|{END}){label}[ \t]*[\r\n]*").fullmatch
     kept: list[str] = []
     inside = False
     for number, line in enumerate(text.splitlines(keepends=True), 1):
-        marker = marker_of.match(line.rstrip("\r\n"))
+        marker = match(line)
         if marker is None:
             kept += [] if inside else [line]
         elif inside == (marker[1] == BEGIN):
@@ -82,18 +74,13 @@ def _strip(text: str, path: str, marker_of: re.Pattern[str]) -> str:
     return "".join(kept)
 
 
-def block(lines: Sequence[str], comment: str, indent: str = "") -> str:
-    """The lines between their markers, each line indented."""
-    body = [f"{comment} {BEGIN}", *lines, f"{comment} {END}"]
-    return "".join(f"{indent}{line}".rstrip() + "\n" for line in body)
-
-
 def place(text: str, anchor: Anchor, inserted: str, path: str) -> str:
     """The text with `inserted` at the anchor, or at the end for END_OF_FILE."""
     if anchor.pattern == END_OF_FILE:
         return _append(text, inserted, anchor, path)
     lines = text.splitlines(keepends=True)
-    found = [i for i, line in enumerate(lines) if re.fullmatch(anchor.pattern, line.rstrip("\r\n"))]
+    match = re.compile(anchor.pattern).fullmatch
+    found = [number for number, line in enumerate(lines) if match(line.rstrip("\r\n"))]
     if len(found) != 1:
         raise BaseRefusedError(
             f"anchor {anchor.purpose} {'found several times' if found else 'not found'}",

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from ...errors import BaseRefusedError, PatchError
 from ...util import files
-from ...util.blocks import END_OF_FILE, Anchor, named_block, named_blocks, place, strip_named
+from ...util.blocks import END_OF_FILE, Anchor, block, blocks_of, place, strip_blocks
 from .. import BuildMode
 from .series import BUILD_MODES, Conflict, Header, Outcome, Patch, State, make_header
 from .trees import Texts, Tree, check_path, decode, encode, similar_lines
@@ -53,8 +53,9 @@ class AnchoredBlock:
 
     def put_into(self, text: str, name: str) -> str:
         """The text with the block. Raises BaseRefusedError unless the anchor is there once."""
-        block = named_block(self.text, name, COMMENTS[PurePosixPath(self.file).suffix])
-        return place(text, self.anchor, block, self.file)
+        comment = COMMENTS[PurePosixPath(self.file).suffix]
+        inserted = block(self.text.split("\n")[:-1], comment, name=name)
+        return place(text, self.anchor, inserted, self.file)
 
     def stands_in(self, text: str) -> bool:
         """Whether upstream has the lines, all of them together, as its own.
@@ -77,26 +78,26 @@ class AnchoredBlock:
 
 @dataclass(frozen=True)
 class Folder:
-    """New files and anchored blocks with one header."""
+    """New files and anchored hooks with one header."""
 
     patch: Patch
     header: Header
     added: Mapping[str, str]  # path: text, in order
-    blocks: tuple[AnchoredBlock, ...]
+    hooks: tuple[AnchoredBlock, ...]
     author: str = ""  # its commits are the user's
     date: str = ""
 
     def touched(self, mode: str) -> list[str]:
         """The files that it adds or changes in a build mode."""
-        return sorted({*self.added, *(block.file for block in self._blocks(mode))})
+        return sorted({*self.added, *(hook.file for hook in self._hooks(mode))})
 
     @property
     def new_files(self) -> list[str]:
         """The files that it adds."""
         return [*self.added]
 
-    def _blocks(self, mode: str) -> list[AnchoredBlock]:
-        return [block for block in self.blocks if block.build_mode in ("both", mode)]
+    def _hooks(self, mode: str) -> list[AnchoredBlock]:
+        return [hook for hook in self.hooks if hook.build_mode in ("both", mode)]
 
     def judge(self, tree: Tree, mode: BuildMode) -> Outcome:
         """How it stands to a tree, with the texts of all its files."""
@@ -111,25 +112,25 @@ class Folder:
                 return self._conflict(where, path, why, _start(text), _start(present or ""))
             there += [path] * (present is not None)
             texts[path] = text
-        blocks = self._blocks(mode)
-        for block in blocks:
-            present = tree.read(block.file)
+        hooks = self._hooks(mode)
+        for hook in hooks:
+            present = tree.read(hook.file)
             if present is None:
-                return self._misplaced(block, "the file that a hook goes into is not there", tree)
-            upstreams = strip_named(present, self.patch.name, block.file)
+                return self._misplaced(hook, "the file that a hook goes into is not there", tree)
+            upstreams = strip_blocks(present, hook.file, self.patch.name)
             ours_already |= upstreams != present
-            if block.stands_in(upstreams):
-                there.append(block.file)
+            if hook.stands_in(upstreams):
+                there.append(hook.file)
                 continue
             try:
-                present = texts.get(block.file) or upstreams
-                texts[block.file] = block.put_into(present, self.patch.name)
+                present = texts.get(hook.file) or upstreams
+                texts[hook.file] = hook.put_into(present, self.patch.name)
             except BaseRefusedError as error:
-                return self._misplaced(block, f"its anchor is not there once ({error.why})", tree)
+                return self._misplaced(hook, f"its anchor is not there once ({error.why})", tree)
         if ours_already or not there:
             state = State.APPLIED if ours_already else State.APPLIES
             return Outcome(self.patch, self.header, state, texts)
-        if len(there) == len(self.added) + len(blocks):
+        if len(there) == len(self.added) + len(hooks):
             note = "upstream has all of its lines"
             return Outcome(self.patch, self.header, State.LANDED, {}, note)
         # Whether the rest is still wanted is a person's to say.
@@ -145,21 +146,21 @@ class Folder:
         conflict = Conflict(where, file, why, ours, theirs)
         return Outcome(self.patch, self.header, State.CONFLICTS, {}, why, conflict)
 
-    def _misplaced(self, block: AnchoredBlock, why: str, tree: Tree) -> Outcome:
-        text = tree.read(block.file)
+    def _misplaced(self, hook: AnchoredBlock, why: str, tree: Tree) -> Outcome:
+        text = tree.read(hook.file)
         if text is not None:
-            theirs = similar_lines(text, block.anchors, 4)
+            theirs = similar_lines(text, hook.anchors, 4)
         else:
-            kind = PurePosixPath(block.file).suffix
-            names = {name for line in block.anchors for name in tree.containing(line, kind)}
+            kind = PurePosixPath(hook.file).suffix
+            names = {name for line in hook.anchors for name in tree.containing(line, kind)}
             theirs = "".join(f"the anchor is in {name}\n" for name in sorted(names))
-        ours = f"{block.place} {block.anchor.purpose}:\n{block.text}"
-        return self._conflict(f"{self._about}:{block.line}", block.file, why, ours, theirs)
+        ours = f"{hook.place} {hook.anchor.purpose}:\n{hook.text}"
+        return self._conflict(f"{self._about}:{hook.line}", hook.file, why, ours, theirs)
 
     def rewritten(self, before: Texts, after: Texts) -> dict[Path, bytes | None]:
         """The files of this folder as a commit has them, which turned `before` into `after`.
 
-        Of patch.toml only the lines of its blocks change. Raises PatchError for other edits.
+        Of patch.toml only the lines of its hooks change. Raises PatchError for other edits.
         """
         root = self.patch.path
         contents: dict[Path, bytes | None] = {root / name: None for name in self.added}
@@ -173,15 +174,15 @@ class Folder:
         return {**contents, self._about: about.encode()}
 
     def _edited(self, about: str, file: str, before: str, after: str) -> str:
-        """patch.toml with the lines that a file's blocks have now."""
+        """patch.toml with the lines that a file's hooks have now."""
         name, where = self.patch.name, str(self._about)
         placed = before
-        for block in self.blocks:
-            if block.file == file:
-                placed = block.put_into(placed, name)
+        for hook in self.hooks:
+            if hook.file == file:
+                placed = hook.put_into(placed, name)
         # In the order of the file; in patch.toml they stand in the order of writing.
-        old_blocks, new_blocks = named_blocks(placed, name), named_blocks(after, name)
-        if strip_named(after, name, file) != before or len(old_blocks) != len(new_blocks):
+        old_blocks, new_blocks = blocks_of(placed, name), blocks_of(after, name)
+        if strip_blocks(after, file, name) != before or len(old_blocks) != len(new_blocks):
             raise PatchError(
                 f"'{name}' changes {file} outside of its hooks",
                 where=where,
@@ -229,7 +230,7 @@ def read_folder(patch: Patch) -> Folder:
             where=str(about),
             next=f"{', '.join(FIELDS)}, and [[hook]] tables",
         )
-    return Folder(patch, header, dict(_added(patch)), _blocks(data, text, about))
+    return Folder(patch, header, dict(_added(patch)), _hooks(data, text, about))
 
 
 def _added(patch: Patch) -> Iterator[tuple[str, str]]:
@@ -253,15 +254,15 @@ def _is_leftover(path: Path, folder: Path) -> bool:
     return hidden or path.name.endswith(("~", ".pyc", ".orig", ".rej"))
 
 
-def _blocks(data: dict[str, Any], text: str, about: Path) -> tuple[AnchoredBlock, ...]:
+def _hooks(data: dict[str, Any], text: str, about: Path) -> tuple[AnchoredBlock, ...]:
     tables = data.get("hook", [])
     starts = [n for n, line in enumerate(text.split("\n"), 1) if line.strip() == "[[hook]]"]
     if not isinstance(tables, list) or len(starts) != len(tables):
         raise PatchError("hooks are written as [[hook]] tables", where=str(about))
-    return tuple(_block(t, n, about) for t, n in zip(tables, starts, strict=True))
+    return tuple(_hook(t, n, about) for t, n in zip(tables, starts, strict=True))
 
 
-def _block(table: Any, line: int, about: Path) -> AnchoredBlock:
+def _hook(table: Any, line: int, about: Path) -> AnchoredBlock:
     """One [[hook]] table. Raises PatchError with its line."""
     where = f"{about}:{line}"
     table = table if isinstance(table, dict) else {}

@@ -246,7 +246,7 @@ def _listing(series: Series, versions: Sequence[str]) -> Iterator[PatchError]:
 def _one(patch: Patch, change: Change) -> Iterator[PatchError]:
     """Faults of one patch by itself."""
     if isinstance(change, Folder):
-        if not change.added and not change.blocks:
+        if not change.added and not change.hooks:
             yield PatchError("a patch that changes nothing", where=str(patch.path))
     elif not change.text.startswith(change.mail_head):
         yield PatchError(
