@@ -54,7 +54,7 @@ class Bench:
 
     def put(self, additions: Additions) -> None:
         planned = self.plan(additions)
-        source.put_in(self.tree, planned, additions, self.root / "locks", Ui(quiet=True))
+        source.put_in(self.tree, planned, additions, Ui(quiet=True))
 
     def additions(self, native: str = sample_additions.NATIVE) -> Additions:
         return sample_additions.write(

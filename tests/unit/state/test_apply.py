@@ -9,7 +9,8 @@ import pytest
 import sample_tree as sample
 
 from torchfork.errors import BaseRefusedError, CollisionError, StateError
-from torchfork.state import applied, source_tree, tree_journal
+from torchfork.state import source_tree
+from torchfork.state.journal import Changes, Store
 from torchfork.upstream import tree as sourcetree
 from torchfork.upstream.tree import SourceTree
 
@@ -34,14 +35,12 @@ def tree(tmp_path: Path) -> SourceTree:
     return made
 
 
-def put(
-    tree: SourceTree, wanted: dict[str, bytes | None], additions: str = "/ours"
-) -> source_tree.Changes:
-    return source_tree.apply(tree, wanted, Path(additions), tree.root.parent / "locks", added=ADDED)
+def put(tree: SourceTree, wanted: dict[str, bytes | None], additions: str = "/ours") -> Changes:
+    return source_tree.apply(tree, wanted, Path(additions), added=ADDED)
 
 
-def take_out(tree: SourceTree) -> source_tree.Changes:
-    return source_tree.unapply(tree, tree.root.parent / "locks")
+def take_out(tree: SourceTree) -> Changes:
+    return source_tree.unapply(tree)
 
 
 def contents(tree: SourceTree) -> dict[str, bytes]:
@@ -99,7 +98,7 @@ def test_a_restored_file_is_newer_than_what_was_built_from_ours(tree: SourceTree
 def test_upstreams_text_is_read_whatever_is_applied(tree: SourceTree) -> None:
     own = (tree.root / sample.NATIVE).read_text()
     put(tree, FIRST)
-    read = applied.reader(tree)
+    read = source_tree.reader(tree)
     assert read(sample.NATIVE) == own
     assert read(KERNEL) is None
     assert read("version.txt") == "9.1.0a0\n"
@@ -138,7 +137,7 @@ def test_a_killed_unapply_is_finished_or_undone_by_the_next_run(
     _killed_after(monkeypatch, after, lambda: take_out(tree))
     if finish == "apply":
         put(tree, SECOND)
-    if tree_journal.load(tree.root):
+    if source_tree.store(tree.root).load():
         take_out(tree)
     assert sample.state(tree.root) == upstream
 
@@ -158,8 +157,8 @@ def _killed_after(monkeypatch: pytest.MonkeyPatch, count: int, run: object) -> N
         return call
 
     with monkeypatch.context() as patch:
-        for name in ("put", "save", "forget"):
-            patch.setattr(tree_journal, name, counted(getattr(tree_journal, name)))
+        for name in ("put", "put_back", "save", "forget"):
+            patch.setattr(Store, name, counted(getattr(Store, name)))
         try:
             run()  # type: ignore[operator]
         except KeyboardInterrupt:
@@ -177,7 +176,7 @@ def test_edits_of_somebody_else_are_named_and_kept(
     with pytest.raises(StateError, match="nothing was overwritten") as caught:
         put(tree, SECOND) if action == "apply" else take_out(tree)
     assert name in caught.value.why and sample.state(tree.root) == before
-    found = applied.status(tree)
+    found = source_tree.status(tree)
     assert found and found.edited == (name,)
 
 
@@ -191,7 +190,7 @@ def test_a_file_of_ours_never_takes_the_place_of_one_of_upstreams(tree: SourceTr
     before = sample.state(tree.root)
     with pytest.raises(CollisionError, match=r"Capital\.cpp"):
         source_tree.apply(
-            tree, {sample.CAPITAL: b"//\n"}, Path("/ours"), tree.root.parent / "locks",
+            tree, {sample.CAPITAL: b"//\n"}, Path("/ours"),
             added=frozenset({sample.CAPITAL}),
         )  # fmt: skip
     assert sample.state(tree.root) == before
@@ -200,12 +199,12 @@ def test_a_file_of_ours_never_takes_the_place_of_one_of_upstreams(tree: SourceTr
 def test_unapply_without_an_apply_says_so(tree: SourceTree) -> None:
     with pytest.raises(StateError, match="nothing is applied"):
         take_out(tree)
-    assert applied.status(tree) is None
+    assert source_tree.status(tree) is None
 
 
 def test_a_journal_that_cannot_be_read_is_named(tree: SourceTree) -> None:
     put(tree, FIRST)
-    tree_journal.path(tree.root).write_text("{}")
+    source_tree.store(tree.root).path.write_text("{}")
     with pytest.raises(StateError, match="journal"):
         take_out(tree)
 
@@ -248,9 +247,9 @@ def test_a_tree_that_was_reset_and_moved_on_takes_an_apply_again(tmp_path: Path)
 def test_edits_beside_ours_are_found_with_git_and_without(tmp_path: Path, tree: SourceTree) -> None:
     for each in (tree, git_tree(tmp_path / "clone")):
         put(each, FIRST)
-        assert sourcetree.hand_edits(each, applied.applied_content(each)) == []
+        assert sourcetree.hand_edits(each, source_tree.applied_content(each)) == []
         (each.root / OVERRIDES).write_text("edited = 1\n")
-        assert sourcetree.hand_edits(each, applied.applied_content(each)) == [OVERRIDES]
+        assert sourcetree.hand_edits(each, source_tree.applied_content(each)) == [OVERRIDES]
 
 
 def test_a_tree_at_another_commit_than_pinned_is_refused_unless_told_otherwise(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import pickle
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -12,11 +14,12 @@ from pathlib import Path
 import pytest
 import sample_wheel as sample
 
-from torchfork.errors import BaseRefusedError, OutputError, StateError, UsageError
-from torchfork.state import installed_journal, installed_torch
+from torchfork.errors import BaseRefusedError, BusyError, OutputError, StateError, UsageError
+from torchfork.state import installed_torch, journal
+from torchfork.state.journal import Changes, Store
 from torchfork.upstream.archives import read_record
 from torchfork.upstream.base import Base, Interpreter
-from torchfork.upstream.installed import locate, open_installed
+from torchfork.upstream.installed import locate
 from torchfork.upstream.pins import Releases
 from torchfork.upstream.wheel import open_wheel
 from torchfork.wheel.pack import pack
@@ -45,11 +48,7 @@ class World:
         return self.root / "overlay"
 
     def base(self) -> Base:
-        journal = installed_journal.load(self.site)
-        return open_installed(
-            locate(self.interpreter), self.interpreter, self.pins, self.cache,
-            original=lambda name: installed_journal.as_installed(self.site, name, journal),
-        )  # fmt: skip
+        return installed_torch.open_base(self.interpreter, self.pins, self.cache)
 
     def lay(self, files: dict[str, str]) -> None:
         subprocess.run(["rm", "-rf", str(self.overlay)], check=True)
@@ -57,11 +56,11 @@ class World:
             (self.overlay / name).parent.mkdir(parents=True, exist_ok=True)
             (self.overlay / name).write_text(text)
 
-    def install(self) -> installed_torch.Changes:
-        return installed_torch.install(self.base(), self.overlay, self.cache)
+    def install(self) -> Changes:
+        return installed_torch.install(self.base(), self.overlay)
 
-    def undo(self) -> installed_torch.Changes:
-        return installed_torch.undo(self.interpreter, self.cache)
+    def undo(self) -> Changes:
+        return installed_torch.undo(self.interpreter)
 
     def state(self) -> dict[str, tuple[bytes, int, int]]:
         """Every file below site-packages: contents, mode and time."""
@@ -133,7 +132,7 @@ def test_undo_restores_every_file_bit_for_bit_with_modes_and_times(world: World)
     world.undo()
     assert world.state() == before
     assert not (world.site / "torch/added").exists()
-    assert not (world.site / installed_journal.DIRECTORY).exists()
+    assert not (world.site / installed_torch.DIRECTORY).exists()
 
 
 def test_what_python_compiled_meanwhile_is_undone_too(world: World) -> None:
@@ -202,7 +201,7 @@ def test_record_stays_valid_and_pip_uninstalls_everything(world: World) -> None:
     record = read_record(world.text(RECORD))
     for name in FIRST:
         assert int(record[name][1]) == (world.site / name).stat().st_size
-    assert f"{installed_journal.DIRECTORY}/files/torch/lib/libtorch.so" in record
+    assert f"{installed_torch.DIRECTORY}/files/torch/lib/libtorch.so" in record
     pip = [sys.executable, "-m", "pip", "--python", str(world.interpreter.executable)]
     subprocess.run([*pip, "check"], check=True, capture_output=True)
     subprocess.run([*pip, "uninstall", "-y", "torch"], check=True, capture_output=True)
@@ -239,7 +238,7 @@ def test_a_file_edited_before_the_first_install_is_not_replaced(world: World) ->
     base = world.base()
     (world.site / "torch/overrides.py").write_text("NAMES = ['mine']\n")
     with pytest.raises(StateError) as caught:
-        installed_torch.install(base, world.overlay, world.cache)
+        installed_torch.install(base, world.overlay)
     assert "torch/overrides.py" in caught.value.why
     assert world.text("torch/overrides.py") == "NAMES = ['mine']\n"
 
@@ -261,14 +260,14 @@ def test_a_wheel_base_is_not_developed_into(world: World) -> None:
     wheel = sample.write_wheel(world.root)
     base = open_wheel(wheel, world.interpreter, world.pins, world.cache)
     with pytest.raises(UsageError, match="--develop"):
-        installed_torch.install(base, world.overlay, world.cache)
+        installed_torch.install(base, world.overlay)
 
 
 def test_another_torch_than_the_one_built_for_is_not_changed(world: World) -> None:
     base = world.base()
     sample.install(world.site, sample.with_record({**sample.contents(), "torch/more.py": b"\n"}))
     with pytest.raises(StateError, match="has changed since"):
-        installed_torch.install(base, world.overlay, world.cache)
+        installed_torch.install(base, world.overlay)
 
 
 def test_an_environment_without_torch_is_told_so(world: World) -> None:
@@ -280,7 +279,7 @@ def test_an_environment_without_torch_is_told_so(world: World) -> None:
 
 def test_an_unreadable_journal_is_no_licence_to_overwrite(world: World) -> None:
     world.install()
-    installed_journal.path(world.site).write_text("{}")
+    installed_torch.store(world.site).path.write_text("{}")
     with pytest.raises(StateError, match="journal"):
         world.undo()
 
@@ -290,7 +289,6 @@ def quick(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
     """The same world, asked but once where its torch lies: killing is done a hundred times."""
     found = locate(world.interpreter)
     monkeypatch.setattr("torchfork.state.installed_torch.locate", lambda interpreter: found)
-    monkeypatch.setattr("torchfork.upstream.installed.locate", lambda interpreter: found)
     return world
 
 
@@ -353,9 +351,7 @@ def test_a_killed_first_install_can_be_undone_or_finished_wherever_it_was(quick:
             assert "nothing to undo" in error.what
         assert world.state() == before, allowed
 
-    places = every_kill(
-        world, lambda: installed_torch.install(base, world.overlay, world.cache), recover
-    )
+    places = every_kill(world, lambda: installed_torch.install(base, world.overlay), recover)
     assert places > 20
 
 
@@ -376,9 +372,7 @@ def test_a_killed_second_install_can_be_undone_or_finished_wherever_it_was(quick
         world.install()
         world.lay(SECOND)
 
-    places = every_kill(
-        world, lambda: installed_torch.install(base, world.overlay, world.cache), recover
-    )
+    places = every_kill(world, lambda: installed_torch.install(base, world.overlay), recover)
     assert places > 8
 
 
@@ -388,7 +382,7 @@ def test_a_killed_undo_is_finished_by_the_next_one(quick: World) -> None:
     world.install()
 
     def recover(allowed: int) -> None:
-        if (world.site / installed_journal.DIRECTORY).exists():
+        if (world.site / installed_torch.DIRECTORY).exists():
             try:
                 world.undo()
             except StateError as error:
@@ -397,6 +391,130 @@ def test_a_killed_undo_is_finished_by_the_next_one(quick: World) -> None:
         world.install()
 
     assert every_kill(world, world.undo, recover) > 8
+
+
+EXTENSION = f"torch/_C{sample.SUFFIX}.stub"
+
+
+def overlay_with(operator: str) -> dict[str, str]:
+    """An overlay whose modules fail at import where what they need is not there yet, or no more."""
+    needs = (
+        "import pathlib\n"
+        "here = pathlib.Path(__file__).parent\n"
+        f"assert '{operator}' in (here / '{Path(EXTENSION).name}').read_text()\n"
+        f"from torch.added.{operator} import name\n"
+    )
+    return {
+        "torch/lib/libtorch.so": f"has {operator}",
+        EXTENSION: f"needs {operator}",
+        "torch/overrides.py": f"{needs}NAMES = ['relu', name]\n",
+        "torch/__init__.py": f"{sample.contents()['torch/__init__.py'].decode()}"
+        f"from torch.overrides import NAMES\nassert '{operator}' in NAMES\n",
+        f"torch/added/{operator}.py": f"name = '{operator}'\n",
+        "torch/added/__init__.py": "",
+    }
+
+
+def test_torch_can_be_imported_after_every_change(
+    quick: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, seen = quick, 0
+
+    def check() -> None:
+        nonlocal seen
+        seen += 1
+        extension, library = world.site / EXTENSION, world.site / "torch/lib/libtorch.so"
+        needed = (
+            set(extension.read_text().split()[1:]) if "needs" in extension.read_text() else set()
+        )
+        assert needed <= set(library.read_text().split())
+        command = [str(world.interpreter.executable), "-B", "-c", "import torch.overrides"]
+        subprocess.run(command, check=True, cwd=world.root)
+
+    for name in ("put", "put_back"):
+        method = getattr(Store, name)
+
+        def checked(*arguments: object, method: Callable[..., object] = method) -> object:
+            outcome = method(*arguments)
+            check()
+            return outcome
+
+        monkeypatch.setattr(Store, name, checked)
+    before = world.state()
+    for operator in ("gdh", "swing"):
+        world.lay(overlay_with(operator))
+        world.install()
+    world.undo()
+    assert world.state() == before and seen > 20
+
+
+def test_a_journal_of_an_earlier_version_is_undone(world: World) -> None:
+    before = world.state()
+    world.install()
+    path = installed_torch.store(world.site).path
+    known = json.loads(path.read_text())
+    del known["additions"], known["undoing"]
+    path.write_text(json.dumps({**known, "format": 1}))
+    world.undo()
+    assert world.state() == before
+
+
+def test_directories_that_are_new_are_open_to_whom_the_environment_is(world: World) -> None:
+    """Else another user's import fails where ours works."""
+    old = os.umask(0o077)
+    try:
+        world.install()
+    finally:
+        os.umask(old)
+    expected = (world.site / "torch").stat().st_mode
+    new = [world.site / "torch/added", world.site / "torch/added/deep"]
+    kept = installed_torch.store(world.site)
+    for directory in [*new, kept.path.parent, kept.original("torch/lib")]:
+        assert directory.stat().st_mode == expected, directory
+    assert (world.site / "torch/added/deep/new.py").stat().st_mode & 0o777 == 0o644
+
+
+def test_another_run_is_waited_for_whatever_its_cache(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base, waits = world.base(), list[str]()
+    monkeypatch.setattr(installed_torch, "LOCK_SECONDS", 0.3)
+    with journal.locked(world.site / "torch", "changing", waits.append, 1):
+        with pytest.raises(BusyError, match="another run"):
+            installed_torch.install(base, world.overlay, on_wait=waits.append)
+        with pytest.raises(BusyError):
+            installed_torch.undo(world.interpreter, on_wait=waits.append)
+    assert len(waits) == 2 and str(world.site) in waits[0]
+    assert installed_torch.install(base, world.overlay).written
+
+
+DEVELOP = """
+import pickle
+import sys
+from pathlib import Path
+from torchfork.state import installed_torch
+interpreter, pins = pickle.loads(bytes.fromhex(sys.argv[1]))
+for _ in range(3):
+    base = installed_torch.open_base(interpreter, pins, Path(sys.argv[2]))
+    installed_torch.install(base, Path(sys.argv[3]))
+"""
+
+
+@pytest.mark.parametrize("caches", [("one", "one"), ("one", "two")])
+def test_two_first_runs_at_once_both_succeed(world: World, caches: tuple[str, str]) -> None:
+    before = world.state()
+    given = pickle.dumps((world.interpreter, world.pins)).hex()
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-c", DEVELOP, given, world.root / cache, world.overlay],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        )
+        for cache in caches
+    ]
+    assert [process.wait(60) for process in running] == [0, 0]
+    assert all(world.text(name) == text for name, text in FIRST.items())
+    world.undo()
+    assert world.state() == before
 
 
 def test_a_read_only_environment_is_an_output_error(world: World) -> None:
@@ -427,7 +545,7 @@ def test_a_full_disk_is_told_and_can_be_undone(
     with monkeypatch.context() as patch:
         patch.setattr("shutil.copyfile", full)
         with pytest.raises(OutputError) as caught:
-            installed_torch.install(base, world.overlay, world.cache)
+            installed_torch.install(base, world.overlay)
     assert "No space left" in caught.value.why
     world.undo()
     assert world.state() == before

@@ -165,13 +165,11 @@ def _with_installed(options: BuildOptions) -> BaseOptions:
 
 def _develop(grafted: graft.Grafted, ui: Ui) -> None:
     with ui.step("put it into the environment") as step:
-        changes = installed_torch.install(
-            grafted.base, grafted.overlay, cache.directory(), on_wait=ui.warn
-        )
+        changes = installed_torch.install(grafted.base, grafted.overlay, on_wait=ui.warn)
         step.say(f"{len(changes.written)} files written, {changes.unchanged} as they were")
     python = grafted.base.interpreter.executable
     ui.note(f"\n{_added(grafted.manifest)}")
-    ui.note(f"in {changes.site}, for {python}")
+    ui.note(f"in {changes.root}, for {python}")
     ui.note("undo it with: scripts/build_torch.sh --undo")
 
 
@@ -181,7 +179,7 @@ def undo(python: str | None, ui: Ui) -> None:
 
     target = interpreter.probe(python, headers=False)
     with ui.step("restore the original files") as step:
-        changes = installed_torch.undo(target, cache.directory(), on_wait=ui.warn)
+        changes = installed_torch.undo(target, on_wait=ui.warn)
         step.say(f"{len(changes.restored)} restored, {len(changes.removed)} removed")
 
 

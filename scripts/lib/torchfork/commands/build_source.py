@@ -19,7 +19,7 @@ from ..upstream import interpreter, pins, sources
 from ..upstream.sources import SourceCheckout
 from ..util import cache, files
 from ..util.ui import Ui
-from .tree import locks, require_clean
+from .tree import require_clean
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ def run(options: SourceOptions, ui: Ui) -> None:
     layout = tree_work.layout_for(opened.tree, additions, options.work)
     with tree_work.locked(layout, ui):
         planned = source.plan(opened.tree, additions, layout, ui)
-        source.put_in(opened.tree, planned, additions, locks(), ui)
+        source.put_in(opened.tree, planned, additions, ui)
         if options.until == "apply":
             ui.result(str(opened.tree.root))
             return

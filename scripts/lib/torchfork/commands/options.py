@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import UsageError
-from ..state import installed_journal
-from ..upstream import fetch, installed, interpreter, wheel
+from ..state import installed_torch
+from ..upstream import fetch, interpreter, wheel
 from ..upstream import pins as releases
 from ..upstream.base import Base, Interpreter
 from ..upstream.pins import Releases
@@ -119,12 +119,9 @@ def open_base(options: BaseOptions, ui: Ui, *, headers: bool = True) -> Base:
     pins = releases.load()
     if options.base == "installed":
         with ui.step("open the installed torch") as step:
-            found = installed.locate(target)
-            journal = installed_journal.load(found.site)
-            base = installed.open_installed(
-                found, target, pins, cache.directory(), unpinned=options.unpinned,
-                original=lambda name: installed_journal.as_installed(found.site, name, journal),
-            )  # fmt: skip
+            base = installed_torch.open_base(
+                target, pins, cache.directory(), unpinned=options.unpinned, on_wait=ui.warn
+            )
             step.say(_described(base))
         return base
     path = _wheel_path(options, target, pins, ui)

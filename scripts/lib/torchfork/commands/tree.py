@@ -8,13 +8,12 @@ from pathlib import Path
 from ..additions.load import load as load_additions
 from ..errors import BaseRefusedError, StateError
 from ..pipelines import source, source_build, tree_work
-from ..state import applied, source_tree
+from ..state import source_tree
 from ..upstream import pins, sources
 from ..upstream import tree as sourcetree
 from ..upstream.pins import Release
 from ..upstream.sources import SourceCheckout
 from ..upstream.tree import SourceTree
-from ..util import cache
 from ..util.ui import Ui
 from .options import Command, add_additions, add_work, directory, positive
 
@@ -92,7 +91,7 @@ def apply(options: argparse.Namespace, ui: Ui) -> None:
     layout = tree_work.layout_for(tree, additions, options.work.absolute())
     with tree_work.locked(layout, ui):
         planned = source.plan(tree, additions, layout, ui)
-        source.put_in(tree, planned, additions, locks(), ui)
+        source.put_in(tree, planned, additions, ui)
     names = planned.manifest.base_names
     ui.note(f"\napplied to {tree.root}: {', '.join(names) or 'nothing'}")
     ui.note("take it out again with: scripts/torchfork unapply " + str(options.tree))
@@ -102,7 +101,7 @@ def unapply(options: argparse.Namespace, ui: Ui) -> None:
     """Make every file of a tree its own again."""
     tree = sourcetree.open_tree(options.tree)
     with ui.step("restore the tree's files") as step:
-        changes = source_tree.unapply(tree, locks(), on_wait=ui.warn)
+        changes = source_tree.unapply(tree, on_wait=ui.warn)
         step.say(f"{len(changes.restored)} restored, {len(changes.removed)} removed")
 
 
@@ -114,8 +113,8 @@ def status(options: argparse.Namespace, ui: Ui) -> None:
     ui.result(f"tree:      {tree.root}")
     ui.result(f"upstream:  torch {tree.version}, commit {tree.commit or 'unknown'} ({pinned})")
     ui.result(f"backend:   {tree.backend}")
-    found = applied.status(tree)
-    edits = sourcetree.hand_edits(tree, applied.applied_content(tree))
+    found = source_tree.status(tree)
+    edits = sourcetree.hand_edits(tree, source_tree.applied_content(tree))
     if found is None:
         ui.result("applied:   nothing")
     else:
@@ -143,7 +142,7 @@ def require_clean(tree: SourceTree, *, unpinned: bool) -> Release | None:
     unpinned: take any tree; the release is None where its commit is not pinned.
     """
     release = sourcetree.require_pinned(tree, pins.load(), unpinned=unpinned)
-    edits = sourcetree.hand_edits(tree, applied.applied_content(tree))
+    edits = sourcetree.hand_edits(tree, source_tree.applied_content(tree))
     if edits and not unpinned:
         more = f"\nand {len(edits) - 10} more" if len(edits) > 10 else ""
         raise StateError(
@@ -154,11 +153,6 @@ def require_clean(tree: SourceTree, *, unpinned: bool) -> Release | None:
             "them in",
         )
     return release
-
-
-def locks() -> Path:
-    """Where the locks on trees lie: a tree itself must be as its commit has it."""
-    return cache.directory() / "locks"
 
 
 def env(options: argparse.Namespace, ui: Ui) -> None:

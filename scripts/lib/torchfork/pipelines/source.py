@@ -14,7 +14,8 @@ from ..codegen.model import Manifest
 from ..edits import lists, patches
 from ..errors import AdditionsError, NeedsSourceLaneError, StateError
 from ..native.compile_steps import SUPPORT
-from ..state import applied, source_tree
+from ..state import source_tree
+from ..state.journal import Changes
 from ..upstream.base import Upstream
 from ..upstream.tree import ATEN, Mirror, SourceTree, in_tree, mirror_generator
 from ..util import cache, files, memo
@@ -65,7 +66,7 @@ def plan(tree: SourceTree, additions: Additions, layout: TreeBuildDir, ui: Ui) -
 
 def _upstream_tree(tree: SourceTree) -> patches.Tree:
     """The tree as its commit has it, whatever is applied."""
-    return patches.Tree(applied.reader(tree), patches.directory(tree.root).names)
+    return patches.Tree(source_tree.reader(tree), patches.directory(tree.root).names)
 
 
 def _patch(tree: SourceTree, additions: Additions, ui: Ui) -> Mapping[str, str | None]:
@@ -182,13 +183,11 @@ def _contents(
     return {**contents, **copied}, frozenset(copied)
 
 
-def put_in(
-    tree: SourceTree, planned: Planned, additions: Additions, locks: Path, ui: Ui
-) -> source_tree.Changes:
+def put_in(tree: SourceTree, planned: Planned, additions: Additions, ui: Ui) -> Changes:
     """Write what was planned. Raises StateError where somebody has edited a file meanwhile."""
     with ui.step("apply to the tree") as step:
         changes = source_tree.apply(
-            tree, planned.contents, additions.root, locks, added=planned.added, on_wait=ui.warn
+            tree, planned.contents, additions.root, added=planned.added, on_wait=ui.warn
         )
         step.say(
             f"{len(changes.written)} files written, {changes.unchanged} as they were"
@@ -202,7 +201,7 @@ def put_in(
 
 def require_same_additions(tree: SourceTree, additions: Additions) -> None:
     """Refuse to replace other additions silently."""
-    status = applied.status(tree)
+    status = source_tree.status(tree)
     if status and status.additions != str(additions.root):
         raise StateError(
             "other additions are applied to this tree",

@@ -1,52 +1,69 @@
 """`--develop`: put an overlay into the installed torch, and take it out again bit for bit.
 
-Every change is announced in the journal before it is made, and each file changes by one rename: a
-killed run leaves files that are either the wheel's or ours, the journal knows both, and the next
-install or undo goes on from there. A library that a running process has mapped is never written
-into; its old file lives on until the process ends. torch's version stays as it is, in
-torch/version.py as in the metadata: what pip knows of this environment remains true, and an undo
-has nothing to explain.
+A library that a running process has mapped is never written into; its old file lives on until the
+process ends. The order of the changes is such that torch can be imported after each of them. Its
+version stays as it is, in torch/version.py as in the metadata: what pip knows of this environment
+remains true. The journal and the originals lie in torch/, so that they go where torch goes and
+`pip uninstall torch` takes them along.
 """
 
 from __future__ import annotations
 
 import contextlib
 import csv
-import hashlib
 import io
 import shutil
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from ..errors import ForkError, OutputError, StateError, UsageError
 from ..upstream.archives import Recorded, read_record, record_hash
 from ..upstream.base import Base, Interpreter
-from ..upstream.installed import Installation, locate, record_identity
+from ..upstream.installed import Installation, locate, open_installed, record_identity
+from ..upstream.pins import Releases
+from ..upstream.tree import state_of
 from ..upstream.wheel import OnWait, wait_silently
 from ..util import files
-from . import installed_journal, originals
-from .installed_journal import Entry, Journal
+from . import journal
+from .journal import Changes, Content, Entry, Journal, Step, Store
 
+DIRECTORY = "torch/.torchfork-originals"
 LOCK_SECONDS = 300.0
+_CURE = "put them back, for example: pip install --force-reinstall --no-deps torch==VERSION"
 
 
-@dataclass(frozen=True)
-class Changes:
-    """What an install or an undo did, by the files' names in site-packages."""
-
-    site: Path
-    written: tuple[str, ...]
-    restored: tuple[str, ...]
-    removed: tuple[str, ...]
-    unchanged: int
+def store(site: Path) -> Store:
+    """Where the journal and the originals of an environment lie."""
+    return Store(site, DIRECTORY, "files", links=True)
 
 
-def install(base: Base, overlay: Path, cache: Path, *, on_wait: OnWait = wait_silently) -> Changes:
+def open_base(
+    interpreter: Interpreter,
+    releases: Releases,
+    cache: Path,
+    *,
+    unpinned: bool = False,
+    on_wait: OnWait = wait_silently,
+) -> Base:
+    """The torch of an environment as a base, with everything as its wheel brought it.
+
+    unpinned: accept a torch whose commit no release pins.
+    """
+    found = locate(interpreter)
+    with _exclusive(found, on_wait):
+        kept = store(found.site)
+        known = kept.load()
+        return open_installed(
+            found, interpreter, releases, cache, unpinned=unpinned,
+            original=lambda name: kept.as_found(name, known),
+        )  # fmt: skip
+
+
+def install(base: Base, overlay: Path, *, on_wait: OnWait = wait_silently) -> Changes:
     """Make the installed torch equal to base and overlay; only files that differ are touched.
 
-    base: from bases.installed.open_installed, of the environment that is changed.
+    base: from open_base, of the environment that is changed.
     """
     if base.wheel is not None:
         raise UsageError(
@@ -55,86 +72,135 @@ def install(base: Base, overlay: Path, cache: Path, *, on_wait: OnWait = wait_si
             next="use --develop together with --base installed",
         )
     found = locate(base.interpreter)
-    with _exclusive(found, cache, on_wait):
-        before = installed_journal.load(found.site) or Journal(base.identity, True)
-        wanted = _overlay_files(overlay)
-        record = _original_record(found, before)
+    with _exclusive(found, on_wait):
+        kept = store(found.site)
+        before = kept.load() or Journal(base.identity)
+        record = _original_record(found, kept, before)
         _check_base(found, base, record, before)
+        wanted = _overlay_files(overlay)
         entries = _entries(found, wanted, record, before)
-        _check_untouched(found, {**before.entries, **entries}, wanted)
-        fresh = [name for name in entries if name in record and name not in before.entries]
-        names = sorted({*before.compiled, *originals.compiled(found.site, fresh)})
-        wanted[_record_name(found)] = _record_file(found, record, wanted, entries, names)
-        return _apply(found, wanted, entries, names, before)
+        kept.refuse_edits({**before.entries, **entries}, wanted, next=_CURE, absent=True)
+        replaced = [name for name in entries if name in record and name not in before.entries]
+        compiled = sorted({*before.compiled, *_compiled(found.site, replaced)})
+        wanted[_record_name(found)] = _record_file(record, wanted, entries, compiled)
+        return _change(kept, wanted, {**before.entries, **entries}, compiled, before)
 
 
-def undo(interpreter: Interpreter, cache: Path, *, on_wait: OnWait = wait_silently) -> Changes:
+def undo(interpreter: Interpreter, *, on_wait: OnWait = wait_silently) -> Changes:
     """Put every file back as the wheel brought it and remove all traces."""
     found = locate(interpreter)
-    with _exclusive(found, cache, on_wait):
-        before = installed_journal.load(found.site)
+    with _exclusive(found, on_wait):
+        kept = store(found.site)
+        before = kept.load()
         if before is None:
-            originals.remove_traces(found.site)  # of a run that was killed before it did anything
+            kept.forget()  # of a run that was killed before it did anything
             raise StateError(
                 "there is nothing to undo",
                 where=str(found.site / "torch"),
                 why="no --develop build was put into this torch",
             )
-        _check_untouched(found, before.entries, {})
-        installed_journal.save(
-            found.site, Journal(before.identity, False, before.entries, before.compiled)
-        )
-        restored, removed = originals.restore(found.site, before, list(before.entries))
-        originals.restore_compiled(found.site, before, list(before.entries))
-        originals.remove_traces(found.site)
-        return Changes(found.site, (), tuple(restored), tuple(removed), 0)
+        kept.refuse_edits(before.entries, {}, next=_CURE, absent=True)
+        order = sorted(before.entries, key=partial(_rank, before.entries), reverse=True)
+        changes = journal.undo(kept, before, order)
+        _restore_compiled(kept, before, order)
+        _remove_compiled_of(found.site, changes.removed)
+        kept.forget()
+        return changes
 
 
-def _apply(
-    found: Installation,
-    wanted: Mapping[str, originals.File],
+def _change(
+    kept: Store,
+    wanted: Mapping[str, Content],
     entries: Mapping[str, Entry],
-    compiled: list[str],
+    compiled: Sequence[str],
     before: Journal,
 ) -> Changes:
-    site = found.site
+    differing = [n for n, content in wanted.items() if state_of(kept.root / n) != content.sha256]
     stale = [name for name in before.entries if name not in wanted]
-    pending = {
-        name: _both(entries[name], before.entries.get(name), wanted[name]) for name in wanted
-    }
-    pending.update({name: before.entries[name] for name in stale})
-    differing = [name for name in wanted if _sha256(site / name) != wanted[name].sha256]
     if not differing and not stale and before.settled:
-        return Changes(site, (), (), (), len(wanted))
-    installed_journal.save(site, Journal(before.identity, False, pending, tuple(compiled)))
+        return Changes(kept.root, unchanged=len(wanted))
+    pending = journal.announced(entries, wanted)
+    kept.save(Journal(before.identity, "", False, False, pending, tuple(compiled)))
     for name in compiled:  # before any .py file changes, so that these are still the wheel's
-        originals.keep(site, name)
-    for name in differing:
-        if entries[name].original is not None:
-            originals.keep(site, name)
-        originals.put(site, name, wanted[name], entries[name])
-    restored, removed = originals.restore(site, before, stale)
-    originals.restore_compiled(site, before, stale)
-    settled = {name: Entry(entries[name].original, (wanted[name].sha256,)) for name in wanted}
-    still = tuple(name for name in compiled if installed_journal.original(site, name).exists())
-    installed_journal.save(site, Journal(before.identity, True, settled, still))
+        kept.keep(name)
+    done = kept.run(_steps(kept, wanted, entries, differing, stale), entries)
+    back = {step.name for step in done if step.back and step.name in stale}
+    _restore_compiled(kept, before, stale)
+    removed = tuple(name for name in stale if name in back and entries[name].original is None)
+    _remove_compiled_of(kept.root, removed)
+    still = tuple(name for name in compiled if kept.original(name).exists())
+    kept.save(Journal(before.identity, "", True, False, journal.settled(entries, wanted), still))
     return Changes(
-        site, tuple(differing), tuple(restored), tuple(removed), len(wanted) - len(differing)
+        kept.root,
+        written=tuple(differing),
+        restored=tuple(n for n in stale if n in back and entries[n].original is not None),
+        removed=removed,
+        unchanged=len(wanted) - len(differing),
     )
 
 
-def _both(entry: Entry, before: Entry | None, new: originals.File) -> Entry:
-    """While a change is under way, the old content and the new one are both ours."""
-    old = before.ours if before else ()
-    return Entry(entry.original, tuple(dict.fromkeys([*old, new.sha256])))
+def _rank(entries: Mapping[str, Entry], name: str) -> tuple[int, int, bool, str]:
+    """The place of a file in the order of an install; an undo goes the other way.
+
+    First what nobody asks for yet: new files, then libtorch.so, which has all that the old one has;
+    then torch/_C, which needs the new libtorch.so; then edits of existing files, which may name
+    what these bring. Of modules the inner ones come before the packages that import them.
+    """
+    path = PurePosixPath(name)
+    if path.name == "RECORD":
+        group = 4
+    elif entries[name].original is None:
+        group = 0
+    elif ".so" in path.suffixes:
+        group = 1 if path.parent.name == "lib" else 2
+    else:
+        group = 3
+    return group, -len(path.parts), path.name == "__init__.py", name
 
 
-def _overlay_files(overlay: Path) -> dict[str, originals.File]:
+def _steps(
+    kept: Store,
+    wanted: Mapping[str, Content],
+    entries: Mapping[str, Entry],
+    differing: Sequence[str],
+    stale: Sequence[str],
+) -> list[Step]:
+    """The changes in an order in which torch can be imported after each.
+
+    Where a module or torch/_C of an earlier overlay changes, all edited modules become the wheel's
+    own first: they may name what the new overlay no longer has.
+    """
+    place = partial(_rank, entries)
+    changing = {*differing, *stale}
+
+    def is_ours(name: str) -> bool:
+        entry = entries[name]
+        return entry.original is not None and state_of(kept.root / name) != entry.original
+
+    def is_code(name: str) -> bool:
+        return place(name)[0] == 2 or (place(name)[0] == 3 and name.endswith(".py"))
+
+    code = [name for name in entries if is_code(name) and is_ours(name)]
+    again: list[str] = []
+    if changing.intersection(code):
+        again = [name for name in code if name in changing or place(name)[0] == 3]
+    forward = sorted({*differing, *(name for name in again if name in wanted)}, key=place)
+    first = sorted(again, key=place, reverse=True)
+    last = sorted(set(stale) - set(again), key=place, reverse=True)
+    return [
+        *(Step(name, back=True) for name in first),
+        *(Step(name, wanted[name]) for name in forward),
+        *(Step(name, back=True) for name in last),
+    ]
+
+
+def _overlay_files(overlay: Path) -> dict[str, Content]:
     return {
-        path.relative_to(overlay).as_posix(): originals.File(
+        path.relative_to(overlay).as_posix(): Content(
             files.sha256_file(path),
             path.stat().st_size,
             partial(shutil.copyfile, path),
+            0o755 if ".so" in path.suffixes else 0o644,
         )
         for path in files.tree_files(overlay)
     }
@@ -144,13 +210,13 @@ def _record_name(found: Installation) -> str:
     return f"{found.dist_info}/RECORD"
 
 
-def _original_record(found: Installation, before: Journal) -> dict[str, Recorded]:
-    path = installed_journal.as_installed(found.site, _record_name(found), before)
-    return read_record(path.read_text(encoding="utf-8"))
+def _original_record(found: Installation, kept: Store, before: Journal) -> dict[str, Recorded]:
+    path = kept.as_found(_record_name(found), before)
+    return read_record(path.read_text(encoding="utf-8"), str(found.record))
 
 
 def _check_base(
-    found: Installation, base: Base, record: dict[str, Recorded], before: Journal
+    found: Installation, base: Base, record: Mapping[str, Recorded], before: Journal
 ) -> None:
     """The torch that is changed must be the one that was compiled against."""
     wheel_rows = {
@@ -169,84 +235,86 @@ def _check_base(
 
 def _entries(
     found: Installation,
-    wanted: Mapping[str, originals.File],
-    record: dict[str, Recorded],
+    wanted: Mapping[str, Content],
+    record: Mapping[str, Recorded],
     before: Journal,
 ) -> dict[str, Entry]:
-    """For each file that we shall have changed, RECORD itself among them, its original's hash."""
+    """For each file that will have changed, RECORD itself among them, its original's hash."""
     entries: dict[str, Entry] = {}
     for name in [*wanted, _record_name(found)]:
         known = before.entries.get(name)
-        original = known.original if known else None
-        if known is None and (name in record):
-            original = _sha256(found.site / name)
-            listed = record[name][0]
-            if listed and original and record_hash(bytes.fromhex(original)) != listed.rstrip("="):
-                raise _edited(found.site, [name])
-        entries[name] = Entry(original, known.ours if known else ())
+        if known is None and name in record and (found.site / name).is_file():
+            original = files.sha256_file(found.site / name)
+            if not record[name].matches(bytes.fromhex(original)):
+                raise journal.edited_since(found.site, [name], _CURE)
+            known = Entry(original, ())
+        entries[name] = known or Entry(None, ())
     return entries
 
 
-def _check_untouched(
-    found: Installation, entries: Mapping[str, Entry], wanted: Mapping[str, originals.File]
-) -> None:
-    """Never overwrite what somebody else has written."""
-    foreign = []
-    for name, entry in entries.items():
-        now = _sha256(found.site / name)
-        ours = {entry.original, *entry.ours}
-        if name in wanted:
-            ours.add(wanted[name].sha256)
-        if now is not None and now not in ours:
-            foreign.append(name)
-    if foreign:
-        raise _edited(found.site, foreign)
-
-
-def _edited(site: Path, names: list[str]) -> StateError:
-    more = f"\nand {len(names) - 10} more" if len(names) > 10 else ""
-    return StateError(
-        f"{len(names)} file{'s' * (len(names) > 1)} of the installed torch changed meanwhile; "
-        "nothing was overwritten",
-        where=str(site),
-        why="\n".join(sorted(names)[:10]) + more,
-        next="save your edits elsewhere, then reinstall torch: "
-        "pip install --force-reinstall --no-deps torch==VERSION",
-    )
-
-
 def _record_file(
-    found: Installation,
-    record: dict[str, Recorded],
-    wanted: Mapping[str, originals.File],
+    record: Mapping[str, Recorded],
+    wanted: Mapping[str, Content],
     entries: Mapping[str, Entry],
-    compiled: list[str],
-) -> originals.File:
+    compiled: Sequence[str],
+) -> Content:
     """RECORD as pip needs it to uninstall all of this: our files, the originals and the journal."""
     rows = dict(record)
-    for name, file in wanted.items():
-        rows[name] = Recorded(record_hash(bytes.fromhex(file.sha256)), str(file.size))
+    for name, content in wanted.items():
+        rows[name] = Recorded(record_hash(bytes.fromhex(content.sha256)), str(content.size))
     kept = [name for name, entry in entries.items() if entry.original is not None]
     for name in [*kept, *compiled]:
-        rows[f"{installed_journal.DIRECTORY}/files/{name}"] = Recorded("", "")
-    rows[f"{installed_journal.DIRECTORY}/journal.json"] = Recorded("", "")
+        rows[f"{DIRECTORY}/files/{name}"] = Recorded("", "")
+    rows[f"{DIRECTORY}/journal.json"] = Recorded("", "")
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows((name, *row) for name, row in rows.items())
-    data = text.getvalue().encode()
-    return originals.File(
-        hashlib.sha256(data).hexdigest(), len(data), lambda to: to.write_bytes(data)
+    return Content.of_bytes(text.getvalue().encode())
+
+
+def _compiled(site: Path, names: Sequence[str]) -> list[str]:
+    """The .pyc files of replaced .py files: part of what an undo brings back."""
+    return sorted(
+        path.relative_to(site).as_posix()
+        for name in names
+        if name.endswith(".py")
+        for path in _pyc_files(site, name)
     )
 
 
-def _sha256(path: Path) -> str | None:
-    return files.sha256_file(path) if path.is_file() else None
+def _pyc_files(site: Path, name: str) -> list[Path]:
+    source = site / name
+    return list((source.parent / "__pycache__").glob(f"{source.stem}.*.pyc"))
+
+
+def _remove_compiled_of(site: Path, removed: Sequence[str]) -> None:
+    for name in removed:
+        for pyc in _pyc_files(site, name) if name.endswith(".py") else []:
+            pyc.unlink()
+            files.remove_empty(pyc.parent, site)
+
+
+def _restore_compiled(kept: Store, before: Journal, names: Sequence[str]) -> None:
+    """Each restored .py file gets back the .pyc files that it had, and no others.
+
+    One that was kept and is kept no more is back already: an earlier run was killed after it.
+    """
+    site, known = kept.root, set(before.compiled)
+    for name in names:
+        if not name.endswith(".py") or before.entries[name].original is None:
+            continue
+        for pyc in _pyc_files(site, name):
+            if pyc.relative_to(site).as_posix() not in known:
+                pyc.unlink()
+    for name in before.compiled:
+        source = Path(name).parent.parent / (Path(name).name.split(".")[0] + ".py")
+        if source.as_posix() in names and kept.original(name).exists():
+            journal.make_directory((site / name).parent)
+            kept.original(name).replace(site / name)
 
 
 @contextlib.contextmanager
-def _exclusive(found: Installation, cache: Path, on_wait: OnWait) -> Iterator[None]:
-    key = files.sha256_text(str(found.site))[:16]
-    guard = cache / "locks" / f"develop-{key}.lock"
-    with files.lock(guard, f"changing torch in {found.site}", on_wait, LOCK_SECONDS):
+def _exclusive(found: Installation, on_wait: OnWait) -> Iterator[None]:
+    with journal.locked(found.site / "torch", "changing or reading", on_wait, LOCK_SECONDS):
         try:
             yield
         except ForkError:

@@ -1,47 +1,43 @@
-"""Puts files of ours into a source tree and takes them out again, bit for bit.
-
-Every change is announced in the journal before it is made, and each file changes by one rename: a
-killed run leaves files that are either the tree's or ours, the journal knows both, and the next
-apply or unapply goes on from there. What is neither was edited by somebody, and is never written.
-"""
+"""Puts files of ours into a source tree and takes them out again, bit for bit."""
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import CollisionError, StateError
 from ..upstream.tree import ABSENT, STATE, SourceTree, state_of
 from ..util import files
-from . import tree_journal
-from .applied import current, listed
-from .tree_journal import Entry, Journal
+from . import journal
+from .journal import Changes, Content, Entry, Journal, OnWait, Step, Store
 
 LOCK_SECONDS = 3600.0
-OnWait = Callable[[str], None]
 # Contents by path relative to the tree; None for a file that goes.
 Wanted = Mapping[str, bytes | None]
 
 
-@dataclass(frozen=True)
-class Changes:
-    """What an apply or an unapply did to a tree."""
+def store(root: Path) -> Store:
+    """Where the journal and the originals of a tree lie."""
+    return Store(root, STATE, "originals", links=False)
 
-    written: tuple[str, ...] = ()
-    restored: tuple[str, ...] = ()
-    removed: tuple[str, ...] = ()
-    unchanged: int = 0
+
+@dataclass(frozen=True)
+class Status:
+    """How a tree stands: what is applied, what is not as we left it."""
+
+    applied: tuple[str, ...]  # files that hold what we put there
+    edited: tuple[str, ...]  # files of ours that somebody has edited since
+    reverted: tuple[str, ...]  # files that are the tree's own again, by somebody's hand
+    settled: bool
+    additions: str
 
 
 def apply(
     tree: SourceTree,
     wanted: Wanted,
     additions: Path,
-    locks: Path,
     *,
     added: frozenset[str] = frozenset(),
     on_wait: OnWait = lambda holder: None,
@@ -50,32 +46,45 @@ def apply(
 
     Files of an earlier apply that are not among them become the tree's own again, or go.
 
-    locks: a directory for the lock between runs.
     added: those that must be new files: one that the tree has itself raises CollisionError.
     Raises StateError, with nothing changed, where somebody has edited a file since.
     """
-    with _exclusive(tree, locks, on_wait):
+    contents = {n: None if d is None else Content.of_bytes(d) for n, d in wanted.items()}
+    with _exclusive(tree, on_wait):
+        kept = store(tree.root)
         before = current(tree) or Journal(tree.commit, str(additions))
-        entries = _entries(tree, wanted, before, added)
-        _refuse_edits(tree, entries, wanted)
-        differing = [n for n, data in wanted.items() if state_of(tree.root / n) != _digest(data)]
+        entries = {**before.entries, **_entries(tree, wanted, before, added)}
+        kept.refuse_edits(entries, contents, next=_cure(tree), absent=False)
+        differing = [
+            name for name, content in contents.items()
+            if state_of(tree.root / name) != journal.digest(content)
+        ]  # fmt: skip
         stale = sorted(before.entries.keys() - wanted.keys())
         if not differing and not stale and before.settled and before.additions == str(additions):
-            return Changes(unchanged=len(wanted))
-        _announce(tree, before, entries, wanted, additions)
-        for name in differing:
-            _put(tree, name, wanted[name])
-        restored, removed = _restore(tree, before, stale)
-        settled = {n: Entry(entries[n].original, (_digest(data),)) for n, data in wanted.items()}
-        tree_journal.save(tree.root, Journal(tree.commit, str(additions), entries=settled))
-        _drop_originals(tree, stale)
-    unchanged = len(wanted) - len(differing)
-    return Changes(tuple(sorted(differing)), tuple(restored), tuple(removed), unchanged)
+            return Changes(tree.root, unchanged=len(wanted))
+        # git must not offer to commit what is ours to take away again.
+        files.write_text(tree.state / ".gitignore", "*\n")
+        pending = journal.announced(entries, contents)
+        kept.save(Journal(tree.commit, str(additions), settled=False, entries=pending))
+        steps = [*(Step(n, contents[n]) for n in differing), *(Step(n, back=True) for n in stale)]
+        with _output_errors(tree):
+            done = kept.run(steps, entries)
+        settled = journal.settled(entries, contents)
+        kept.save(Journal(tree.commit, str(additions), entries=settled))
+    back = [step.name for step in done if step.back]
+    return Changes(
+        tree.root,
+        written=tuple(sorted(differing)),
+        restored=tuple(name for name in back if entries[name].original is not None),
+        removed=tuple(name for name in back if entries[name].original is None),
+        unchanged=len(wanted) - len(differing),
+    )
 
 
-def unapply(tree: SourceTree, locks: Path, *, on_wait: OnWait = lambda holder: None) -> Changes:
+def unapply(tree: SourceTree, *, on_wait: OnWait = lambda holder: None) -> Changes:
     """Make every file the tree's own again. Raises StateError where nothing is applied."""
-    with _exclusive(tree, locks, on_wait):
+    with _exclusive(tree, on_wait):
+        kept = store(tree.root)
         before = current(tree)
         if before is None:
             raise StateError(
@@ -83,11 +92,11 @@ def unapply(tree: SourceTree, locks: Path, *, on_wait: OnWait = lambda holder: N
                 where=str(tree.root),
                 next="scripts/torchfork apply puts the additions in",
             )
-        _refuse_edits(tree, before.entries, {})
-        tree_journal.save(tree.root, replace(before, settled=False, undoing=True))
-        restored, removed = _restore(tree, before, sorted(before.entries))
-        tree_journal.forget(tree.root)
-    return Changes(restored=tuple(restored), removed=tuple(removed))
+        kept.refuse_edits(before.entries, {}, next=_cure(tree), absent=False)
+        with _output_errors(tree):
+            changes = journal.undo(kept, before, sorted(before.entries))
+        kept.forget()
+    return changes
 
 
 def _entries(
@@ -96,105 +105,105 @@ def _entries(
     entries: dict[str, Entry] = {}
     for name in wanted:
         known = before.entries.get(name)
-        own = known.original if known else _own(tree.root / name)
-        if own is not None and name in added:
+        if known is None:
+            state = state_of(tree.root / name)
+            known = Entry(None if state == ABSENT else state, ())
+        if known.original is not None and name in added:
             raise CollisionError(
                 f"the tree has a file {Path(name).name} of its own",
                 where=str(tree.root / name),
                 why="a file of the additions would take its place",
                 next="rename the file in the additions; a patch changes upstream's own files",
             )
-        entries[name] = Entry(own, known.ours if known else ())
-    for name in before.entries.keys() - wanted.keys():
-        entries[name] = before.entries[name]
+        entries[name] = known
     return entries
 
 
-def _refuse_edits(tree: SourceTree, entries: Mapping[str, Entry], wanted: Wanted) -> None:
-    """Never overwrite what somebody else has written."""
-    foreign = []
-    for name, entry in entries.items():
-        known = {entry.original or ABSENT, *entry.ours}
-        if name in wanted:
-            known.add(_digest(wanted[name]))
-        if state_of(tree.root / name) not in known:
-            foreign.append(name)
-    if foreign:
-        raise StateError(
-            f"{len(foreign)} file{'s' * (len(foreign) > 1)} of the tree changed meanwhile; nothing "
-            "was overwritten",
-            where=str(tree.root),
-            why=listed(sorted(foreign)),
-            next="carry your edits over to the additions, or save them elsewhere, and put the "
-            f"files back; the tree's own are kept in {tree.root / STATE / 'originals'}",
-        )
+def reader(tree: SourceTree) -> Callable[[str], str | None]:
+    """Reads files as the tree's commit has them, whatever is applied; None for none.
+
+    Bytes that are no UTF-8 are kept, as patches.tree does.
+    """
+    known, kept = current(tree), store(tree.root)
+
+    def read(name: str) -> str | None:
+        if known and name in known.entries and known.entries[name].original is None:
+            return None
+        path = kept.as_found(name, known)
+        return path.read_bytes().decode("utf-8", "surrogateescape") if path.is_file() else None
+
+    return read
 
 
-def _announce(
-    tree: SourceTree,
-    before: Journal,
-    entries: Mapping[str, Entry],
-    wanted: Wanted,
-    additions: Path,
-) -> None:
-    """Write down what may be found if this run is killed, and keep the originals."""
-    pending = {
-        name: Entry(entry.original, _with(entry.ours, wanted, name))
-        for name, entry in entries.items()
+def applied_content(tree: SourceTree) -> dict[str, tuple[str, ...]]:
+    """sha256 of everything that we may have put into the tree, by file."""
+    known = current(tree)
+    return {name: entry.ours for name, entry in known.entries.items()} if known else {}
+
+
+def status(tree: SourceTree) -> Status | None:
+    """How the tree stands; None where nothing is applied."""
+    known = current(tree)
+    if known is None:
+        return None
+    groups: dict[str, list[str]] = {"applied": [], "edited": [], "reverted": []}
+    for name, entry in sorted(known.entries.items()):
+        now = state_of(tree.root / name)
+        if now in entry.ours:
+            groups["applied"].append(name)
+        else:
+            groups["reverted" if now == (entry.original or ABSENT) else "edited"].append(name)
+    return Status(
+        tuple(groups["applied"]), tuple(groups["edited"]), tuple(groups["reverted"]),
+        known.settled, known.additions,
+    )  # fmt: skip
+
+
+def current(tree: SourceTree) -> Journal | None:
+    """The tree's journal, unless the tree has moved on to another commit since.
+
+    A checkout of another commit takes our edits of tracked files with it; then what is left of ours
+    is added files, and those stay known.
+    """
+    kept = store(tree.root)
+    known = kept.load()
+    if known is None or known.identity == tree.commit:
+        return known
+    left = {
+        name: entry
+        for name, entry in known.entries.items()
+        if state_of(tree.root / name) in entry.ours
     }
-    # git must not offer to commit what is ours to take away again.
-    files.write_text(tree.state / ".gitignore", "*\n")
-    for name, entry in entries.items():
-        if entry.original is not None and state_of(tree.root / name) == entry.original:
-            tree_journal.keep(tree.root, name, entry.original)
-    journal = Journal(tree.commit, str(additions), settled=False, entries=pending)
-    tree_journal.save(tree.root, journal)
+    edited = [name for name, entry in left.items() if entry.original is not None]
+    if edited:
+        raise StateError(
+            "the tree is at another commit than when the additions were applied",
+            where=str(tree.root),
+            why=f"applied at {known.identity}, now at {tree.commit}; still ours:\n"
+            f"{journal.listed(edited)}",
+            next=f"git checkout {known.identity}, scripts/torchfork unapply, and then move on",
+        )
+    for name in sorted(known.entries.keys() - left.keys()):
+        kept.original(name).unlink(missing_ok=True)
+    return Journal(tree.commit, known.additions, entries=left) if left else None
 
 
-def _with(ours: tuple[str, ...], wanted: Wanted, name: str) -> tuple[str, ...]:
-    new = [_digest(wanted[name])] if name in wanted else []
-    return tuple(dict.fromkeys([*ours, *new]))
-
-
-def _put(tree: SourceTree, name: str, data: bytes | None) -> None:
-    target = tree.root / name
-    if data is None:
-        target.unlink(missing_ok=True)
-        return
-    mode = target.stat().st_mode & 0o777 if target.is_file() else 0o644
-    tree_journal.put(tree.root, name, data, mode)
-
-
-def _restore(tree: SourceTree, before: Journal, names: list[str]) -> tuple[list[str], list[str]]:
-    restored, removed = [], []
-    for name in names:
-        entry, place = before.entries[name], tree.root / name
-        if entry.original is None and place.exists():
-            place.unlink()
-            files.remove_empty(place.parent, tree.root)
-            removed.append(name)
-        elif entry.original is not None and state_of(place) != entry.original:
-            tree_journal.put_back(tree.root, name)
-            restored.append(name)
-    return restored, removed
-
-
-def _drop_originals(tree: SourceTree, names: list[str]) -> None:
-    for name in names:
-        tree_journal.original(tree.root, name).unlink(missing_ok=True)
-
-
-def _digest(data: bytes | None) -> str:
-    return ABSENT if data is None else hashlib.sha256(data).hexdigest()
-
-
-def _own(path: Path) -> str | None:
-    return files.sha256_file(path) if path.is_file() else None
+def _cure(tree: SourceTree) -> str:
+    return (
+        "carry your edits over to the additions, or save them elsewhere, and put the files back; "
+        f"the tree's own are kept in {tree.root / STATE / 'originals'}"
+    )
 
 
 @contextlib.contextmanager
-def _exclusive(tree: SourceTree, locks: Path, on_wait: OnWait) -> Iterator[None]:
-    key = files.sha256_text(os.fspath(tree.root))[:16]
-    guard = locks / f"apply-{key}.lock"
-    with files.lock(guard, f"changing {tree.root}", on_wait, LOCK_SECONDS):
+def _output_errors(tree: SourceTree) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise files.output_error(Path(error.filename or tree.root), error) from error
+
+
+@contextlib.contextmanager
+def _exclusive(tree: SourceTree, on_wait: OnWait) -> Iterator[None]:
+    with journal.locked(tree.root, "changing", on_wait, LOCK_SECONDS):
         yield
