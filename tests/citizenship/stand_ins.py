@@ -45,7 +45,7 @@ def upstreams() -> Operator:
             entry("sigmoid_(Tensor(a!) self) -> Tensor(a!)", kind="inplace", **both),
             entry("sigmoid.out(Tensor self, *, Tensor(a!) out) -> Tensor(a!)", kind="out"),
         ),
-        ("self",),
+        True,
         True,
     )  # fmt: skip
 
@@ -64,7 +64,7 @@ def declared(schema: str, key: str = "CPU", **kernels: Callable[..., Any]) -> En
 
 
 def broken(
-    name: str, *variants: Entry, gradients: tuple[str, ...] = (), changes: Any = None,
+    name: str, *variants: Entry, formula: bool = False, changes: Any = None,
     **kernels: Callable[..., Any],
 ) -> Operator:  # fmt: skip
     """An operator of one argument with the given kernels, and a Meta kernel unless they have one.
@@ -74,7 +74,7 @@ def broken(
     kernels = {"Meta": torch.empty_like, **kernels}
     kernels = {key: kernel for key, kernel in kernels.items() if kernel is not None}
     told = declared(f"citizen_{name}(Tensor self) -> Tensor", **kernels)
-    return Operator(replace(told, **(changes or {})), variants, gradients, bool(gradients))
+    return Operator(replace(told, **(changes or {})), variants, formula, formula)
 
 
 class Doubled(torch.autograd.Function):  # type: ignore[misc]

@@ -24,7 +24,7 @@ from stand_ins import (
 )
 
 from torchfork.conformance.checks import cpp, documents, graphs, programs, worker
-from torchfork.conformance.checks.bench import Unavailable
+from torchfork.conformance.checks.bench import CheckFailed, Unavailable, failing
 from torchfork.conformance.checks.operators import Operator
 
 ITEMS = worker.every_item()
@@ -53,7 +53,7 @@ def without_documents(patch: pytest.MonkeyPatch) -> Operator:
     declared("citizen_plain(Tensor self) -> Tensor", Meta=torch.empty_like)
     patch.setattr(torch, "citizen_plain", lambda input: input * 2, raising=False)
     return Operator(
-        entry("citizen_plain(Tensor self) -> Tensor", python_function=True), (), (), False
+        entry("citizen_plain(Tensor self) -> Tensor", python_function=True), (), False, False
     )
 
 
@@ -74,7 +74,7 @@ def differentiable(function: Any) -> dict[str, Any]:
 
 def composite() -> Operator:
     declared("citizen_composite(Tensor self) -> Tensor", key="CompositeImplicitAutograd")
-    return Operator(entry("citizen_composite(Tensor self) -> Tensor"), (), (), False)
+    return Operator(entry("citizen_composite(Tensor self) -> Tensor"), (), False, False)
 
 
 def refuses_mixed(patch: pytest.MonkeyPatch) -> Operator:
@@ -139,14 +139,12 @@ BREAKS: dict[str, Break] = {
     "Python builtin": in_python,
     "Tensor method": in_python,
     "signature": in_python,
-    "autograd node by its name": lambda _: broken(
-        "node", gradients=("self",), **differentiable(Doubled)
-    ),
-    "gradcheck": lambda _: broken("wrong", gradients=("self",), **differentiable(Wrong)),
-    "gradgradcheck": lambda _: broken("cubed", gradients=("self",), **differentiable(Cubed)),
-    "forward-mode AD": lambda _: broken("node", gradients=("self",), **differentiable(Doubled)),
+    "autograd node by its name": lambda _: broken("node", formula=True, **differentiable(Doubled)),
+    "gradcheck": lambda _: broken("wrong", formula=True, **differentiable(Wrong)),
+    "gradgradcheck": lambda _: broken("cubed", formula=True, **differentiable(Cubed)),
+    "forward-mode AD": lambda _: broken("node", formula=True, **differentiable(Doubled)),
     "batched gradients": lambda _: broken(
-        "loops", gradients=("self",), **differentiable(looping_backward())
+        "loops", formula=True, **differentiable(looping_backward())
     ),
     "opcheck": lambda _: broken("alias", CPU=lambda x: x.view(x.shape)),
     "FakeTensor, meta: same strides": lambda _: broken(
@@ -218,6 +216,14 @@ def test_a_declared_out_variant_is_out_in_python_and_a_generated_one_an_overload
     assert told("out=", declared_one) == told("autogen: out overload", generated) == "full"
     assert told("out=", generated).startswith("NotApplicable: sigmoid.out is not declared")
     assert "out= in Python" in told("out=", no_python_out(monkeypatch))
+
+
+def test_the_text_of_a_gap_is_whole_but_for_the_frames_of_cpp() -> None:
+    lines = [f"line {number}" for number in range(50)]
+    frames = "Exception raised from here at there.cpp:1 (most recent call first):\nframe #0: at"
+    with pytest.raises(CheckFailed) as failed, failing("sizes [3]"):
+        raise RuntimeError("\n".join([*lines, "", frames]))
+    assert str(failed.value).splitlines() == ["sizes [3]: RuntimeError: line 0", *lines[1:]]
 
 
 SLOW = {"torch.compile: inductor", "AOTInductor package"}

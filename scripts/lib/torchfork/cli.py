@@ -14,8 +14,8 @@ from pathlib import Path
 from . import __version__
 from .commands import (
     build,
-    citizenship,
     clean,
+    conformance,
     listing,
     patch,
     pin,
@@ -40,7 +40,7 @@ COMMANDS = (
     Command("rebase", "Carry the additions to other releases and report.", rebase.add_arguments),
     Command(
         "conformance", "Check that each added operator has what PyTorch's own have.",
-        citizenship.add_arguments, aliases=("citizenship",),
+        conformance.add_arguments, aliases=("citizenship",),
     ),
     Command("releases", "List the pinned releases.", listing.add_arguments),
     Command(

@@ -16,7 +16,7 @@ from sample_manifest import operator
 from torchfork import cli
 from torchfork.additions.load import load as load_additions
 from torchfork.codegen.model import FinishedOperator
-from torchfork.commands import citizenship
+from torchfork.commands import conformance
 from torchfork.conformance import plan, reasons, run
 from torchfork.conformance.checks.worker import Job
 from torchfork.conformance.reasons import Explanation
@@ -108,10 +108,10 @@ def test_only_unexplained_gaps_and_stale_explanations_end_the_command_red(
     made, file = table(*cells, explanations=complaints), tmp_path / "table.json"
     if red:
         with pytest.raises(CitizenshipError) as error:
-            citizenship.report(made, file, explained_in=tmp_path / "citizenship.toml")
+            conformance.report(made, file, explained_in=tmp_path / "citizenship.toml")
         assert error.value.exit_code == 42 and "citizenship.toml" in error.value.next
     else:
-        citizenship.report(made, file, explained_in=tmp_path / "citizenship.toml")
+        conformance.report(made, file, explained_in=tmp_path / "citizenship.toml")
     assert len(json.loads(file.read_text())["cells"]) == len(cells)
 
 
@@ -271,10 +271,10 @@ def test_variants_are_one_operator_and_a_generated_group_is_none(additions: Any)
 
 
 def test_formulas_tell_gradients_and_forward_mode_apart(additions: Any) -> None:
-    assert plan.formula([entry("twice")], additions) == (["self"], False)
-    assert plan.formula([entry("hypot", overload="zoo")], additions) == (["self"], True)
-    assert plan.formula([entry("fill_ramp_")], additions) == ([], False)
-    assert plan.formula([entry("hypot")], additions) == ([], False)
+    assert plan.formulas([entry("twice")], additions) == (True, False)
+    assert plan.formulas([entry("hypot", overload="zoo")], additions) == (True, True)
+    assert plan.formulas([entry("fill_ramp_")], additions) == (False, False)
+    assert plan.formulas([entry("hypot")], additions) == (False, False)
 
 
 # A stand-in for the worker: what it does with each cell is the cell's item.
@@ -348,7 +348,9 @@ def test_a_torch_that_cannot_be_imported_is_told_with_its_last_words(standing_in
 
 
 def whole(at: Workers, *, chosen: run.Chosen | None = None) -> Table:
-    planned = plan.Plan(tuple(plan.Planned(entry(n), (), (), False) for n in OPERATORS), None, ())
+    planned = plan.Plan(
+        tuple(plan.Planned(entry(n), (), False, False) for n in OPERATORS), None, ()
+    )
     only = chosen or run.Chosen((), ("full", "gap", "built"))
     return run.run(planned, at, [explain("thrice", "gap")], only, 2, lambda *told: None)
 
@@ -390,9 +392,9 @@ def test_an_operator_is_found_by_its_base_name_and_by_a_variants(additions: Any)
     functions = {operator.qualified: operator for operator in found}
     made = plan.Plan(
         (
-            plan.Planned(functions["hypot.zoo"], (), (), False),
-            plan.Planned(functions["hypot.b"], (), (), False),
-            plan.Planned(functions["twice"], tuple(found[3:]), (), False),
+            plan.Planned(functions["hypot.zoo"], (), False, False),
+            plan.Planned(functions["hypot.b"], (), False, False),
+            plan.Planned(functions["twice"], tuple(found[3:]), False, False),
         ), None, (),
     )  # fmt: skip
     assert made.matching([]) == ["hypot.zoo", "hypot.b", "twice"]
@@ -416,5 +418,5 @@ def test_an_environment_is_named_by_its_directory_or_its_interpreter(tmp_path: P
 def test_options_that_make_no_sense_are_refused(
     arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main(["citizenship", "--work", str(tmp_path), *arguments]) == 2
+    assert cli.main(["conformance", "--work", str(tmp_path), *arguments]) == 2
     assert "next:" in capsys.readouterr().err

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import get_args
 
 from ..additions.load import Additions
+from ..additions.validate import FIELD_NAMES
 from ..codegen import client
 from ..codegen.model import FinishedOperator, Kind
 from ..errors import AdditionsError, BaseRefusedError, UsageError
@@ -29,12 +30,12 @@ class Planned:
     """An operator to check: what conformance.checks.operators reads as JSON.
 
     entry: the variant that gives the operator its name; variants: all others.
-    gradients: the arguments with a derivative formula; forward: whether forward mode has one.
+    formula: whether it has a derivative formula; forward: whether forward mode has one.
     """
 
     entry: FinishedOperator
     variants: tuple[FinishedOperator, ...]
-    gradients: tuple[str, ...]
+    formula: bool
     forward: bool
 
     @property
@@ -198,38 +199,26 @@ def _operators(found: Iterable[FinishedOperator], additions: Additions) -> list[
         if not written:
             continue
         entry = min(written, key=lambda e: (kinds.index(e.kind), e.overload))
-        gradients, forward = formula(group, additions)
         others = tuple(e for e in group if e is not entry)
-        made.append(Planned(entry, others, tuple(gradients), forward))
+        made.append(Planned(entry, others, *formulas(group, additions)))
     return sorted(made, key=lambda planned: order[planned.entry.qualified])
 
 
-def formula(group: Iterable[FinishedOperator], additions: Additions) -> tuple[list[str], bool]:
-    """The arguments that have a derivative formula; whether there is one for forward mode."""
+def formulas(group: Iterable[FinishedOperator], additions: Additions) -> tuple[bool, bool]:
+    """Whether there is a derivative formula, and whether there is one for forward mode."""
     names = {entry.qualified for entry in group}
     for entry in additions.derivatives.entries:
-        if entry.name not in names:
-            continue
-        arguments = _arguments(entry.key)
-        found = []
-        for key, value in entry.fields.items():
-            parts = [part.strip() for part in key.split(",")]
-            if set(parts) <= arguments and value != "non_differentiable":
-                found += parts
-        reserved = {"name", "output_differentiability", "dispatch"}
-        forward = any(
-            key not in reserved and not set(map(str.strip, key.split(","))) <= arguments
-            for key in entry.fields
-        )
-        return found, forward
-    return [], False
-
-
-def _arguments(schema: str) -> set[str]:
-    """The names of a schema's arguments."""
-    inside = schema.partition("->")[0].strip().removesuffix(")").partition("(")[2]
-    parts = [part.partition("=")[0].split() for part in inside.split(", ")]
-    return {part[-1] for part in parts if part}
+        if entry.name in names:
+            inside = entry.key.partition("->")[0].strip().removesuffix(")").partition("(")[2]
+            words = [part.partition("=")[0].split() for part in inside.split(", ")]
+            arguments = {word[-1] for word in words if word}
+            keys = [(name.strip(), value) for key, value in entry.fields.items()
+                    for name in key.split(",") if key not in FIELD_NAMES]  # fmt: skip
+            return (
+                any(name in arguments and value != "non_differentiable" for name, value in keys),
+                any(name not in arguments for name, _ in keys),
+            )
+    return False, False
 
 
 def documented(root: Path) -> Iterable[str]:

@@ -24,6 +24,7 @@ from .model import Facts, Matrix, Row, TargetResult, TierResult, Wrapper
 from .targets import Opening, Target
 from .tiers import Context, P, Say, TierFailed
 
+ROOM = Path(__file__).parent  # what findings say is part of a result
 Watch = Callable[[str, str], None]  # target's name, what it is doing
 
 
@@ -105,7 +106,8 @@ def run(chosen: Sequence[Target], settings: Settings, watch: Watch) -> Matrix:
     started, additions = time.monotonic(), settings.additions
     key = files.sha256_text(
         additions.fingerprint(), str(additions.root), settings.tiers,
-        workdir.tooling_fingerprint(), *tiers.machine_key(settings.tiers, os.environ),
+        workdir.tooling_fingerprint(), files.fingerprint(files.tree_files(ROOM), ROOM),
+        *tiers.machine_key(settings.tiers, os.environ),
     )  # fmt: skip
     with ThreadPoolExecutor(settings.jobs) as pool:
         results = list(pool.map(lambda target: _kept_or_run(target, settings, key, watch), chosen))

@@ -34,13 +34,13 @@ def tensors_out(op: Operator) -> str:
 def a_formula(op: Operator) -> str:
     if op.implicit:
         return "composite: differentiated as what it is made of"
-    return "" if op.gradients else "no derivative formula"
+    return "" if op.formula else "no derivative formula"
 
 
 def a_derivative(op: Operator) -> str:
     if op.implicit:
         return tensors_in(op) or tensors_out(op)
-    return "" if op.gradients else "no derivative formula"
+    return "" if op.formula else "no derivative formula"
 
 
 def known_sizes(op: Operator) -> str:

@@ -64,13 +64,12 @@ class Operator:
 
     entry: the manifest's entry of the variant that gives the operator its name.
     variants: the entries of all others: in-place, out=, functional ones that were generated.
-    gradients: the arguments that a derivative formula speaks of, '' for none.
-    forward: whether there is a formula for forward mode.
+    formula: whether it has a derivative formula; forward: whether forward mode has one.
     """
 
     entry: Entry
     variants: tuple[Entry, ...]
-    gradients: tuple[str, ...]
+    formula: bool
     forward: bool
 
     @property
@@ -98,7 +97,7 @@ class Operator:
 
     @property
     def differentiable(self) -> bool:
-        return bool(self.gradients) or self.implicit
+        return self.formula or self.implicit
 
     @cached_property
     def tags(self) -> set[str]:
@@ -183,6 +182,6 @@ def from_plan(planned: Mapping[str, Any]) -> Operator:
     return Operator(
         entry_from_json(planned["entry"]),
         tuple(entry_from_json(variant) for variant in planned["variants"]),
-        tuple(planned["gradients"]),
-        bool(planned["forward"]),
+        planned["formula"],
+        planned["forward"],
     )

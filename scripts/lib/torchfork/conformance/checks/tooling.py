@@ -81,7 +81,7 @@ def _cuda_as_cpu(op: Operator, device: str, bench: Bench) -> None:
     if op.random:
         raise NotApplicable("draws from another generator")
     for dtype in (torch.float32, torch.float64):
-        for sample in bench.source.every(op, "cpu", dtype, requires_grad=bool(op.gradients)):
+        for sample in bench.source.every(op, "cpu", dtype, requires_grad=op.formula):
             mine = compare.differentiated(op, _moved(sample))
             theirs = compare.differentiated(op, sample)
             what = f"{dtype}, sizes {sample.sizes}"
