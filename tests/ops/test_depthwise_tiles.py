@@ -160,7 +160,7 @@ LANES = [
     Case(22, 100, 1, (28, 28), (7, 7), padding=(3, 3)),
     Case(22, 100, 1, (10, 56), (7, 7), padding=(3, 3)),
 ]
-# Enough small planes for lanes to be images, at stride 1 in float32 and at stride 2 in all types.
+# Small planes of many images, at stride 1 in float32 and at stride 2 in all types.
 LANE_PLANES = [
     Case(33, 402, 1, (7, 7), (3, 3), padding=(1, 1)),  # images and channels left over
     Case(129, 134, 1, (7, 7), (5, 5), padding=(2, 2)),  # four warps a channel, one with more images
@@ -185,7 +185,7 @@ MARCHES = [
     Case(9, 50, 1, (44, 100), (5, 9), padding=(2, 4)),  # as wide as a matrix takes
     Case(17, 25, 2, (56, 56), (7, 7), padding=(3, 3)),
     Case(33, 66, 1, (20, 56), (7, 7), padding=(9, 9), dilation=(3, 3)),  # every third row a stream
-    # By boxes: two rows a line, a strip a warp
+    # Rows of 28 columns, dilated ones of 56
     Case(17, 49, 1, (30, 28), (5, 5), padding=(2, 2)),
     Case(33, 41, 2, (28, 28), (7, 7), padding=(3, 3)),  # several outputs of a channel
     Case(20, 66, 1, (29, 56), (7, 7), padding=(3, 3)),
@@ -217,17 +217,17 @@ STRIPS = [
     Case(9, 77, 1, (29, 40), (3, 3), padding=(1, 1)),  # whole planes only in whole runs
     Case(101, 113, 1, (28, 28), (5, 5), padding=(2, 2)),
 ]
-# Planes whose halves are marched through from both ends; much for a CPU.
-PLANE_HALVES = [
+# Planes of 20 to 56 columns by larger windows; much for a CPU.
+WIDER_WINDOWS = [
     Case(23, 125, 1, (28, 28), (7, 7), padding=(3, 3)),  # a plane left over of a chunk
-    Case(100, 30, 1, (28, 28), (5, 5), padding=(2, 2)),  # all gradients; images in parts
-    Case(48, 231, 1, (28, 28), (5, 5), padding=(2, 2)),  # the weight's alone
+    Case(100, 30, 1, (28, 28), (5, 5), padding=(2, 2)),
+    Case(48, 231, 1, (28, 28), (5, 5), padding=(2, 2)),
     Case(6, 133, 1, (56, 56), (7, 7), padding=(3, 3)),  # bands
     Case(50, 97, 1, (56, 56), (5, 5), padding=(2, 2)),  # whole planes, forward only
     Case(33, 77, 1, (20, 32), (5, 5), padding=(2, 2)),  # rows that fill their lanes
     Case(30, 75, 1, (32, 32), (7, 7), padding=(3, 3)),
 ]
-# Few elements: all gradients in one kernel that keeps a channel in a block.
+# Few elements.
 FEW = [
     Case(1, 5, 1, (9, 12), (3, 3), padding=(1, 1)),  # four channels a block, one left over
     Case(1, 6, 1, (61, 60), (3, 3), padding=(1, 1)),  # warps of one channel, a row left over
@@ -339,7 +339,7 @@ BOXES = [
     Case(12, 136, 1, (7, 29), (5, 5), padding=(2, 2)),
     Case(60, 640, 1, (2, 5), (7, 7), padding=(3, 3)),
     Case(31, 1000, 1, (1, 10), (5, 5), padding=(2, 2)),
-    # In float along rows: channels left over, one image a block, two, with a warp more than rows
+    # Narrow planes: channels left over, one image a block, two, with a warp more than rows
     Case(190, 36, 1, (28, 9), (7, 7), padding=(3, 3)),
     Case(380, 36, 1, (14, 7), (7, 7), padding=(3, 4)),
     Case(130, 36, 1, (35, 9), (7, 7), padding=(3, 0)),
@@ -412,8 +412,8 @@ COLUMNS = [
     Case(4, 11, 1, (130, 97), (3, 3), padding=(2, 0)),
 ]
 
-# Odd widths of many elements, through rings of each warp's own.
-STREAMS = [
+# Odd widths of many elements.
+ODD_WIDTHS = [
     Case(16, 33, 1, (33, 513), (3, 3), padding=(1, 1)),  # a row a warp, shares of several channels
     Case(9, 239, 1, (65, 65), (3, 3), padding=(2, 2), dilation=(2, 2)),  # phases, a channel left
     Case(11, 250, 1, (58, 57), (3, 3), padding=(1, 1)),  # groups of channels, two left over
@@ -444,12 +444,12 @@ SPOILT = [
             + LANE_PLANES
             + FLAT_PLANES
             + STRIPS
-            + PLANE_HALVES
+            + WIDER_WINDOWS
             + STRIDED_STRIPS
             + CHANNELS_LAST
             + FEW
             + COLUMNS
-            + STREAMS[:2],
+            + ODD_WIDTHS[:2],
         )
     ),
     *(
@@ -466,7 +466,7 @@ SPOILT = [
             + CHANNELS_LAST
             + FEW
             + COLUMNS
-            + STREAMS[:2],
+            + ODD_WIDTHS[:2],
         )
     ),
 ]
@@ -516,13 +516,13 @@ def assert_matches_float64(
         + FLAT_PLANES
         + MARCHES
         + STRIPS
-        + PLANE_HALVES
+        + WIDER_WINDOWS
         + STRIDED_STRIPS
         + SWEEPS
         + BOXES
         + PIXEL_ROWS
         + COLUMNS
-        + STREAMS,
+        + ODD_WIDTHS,
     ),
     ids=str,
 )

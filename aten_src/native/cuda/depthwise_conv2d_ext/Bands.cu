@@ -817,7 +817,7 @@ bool run_bands(const ForwardPass& pass, const Params& p, bool grad) {
     return false;
   }
   const Bands b = bands_of(p, grad);
-  return sweep_pass(pass, p, grad) ||
+  return sweep_forward(pass, p) ||
       (pass.src.type() == Type::kHalf ? choose_bands<c10::Half>(pass, p, b)
                                       : choose_bands<c10::BFloat16>(pass, p, b));
 }
@@ -825,11 +825,7 @@ bool run_bands(const ForwardPass& pass, const Params& p, bool grad) {
 } // namespace
 
 bool bands_forward(const ForwardPass& pass, const Params& p) {
-  return run_bands(pass, p, false);
-}
-
-bool bands_grad_input(const ForwardPass& pass, const Params& p) {
-  return run_bands(pass, p, true);
+  return run_bands(pass, p, pass.grad_input);
 }
 
 } // namespace at::native::depthwise_conv2d_ext_cuda

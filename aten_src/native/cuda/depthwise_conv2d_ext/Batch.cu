@@ -34,11 +34,7 @@ bool batch_pass(const ForwardPass& pass, const Params& p, bool flip) {
 } // namespace
 
 bool batch_forward(const ForwardPass& pass, const Params& p) {
-  return batch_pass(pass, p, false);
-}
-
-bool batch_grad_input(const ForwardPass& pass, const Params& p) {
-  return batch_pass(pass, p, true);
+  return batch_pass(pass, p, pass.grad_input);
 }
 
 } // namespace at::native::depthwise_conv2d_ext_cuda

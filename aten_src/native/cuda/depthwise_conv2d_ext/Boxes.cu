@@ -423,8 +423,7 @@ bool boxes_take_pass(const Params& p, const Operand& dst, const Operand& src) {
   constexpr int64_t kLeastBytes = 32;
   const int64_t pixel = src.size(1) * static_cast<int64_t>(src.element_size());
   return p.channels_last && p.multiplier <= kMostOutputs &&
-      (p.multiplier == 1 || pixel >= kLeastBytes) && march_fits_32_bits(p) &&
-      static_cast<int64_t>(dst.nbytes()) > (p.kernel_size() <= kFewTaps ? few_bytes() : 0);
+      (p.multiplier == 1 || pixel >= kLeastBytes) && march_fits_32_bits(p) && dst.numel() > 0;
 }
 
 // A pass whose channels are those of src.
@@ -436,12 +435,8 @@ bool boxes_pass_of(const ForwardPass& pass, const Params& p, UnitStridePass unit
 } // namespace
 
 bool boxes_forward(const ForwardPass& pass, const Params& p) {
-  return boxes_take_pass(p, pass.dst, pass.src) && boxes_pass_of(pass, p, unit_stride_forward(p));
-}
-
-bool boxes_grad_input(const ForwardPass& pass, const Params& p) {
   return boxes_take_pass(p, pass.dst, pass.src) &&
-      boxes_pass_of(pass, p, unit_stride_grad_input(p));
+      boxes_pass_of(pass, p, unit_stride_pass(p, pass.grad_input));
 }
 
 } // namespace at::native::depthwise_conv2d_ext_cuda

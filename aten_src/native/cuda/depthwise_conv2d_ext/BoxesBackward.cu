@@ -602,23 +602,11 @@ bool launch(const BackwardPass& pass, const Params& params) {
 bool boxes_backward(const BackwardPass& pass, const Params& p) {
 #if CUDART_VERSION >= 12000
   constexpr int64_t kMostDilation = 8; // of a box's columns
-  // Of fewer elements the march begins and ends sooner: the weight's gradient of four images of 960@7 k3
-  // in half 8.0 us and 9.2 here, all gradients of one image of 768@7 k7 25 and 27.
-  constexpr int64_t kFew = 40 * 1024;
-  constexpr int64_t kFewOfWeight = 256 * 1024;
-  constexpr int64_t kFewOfSmallWindow =
-      1024 * 1024; // 144@56 k3 of two images in half 10.7 us and 11.6 here
-  // Of two outputs of a channel: eight images of 144@28 in half 24 us for all gradients by other kernels, 13 here.
-  constexpr int64_t kFewOfSeveral = 512 * 1024;
   constexpr int64_t kLeastChannels = 16; // of a warp's 32 lanes; not tried with fewer
-  const int64_t few = p.multiplier > 1 ? kFewOfSeveral
-      : pass.grad_input.defined()      ? kFew
-      : p.kernel_size() > 9            ? kFewOfWeight
-                                       : kFewOfSmallWindow;
   constexpr int64_t kMostOutputs = 2; // of an input channel
   if (!p.channels_last || p.multiplier > kMostOutputs || p.channels < kLeastChannels ||
       !middle_meets_all(p) || p.dilation_width > kMostDilation || !march_fits_32_bits(p) ||
-      pass.grad_output.numel() == 0 || pass.input.numel() < few || !boxes_take(pass.input) ||
+      pass.grad_output.numel() == 0 || pass.input.numel() == 0 || !boxes_take(pass.input) ||
       !boxes_take(pass.grad_output) || !device_has_boxes()) {
     return false;
   }

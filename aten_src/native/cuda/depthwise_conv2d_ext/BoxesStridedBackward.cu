@@ -354,15 +354,7 @@ bool boxes_strided_backward(const BackwardPass& pass, const Params& p) {
 #if CUDART_VERSION >= 12000
   const bool data = pass.grad_input.defined();
   const bool asks_weight = pass.asks_weight();
-  // A block's sums are added up at its end, which a few elements do not pay for: the weight's gradient of
-  // 192@28 k5 of 64 images (2.4 million) 28 us by a march, 32 by boxes; 960@14 (3 million) 38 and 36; all
-  // gradients of 192@28 k5 of one image 18 and 21.
-  const int64_t few_of_weight = multiprocessors() * 20 * 1024;
-  const int64_t few_of_all = multiprocessors() * 1024;
   constexpr int64_t kLeastBytes = 32;
-  if (asks_weight && pass.grad_output.numel() < (data ? few_of_all : few_of_weight)) {
-    return false;
-  }
   const Operand& result = data ? pass.grad_input : pass.input;
   if (!boxes_strided_apply(
           p, kLeastBytes, pass.weight, {&pass.grad_output, &pass.input, &result})) {

@@ -756,10 +756,8 @@ bool with_columns(const ColumnsPass& pass, const Params& params, ColumnsPlan s) 
 
 // Whether the kernel takes the sizes, and is the fastest there; `weight`: for the weight's gradient.
 bool columns_pay(const Params& p, int64_t element_bytes, bool weight) {
-  const int64_t few = multiprocessors() * 4 * 1024; // elements, with which others are as fast
   if (p.channels_last || p.multiplier != 1 || p.stride_height != 1 || p.stride_width != 1 ||
-      !march_fits_32_bits(p) || device().capability < 9 ||
-      p.batch * p.channels * p.input_height * p.input_width <= few) {
+      !march_fits_32_bits(p)) {
     return false;
   }
   if (p.kernel_height == 1 || p.kernel_width == 1) {

@@ -12,108 +12,6 @@
 
 namespace at::native::depthwise_conv2d_ext_cuda {
 
-// The entries of the specialised kernels. Each returns false, having done nothing, where it has no kernel
-// for the call; the caller then takes the next one, and in the end the generic kernel.
-using ForwardEntry = bool(const ForwardPass& pass, const Params& params);
-// dst is grad_input and src grad_output; there is no bias.
-using GradInputEntry = ForwardEntry;
-// All the gradients that are defined, grad_weight or grad_bias among them, in one pass.
-using BackwardEntry = bool(const BackwardPass& pass, const Params& params);
-// The gradients of weight and bias alone; grad_input and weight are not looked at.
-using GradWeightEntry = BackwardEntry;
-
-ForwardEntry march_forward;
-// At stride 1; march_grad_input calls it.
-GradInputEntry march_grad_input_unstrided;
-GradInputEntry march_grad_input;
-GradWeightEntry march_grad_weight;
-// Large windows of many images in float32.
-ForwardEntry lanes_forward;
-GradInputEntry lanes_grad_input;
-GradWeightEntry lanes_grad_weight;
-// Planes of 7 x 7 and 14 x 14 of many images, in plane order.
-ForwardEntry flat_planes_forward;
-GradInputEntry flat_planes_grad_input;
-BackwardEntry flat_planes_backward;
-// At stride 2 from planes of 14 x 14 to 7 x 7 of many images, in plane order.
-ForwardEntry lanes_strided_forward;
-// Also of grad_input alone.
-BackwardEntry lanes_strided_backward;
-// At stride 2, in plane order, rows of whole vectors.
-ForwardEntry strips_strided_forward;
-// Also of grad_input alone.
-BackwardEntry strips_strided_backward;
-// Large windows in plane order.
-ForwardEntry large_forward;
-GradInputEntry large_grad_input;
-GradWeightEntry large_grad_weight;
-
-// In plane order, through shared memory.
-ForwardEntry patches_forward;
-GradInputEntry patches_grad_input;
-BackwardEntry patches_backward;
-
-// In plane order at stride 1, of rows that fall into whole vectors.
-ForwardEntry strips_forward;
-GradInputEntry strips_grad_input;
-BackwardEntry strips_backward;
-
-// In plane order at stride 1, of rows that fall into no whole vectors, and of sequences.
-ForwardEntry columns_forward;
-// Also of grad_input alone.
-BackwardEntry columns_backward;
-
-// Of few elements in channels-last order, at stride 1.
-ForwardEntry few_pixels_forward;
-GradInputEntry few_pixels_grad_input;
-BackwardEntry few_pixels_backward;
-
-// Bytes of results up to which boxes leave windows of at most kFewTaps taps to the kernel of few elements.
-inline int64_t few_bytes() {
-  return multiprocessors() * 16 * 1024;
-}
-constexpr int64_t kFewTaps = 9;
-// In channels-last order at stride 1, through shared memory by boxes.
-ForwardEntry boxes_forward;
-GradInputEntry boxes_grad_input;
-BackwardEntry boxes_backward;
-// The same at stride 2.
-ForwardEntry boxes_strided_forward;
-// Also of grad_input alone.
-BackwardEntry boxes_strided_backward;
-
-// In channels-last order at stride 1 in 16 bit, on the tensor cores with segments of rows as rows.
-ForwardEntry pixel_batch_forward;
-GradInputEntry pixel_batch_grad_input;
-// With the batch as the inner dimension.
-GradWeightEntry pixel_batch_grad_weight;
-
-// In channels-last order at stride 1, of channels that are no whole vectors or have several outputs each.
-ForwardEntry pixel_rows_forward;
-GradInputEntry pixel_rows_grad_input;
-BackwardEntry pixel_rows_backward;
-
-// For 16-bit types in plane order, on the tensor cores.
-constexpr int64_t kLargeWindow = 9; // rows of taps from which arithmetic counts more than memory
-ForwardEntry bands_forward;
-GradInputEntry bands_grad_input;
-GradWeightEntry bands_grad_weight;
-
-// For 16-bit types on larger planes in plane order, as those of small planes below.
-ForwardEntry batch_march_forward;
-GradInputEntry batch_march_grad_input;
-BackwardEntry batch_march_backward;
-
-// For 16-bit types on small planes in plane order, on the tensor cores with the batch as rows.
-ForwardEntry batch_forward;
-GradInputEntry batch_grad_input;
-BackwardEntry batch_backward;
-
-// Of any kind, which take every call.
-ForwardEntry generic_forward;
-GradInputEntry generic_grad_input;
-GradWeightEntry generic_grad_weight;
-
 // Adds partial[chunk][row][channel] over the chunks, always in the same order, and writes
 // grad_weight[channel][row] and, from the kBiasRows rows after the taps, grad_bias[channel]. The
 // bias has two rows, a sum and, in float, what rounding took from it (write_bias()): it is the
@@ -691,11 +589,6 @@ scalar_t* mutable_pointer_or_null(const Operand& tensor) {
   return tensor.defined() ? tensor.mutable_data_ptr<scalar_t>() : nullptr;
 }
 
-// For 16-bit types and large windows, on the tensor cores with the batch as rows; dst and src are in
-// plane order.
-bool sweep_pass(const ForwardPass& pass, const Params& params, bool grad);
-GradWeightEntry sweep_grad_weight;
-
 // What the forward's geometry has in every family of kernels: src is the input, dst the output.
 template <typename Geometry>
 void set_forward_sizes(Geometry& g, const Params& p) {
@@ -736,9 +629,12 @@ inline UnitStridePass unit_stride_forward(const Params& p) {
   return pass;
 }
 
-inline UnitStridePass unit_stride_grad_input(const Params& p) {
+// The forward, or grad_input as a forward on grad_output.
+inline UnitStridePass unit_stride_pass(const Params& p, bool grad_input) {
   UnitStridePass pass = unit_stride_forward(p);
-  turn_around(pass, p);
+  if (grad_input) {
+    turn_around(pass, p);
+  }
   return pass;
 }
 

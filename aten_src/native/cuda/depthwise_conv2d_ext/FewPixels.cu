@@ -251,12 +251,7 @@ bool few_pixels_pass(const ForwardPass& pass, const FewPixels& few, const Params
 }
 
 bool few_pixels_take(const Params& p, const Operand& dst) {
-  // Boxes take as long with more: forward of 32 images of 384@14 in float 8.2 us, 8.7 by boxes, of 64 of
-  // 960@7 9.8 and 9.6, in half 7.4 and 7.1. Single rows were not tried with as many.
-  const int64_t most = multiprocessors() * 18 * 1024;
-  const bool few = p.kernel_height == 1 ? static_cast<int64_t>(dst.nbytes()) <= few_bytes()
-                                        : dst.numel() <= most;
-  return p.channels_last && p.multiplier == 1 && few && dst.numel() > 0 && march_fits_32_bits(p);
+  return p.channels_last && p.multiplier == 1 && dst.numel() > 0 && march_fits_32_bits(p);
 }
 
 } // namespace
@@ -267,16 +262,9 @@ bool few_pixels_forward(const ForwardPass& pass, const Params& p) {
   }
   FewPixels few{};
   set_unit_stride_pass(few, p);
-  return few_pixels_pass(pass, few, p);
-}
-
-bool few_pixels_grad_input(const ForwardPass& pass, const Params& p) {
-  if (!few_pixels_take(p, pass.dst)) {
-    return false;
+  if (pass.grad_input) {
+    turn_around(few, p);
   }
-  FewPixels few{};
-  set_unit_stride_pass(few, p);
-  turn_around(few, p);
   return few_pixels_pass(pass, few, p);
 }
 

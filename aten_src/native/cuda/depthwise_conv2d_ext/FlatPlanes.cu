@@ -36,11 +36,7 @@ bool flat_planes_pass(const ForwardPass& pass, const Params& p, bool flip) {
 } // namespace
 
 bool flat_planes_forward(const ForwardPass& pass, const Params& p) {
-  return flat_planes_pass(pass, p, false);
-}
-
-bool flat_planes_grad_input(const ForwardPass& pass, const Params& p) {
-  return flat_planes_pass(pass, p, true);
+  return flat_planes_pass(pass, p, pass.grad_input);
 }
 
 } // namespace at::native::depthwise_conv2d_ext_cuda

@@ -606,32 +606,28 @@ bool launch_march(const ForwardPass& pass, const March& m, bool channels_last) {
 } // namespace
 
 bool march_forward(const ForwardPass& pass, const Params& p) {
-  if (!march_fits_32_bits(p) || (p.channels_last && p.multiplier != 1)) {
+  // Of several outputs of a channel, in float planes are added up in the result itself.
+  const bool adds_up = pass.src.type() == Type::kFloat && p.stride_height == 1;
+  if (!march_fits_32_bits(p) ||
+      (p.multiplier != 1 && (p.channels_last || (pass.grad_input && !adds_up)))) {
     return false;
   }
   if (pass.dst.numel() == 0) {
     return true;
   }
-  return with_scalar_type(pass.src.type(), [&](auto scalar) {
-    return with_window(p, [&](auto window) {
-      return launch_march<decltype(scalar), decltype(window)>(pass, march_of(p), p.channels_last);
-    });
-  });
-}
-
-bool march_grad_input_unstrided(const ForwardPass& pass, const Params& p) {
+  if (pass.grad_input && p.stride_height != 1) {
+    return march_strided_grad_input(pass, p);
+  }
   March m = march_of(p);
-  m.channels = p.channels;
-  m.sources = p.multiplier;
-  m.multiplier = 1;
-  turn_around(m, p);
+  if (pass.grad_input) {
+    m.channels = p.channels;
+    m.sources = p.multiplier;
+    m.multiplier = 1;
+    turn_around(m, p);
+  }
   return with_scalar_type(pass.src.type(), [&](auto scalar) {
     return with_window(p, [&](auto window) {
-      if constexpr (decltype(window)::kStride == 1) {
-        return launch_march<decltype(scalar), decltype(window)>(pass, m, p.channels_last);
-      } else {
-        return false;
-      }
+      return launch_march<decltype(scalar), decltype(window)>(pass, m, p.channels_last);
     });
   });
 }

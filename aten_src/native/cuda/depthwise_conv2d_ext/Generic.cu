@@ -376,14 +376,7 @@ void gather_of_type(const ForwardPass& pass, const Params& p, bool grad) {
 
 bool generic_forward(const ForwardPass& pass, const Params& p) {
   return with_any_type(pass.src.type(), [&](auto scalar) {
-    gather_of_type<decltype(scalar)>(pass, p, false);
-    return true;
-  });
-}
-
-bool generic_grad_input(const ForwardPass& pass, const Params& p) {
-  return with_any_type(pass.src.type(), [&](auto scalar) {
-    gather_of_type<decltype(scalar)>(pass, p, true);
+    gather_of_type<decltype(scalar)>(pass, p, pass.grad_input);
     return true;
   });
 }

@@ -349,19 +349,7 @@ void launch_strided(const ForwardPass& pass, const Params& p) {
 
 } // namespace
 
-bool march_grad_input(const ForwardPass& pass, const Params& p) {
-  // Several planes are added up in the result itself, which must not round.
-  const bool one = p.multiplier == 1;
-  if (!march_fits_32_bits(p) ||
-      (!one && (pass.src.type() != Type::kFloat || p.stride_height != 1 || p.channels_last))) {
-    return false;
-  }
-  if (pass.dst.numel() == 0) {
-    return true;
-  }
-  if (p.stride_height == 1) {
-    return march_grad_input_unstrided(pass, p);
-  }
+bool march_strided_grad_input(const ForwardPass& pass, const Params& p) {
   return with_scalar_type(pass.src.type(), [&](auto scalar) {
     return with_window(p, [&](auto window) {
       if constexpr (decltype(window)::kStride == kStride) {

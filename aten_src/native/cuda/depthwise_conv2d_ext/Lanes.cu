@@ -491,11 +491,7 @@ bool lanes_pass(const ForwardPass& pass, const Params& p, bool flip) {
 } // namespace
 
 bool lanes_forward(const ForwardPass& pass, const Params& p) {
-  return lanes_pass(pass, p, false);
-}
-
-bool lanes_grad_input(const ForwardPass& pass, const Params& p) {
-  return lanes_pass(pass, p, true);
+  return lanes_pass(pass, p, pass.grad_input);
 }
 
 } // namespace at::native::depthwise_conv2d_ext_cuda

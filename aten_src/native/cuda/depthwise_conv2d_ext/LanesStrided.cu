@@ -350,9 +350,7 @@ __global__ void lanes_strided_backward_kernel(
 
 // Whether the planes are as these kernels have them, and many enough.
 bool applies(const Params& p, std::initializer_list<const Operand*> tensors) {
-  const int64_t some_planes = multiprocessors() * 64; // of fewer shorter chains count
-  return lanes_take_planes(p, 2, tensors) && p.input_width == kSide && p.channels % 2 == 0 &&
-      p.batch * p.channels > some_planes;
+  return lanes_take_planes(p, 2, tensors) && p.input_width == kSide && p.channels % 2 == 0;
 }
 
 // Calls launch with the type and the window; false where there is no kernel.

@@ -297,32 +297,21 @@ int32_t round_up(int64_t value, int64_t to) {
   return divide_up(value, to) * to;
 }
 
-// Taps from which these kernels are as fast as those that gather and need no staging: 64 images of 64@56 in
-// float, forward by 4 x 4 226 us and 162, 5 x 6 232 and 234, 6 x 8 233 and 359, of few rows 3 x 11 280 and
-// 229, 2 x 31 384 and 400; the weight's gradient by 5 x 4 342 and 280, 4 x 6 334 and 355. Few elements leave
-// most threads without a tile: four images of 128@28 by 6 x 8 20 and 17, the weight's gradient 31 and 28, but
-// eight 26 and 30, 35 and 49.
-constexpr int64_t kLeastTaps = 30;
+// Windows of few rows have to have more taps to be as fast as by kernels that gather and need no staging: 64
+// images of 64@56 in float, 3 x 11 280 us and 229, 2 x 31 384 and 400.
 constexpr int64_t kLeastTapsOfFewRows = 48;
 constexpr int64_t kFewRows = 3;
-constexpr int64_t kLeastTapsOfWeight = 22;
-constexpr int64_t kLeastTapsOfFew = 64;
-inline int64_t few_elements() {
-  return multiprocessors() * 4 * 1024;
-}
 
-bool applies(const Params& p, int64_t elements, int64_t least_taps) {
-  const int64_t least = elements < few_elements() ? kLeastTapsOfFew : least_taps;
-  return march_fits_32_bits(p) && p.kernel_size() >= least && !p.channels_last &&
-      p.stride_height == 1 && p.stride_width == 1 && p.dilation_height == 1 &&
-      p.dilation_width == 1 && p.output_channels() <= kMostGridRows && p.kernel_height < 1024 &&
-      p.kernel_width < 1024;
+bool applies(const Params& p) {
+  return march_fits_32_bits(p) && !p.channels_last && p.stride_height == 1 && p.stride_width == 1 &&
+      p.dilation_height == 1 && p.dilation_width == 1 && p.output_channels() <= kMostGridRows &&
+      p.kernel_height < 1024 && p.kernel_width < 1024;
 }
 
 // Of the forward and grad_input.
 bool applies_to_data(const Params& p, const Operand& dst) {
-  const int64_t least = p.kernel_height <= kFewRows ? kLeastTapsOfFewRows : kLeastTaps;
-  return dst.numel() > 0 && applies(p, dst.numel(), least);
+  return dst.numel() > 0 && applies(p) &&
+      (p.kernel_height > kFewRows || p.kernel_size() >= kLeastTapsOfFewRows);
 }
 
 Large large_of(const Params& p) {
@@ -424,18 +413,13 @@ bool plan_grad_weight(Large& l, int& threads, int64_t& shared) {
 } // namespace
 
 bool large_forward(const ForwardPass& pass, const Params& p) {
-  if (!applies_to_data(p, pass.dst)) {
-    return false;
-  }
-  return launch_forward(pass, large_of(p));
-}
-
-bool large_grad_input(const ForwardPass& pass, const Params& p) {
-  if (!applies_to_data(p, pass.dst) || p.multiplier != 1) {
+  if (!applies_to_data(p, pass.dst) || (pass.grad_input && p.multiplier != 1)) {
     return false;
   }
   Large l = large_of(p);
-  turn_around(l, p);
+  if (pass.grad_input) {
+    turn_around(l, p);
+  }
   return launch_forward(pass, l);
 }
 
@@ -443,8 +427,8 @@ bool large_grad_weight(const BackwardPass& pass, const Params& p) {
   Large l = large_of(p);
   int threads = 0;
   int64_t shared = 0;
-  if (!applies(p, pass.input.numel(), kLeastTapsOfWeight) || pass.grad_output.numel() == 0 ||
-      pass.input.numel() == 0 || !plan_grad_weight(l, threads, shared)) {
+  if (!applies(p) || pass.grad_output.numel() == 0 || pass.input.numel() == 0 ||
+      !plan_grad_weight(l, threads, shared)) {
     return false;
   }
   const int64_t wanted = divide_up(wanted_threads(), static_cast<int64_t>(threads) * l.channels);

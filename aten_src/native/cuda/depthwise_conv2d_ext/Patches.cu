@@ -302,16 +302,13 @@ bool patches_forward(const ForwardPass& pass, const Params& p) {
   if (!patches_take(p) || pass.dst.numel() == 0 || pass.src.numel() == 0) {
     return false;
   }
-  return patches_pass(pass, p, patches_of(p));
-}
-
-bool patches_grad_input(const ForwardPass& pass, const Params& p) {
-  if (!patches_take(p) || p.stride_height != 1 || p.stride_width != 1 || pass.dst.numel() == 0 ||
-      pass.src.numel() == 0) {
-    return false;
-  }
   Patches patches = patches_of(p);
-  turn_around(patches, p);
+  if (pass.grad_input) {
+    if (p.stride_height != 1 || p.stride_width != 1) {
+      return false;
+    }
+    turn_around(patches, p);
+  }
   return patches_pass(pass, p, patches);
 }
 

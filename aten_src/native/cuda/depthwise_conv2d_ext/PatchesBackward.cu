@@ -352,11 +352,9 @@ int64_t launch(Operand& partial, const BackwardPass& pass, const Params& params)
 } // namespace
 
 bool patches_backward(const BackwardPass& pass, const Params& p) {
-  // With fewer elements shorter chains count, which the march has.
-  const int64_t few_elements = multiprocessors() * 8192;
   if (!patches_take(p) || p.stride_height != 1 || p.stride_width != 1 ||
       p.output_height != p.input_height || p.output_width != p.input_width ||
-      pass.input.numel() < few_elements || !patches_fit(p.input_height, p.input_width)) {
+      pass.input.numel() == 0 || !patches_fit(p.input_height, p.input_width)) {
     return false;
   }
   // A plane in bands reads its overhang again: for the weight alone that is worth less than the march,

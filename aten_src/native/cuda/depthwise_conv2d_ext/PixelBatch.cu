@@ -577,10 +577,6 @@ bool launch_pixel_batch(const ForwardPass& pass, const UnitStridePass& p, int64_
   return true;
 }
 
-// Of results, with fewer of which boxes are as fast: 768@7 k7 forward of one image (.1 MB) 8.4 us there, 9.2 here,
-// of 16 (1.2 MB) 10.5 and 9.3; grad_input of one of 96@56 k7 (.6 MB) 9.2 and 9.5.
-constexpr int64_t kLeastBytes = 1 << 20;
-
 // Dilated 5 x 5 whose phases are no wider: 384@14, dilation 2, of 128 images 22.5 to 23.7 us by boxes, 24 here.
 constexpr int64_t kNarrowPhase = kSegment;
 
@@ -591,9 +587,8 @@ bool pixel_batch_pass(const ForwardPass& pass, const Params& params, const UnitS
       pass.src.numel() == 0 || p.padding_height < 0 ||
       p.padding_height > p.dilation_height * (p.kernel_height - 1) ||
       p.src_height < p.dilation_height || p.dst_height < p.dilation_height ||
-      p.kernel_height != p.kernel_width || static_cast<int64_t>(pass.dst.nbytes()) < kLeastBytes ||
-      !march_fits_32_bits(params) || !boxes_take(pass.src) || !boxes_take(pass.dst) ||
-      !device_has_boxes()) {
+      p.kernel_height != p.kernel_width || !march_fits_32_bits(params) || !boxes_take(pass.src) ||
+      !boxes_take(pass.dst) || !device_has_boxes()) {
     return false;
   }
   const bool narrow =
@@ -629,11 +624,7 @@ bool pixel_batch_pass(const ForwardPass&, const Params&, const UnitStridePass&) 
 } // namespace
 
 bool pixel_batch_forward(const ForwardPass& pass, const Params& p) {
-  return pixel_batch_pass(pass, p, unit_stride_forward(p));
-}
-
-bool pixel_batch_grad_input(const ForwardPass& pass, const Params& p) {
-  return pixel_batch_pass(pass, p, unit_stride_grad_input(p));
+  return pixel_batch_pass(pass, p, unit_stride_pass(p, pass.grad_input));
 }
 
 } // namespace at::native::depthwise_conv2d_ext_cuda

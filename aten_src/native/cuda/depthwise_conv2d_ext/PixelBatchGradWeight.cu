@@ -529,7 +529,6 @@ bool launch(const BackwardPass& pass, const Params& params) {
 bool pixel_batch_grad_weight(const BackwardPass& pass, const Params& p) {
 #if CUDART_VERSION >= 12000
   constexpr int64_t kLeastChannels = 16; // half of a block's
-  constexpr int64_t kLeastElements = 256 * 1024; // with fewer not tried
   constexpr int64_t kLeastImages = kOctet; // 96@56 k7 of 8 images 21.6 us by boxes, 16.7 here
   // Of matrices, for 5 x 5: 96@56 of 8 images 14.8 us by boxes, 15.5 here.
   constexpr double kLeastFill = .75;
@@ -538,9 +537,9 @@ bool pixel_batch_grad_weight(const BackwardPass& pass, const Params& p) {
   if (!p.channels_last || p.multiplier != 1 || !is_16_bit(type) || !keeps_size(p) ||
       p.kernel_height != side || p.padding_height != side / 2 * p.dilation_height ||
       p.padding_width != side / 2 * p.dilation_width || p.input_height < p.dilation_height ||
-      p.channels < kLeastChannels || p.batch < kLeastImages ||
-      pass.input.numel() < kLeastElements || !march_fits_32_bits(p) || !boxes_take(pass.input) ||
-      !boxes_take(pass.grad_output) || !device_has_boxes()) {
+      p.channels < kLeastChannels || p.batch < kLeastImages || pass.input.numel() == 0 ||
+      !march_fits_32_bits(p) || !boxes_take(pass.input) || !boxes_take(pass.grad_output) ||
+      !device_has_boxes()) {
     return false;
   }
   const auto with_dilation = [&](auto fixed, auto dilated) {

@@ -325,21 +325,16 @@ bool pixel_rows_pass(
 } // namespace
 
 bool pixel_rows_forward(const ForwardPass& pass, const Params& p) {
-  if (!pixel_rows_take(p, pass.src)) {
-    return false;
-  }
-  return pixel_rows_pass(pass, p, unit_stride_forward(p), 1);
-}
-
-bool pixel_rows_grad_input(const ForwardPass& pass, const Params& p) {
   constexpr int64_t kMostSources = 2;
-  if (!pixel_rows_take(p, pass.dst) || p.multiplier > kMostSources) {
+  if (!pixel_rows_take(p, pass.src) || (pass.grad_input && p.multiplier > kMostSources)) {
     return false;
   }
-  UnitStridePass unit = unit_stride_grad_input(p);
-  unit.channels = p.channels;
-  unit.multiplier = 1;
-  return pixel_rows_pass(pass, p, unit, p.multiplier);
+  UnitStridePass unit = unit_stride_pass(p, pass.grad_input);
+  if (pass.grad_input) {
+    unit.channels = p.channels;
+    unit.multiplier = 1;
+  }
+  return pixel_rows_pass(pass, p, unit, pass.grad_input ? p.multiplier : 1);
 }
 
 } // namespace at::native::depthwise_conv2d_ext_cuda

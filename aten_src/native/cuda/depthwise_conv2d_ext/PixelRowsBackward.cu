@@ -507,11 +507,9 @@ bool launch(const BackwardPass& pass, const Params& params) {
 
 bool pixel_rows_backward(const BackwardPass& pass, const Params& p) {
   const bool all = pass.grad_input.defined();
-  const bool few =
-      p.multiplier == 1 && pass.input.type() == Type::kFloat && pass.input.numel() < kFewPixels;
-  if (!pixel_rows_take(p, pass.input) || few || !middle_meets_all(p) ||
-      pass.grad_output.numel() == 0 || (all && p.multiplier > 1) || !begins_a_run(pass.input) ||
-      !begins_a_run(pass.grad_output) || !device_has_boxes()) {
+  if (!pixel_rows_take(p, pass.input) || !middle_meets_all(p) || pass.grad_output.numel() == 0 ||
+      (all && p.multiplier > 1) || !begins_a_run(pass.input) || !begins_a_run(pass.grad_output) ||
+      !device_has_boxes()) {
     return false;
   }
   return with_scalar_type(pass.input.type(), [&](auto scalar) {

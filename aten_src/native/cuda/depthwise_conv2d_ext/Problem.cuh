@@ -71,15 +71,16 @@ class Operand {
 // Uninitialised memory of the current device, which its stream may use.
 Operand empty(const std::array<int64_t, 4>& sizes, Type type);
 
-// A forward, or the pass of grad_input that is like one: dst is computed from src.
+// A forward or, if `grad_input`, the pass of grad_input that is like one: dst is computed from src.
 struct ForwardPass {
   const Operand& dst;
   const Operand& src;
   const Operand& weight;
   const Operand& bias; // may be undefined
+  bool grad_input = false;
 };
 
-// A backward: the gradients that are wanted are defined.
+// The gradients that are wanted are defined.
 struct BackwardPass {
   const Operand& grad_input;
   const Operand& grad_weight;
@@ -92,5 +93,53 @@ struct BackwardPass {
     return grad_weight.defined() || grad_bias.defined();
   }
 };
+
+// The entries of the kernels. Each returns false, having done nothing, where it has no kernel for the call.
+using ForwardEntry = bool(const ForwardPass& pass, const Params& params);
+using BackwardEntry = bool(const BackwardPass& pass, const Params& params);
+ForwardEntry march_forward;
+ForwardEntry lanes_forward;
+ForwardEntry flat_planes_forward;
+ForwardEntry lanes_strided_forward;
+ForwardEntry strips_strided_forward;
+ForwardEntry large_forward;
+ForwardEntry patches_forward;
+ForwardEntry strips_forward;
+ForwardEntry columns_forward;
+ForwardEntry few_pixels_forward;
+ForwardEntry boxes_forward;
+ForwardEntry boxes_strided_forward;
+ForwardEntry pixel_batch_forward;
+ForwardEntry pixel_rows_forward;
+ForwardEntry bands_forward;
+ForwardEntry batch_march_forward;
+ForwardEntry batch_forward;
+ForwardEntry generic_forward;
+BackwardEntry march_grad_weight;
+BackwardEntry lanes_grad_weight;
+BackwardEntry flat_planes_backward;
+BackwardEntry lanes_strided_backward;
+BackwardEntry strips_strided_backward;
+BackwardEntry large_grad_weight;
+BackwardEntry patches_backward;
+BackwardEntry strips_backward;
+BackwardEntry columns_backward;
+BackwardEntry few_pixels_backward;
+BackwardEntry boxes_backward;
+BackwardEntry boxes_strided_backward;
+BackwardEntry pixel_batch_grad_weight;
+BackwardEntry pixel_rows_backward;
+BackwardEntry bands_grad_weight;
+BackwardEntry batch_march_backward;
+BackwardEntry batch_backward;
+BackwardEntry generic_grad_weight;
+
+// For 16-bit types and large windows, on the tensor cores with the batch as rows; bands ask them first.
+ForwardEntry sweep_forward;
+BackwardEntry sweep_grad_weight;
+// grad_input at stride 2, which march_forward asks.
+ForwardEntry march_strided_grad_input;
+
+constexpr int64_t kLargeWindow = 9; // rows of taps from which arithmetic counts more than memory
 
 } // namespace at::native::depthwise_conv2d_ext_cuda

@@ -1,12 +1,15 @@
-// CUDA entries of depthwise_conv2d_ext: which of the kernels takes a call. What the specialised ones do not,
-// double, other strides and windows, sizes beyond 32 bits, is for those of Generic*.cu.
+// CUDA entries of depthwise_conv2d_ext: from tensors to operands, and from a call to a row of Table.cuh.
 #define TORCH_ASSERT_ONLY_METHOD_OPERATORS
 #include <ATen/core/Tensor.h>
 #include <ATen/native/DepthwiseConv2dExt.h>
 #include <ATen/native/cuda/depthwise_conv2d_ext/Common.cuh>
+#include <ATen/native/cuda/depthwise_conv2d_ext/Table.cuh>
 #include <algorithm>
 #include <array>
+#include <cstdio>
+#include <cstdlib>
 #include <memory>
+#include <string>
 
 #ifndef AT_PER_OPERATOR_HEADERS
 #include <ATen/Functions.h>
@@ -18,21 +21,130 @@
 
 namespace at::native {
 
+namespace depthwise_conv2d_ext_cuda {
+
 namespace {
 
-namespace fast = depthwise_conv2d_ext_cuda;
-using Params = DepthwiseConv2dExtParams;
-using fast::BackwardEntry;
-using fast::BackwardPass;
-using fast::ForwardEntry;
-using fast::ForwardPass;
-using fast::GradInputEntry;
-using fast::GradWeightEntry;
-using fast::Operand;
-using fast::Type;
+// A call as the table's columns have it.
+struct Features {
+  Passes pass;
+  Orders order;
+  Types type;
+  Steps steps;
+  Outputs outputs;
+  int64_t taps;
+  int64_t work;
+
+  Features(Passes of, const Params& p, Type scalar) : pass(of) {
+    const bool dilated = p.dilation_height != 1 || p.dilation_width != 1;
+    const auto strides = [&](int64_t stride) {
+      return p.stride_height == stride && p.stride_width == stride;
+    };
+    order = p.channels_last ? kPixels : kPlanes;
+    type = scalar == Type::kDouble ? kFloat64 : scalar == Type::kFloat ? kFloat32 : kSixteen;
+    steps = strides(1) ? (dilated ? kDilated : kUnit) : strides(2) && !dilated ? kTwo : kOtherSteps;
+    outputs = p.multiplier == 1 ? kOne : kSeveral;
+    taps = p.kernel_size();
+    const int64_t elements = pass == kGradInput
+        ? p.channels * p.input_height * p.input_width
+        : p.output_channels() * p.output_height * p.output_width;
+    work = p.batch * elements / (1024 * multiprocessors());
+  }
+};
+
+// Whether DEPTHWISE_CONV2D_EXT_KERNELS lets the kernel be taken.
+bool is_allowed(const std::string& kernel) {
+  static const char* const given = std::getenv("DEPTHWISE_CONV2D_EXT_KERNELS");
+  if (given == nullptr || kernel == "generic") {
+    return true;
+  }
+  const std::string list = std::string(",") + given + ",";
+  const bool forbids = list[1] == '-';
+  const bool named = list.find((forbids ? ",-" : ",") + kernel + ",") != std::string::npos;
+  return named != forbids;
+}
+
+bool meets(const Row& row, const Features& call) {
+  const auto holds = [](const Range& range, int64_t value) {
+    return range.least <= value && value <= range.most;
+  };
+  return (row.passes & call.pass) && (row.orders & call.order) && (row.types & call.type) &&
+      (row.steps & call.steps) && (row.outputs & call.outputs) && holds(row.taps, call.taps) &&
+      holds(row.work, call.work) && device().capability >= row.capability && is_allowed(row.kernel);
+}
+
+// Whether a row took the call; run: whether its kernel did.
+template <typename Run>
+bool choose(const Features& call, const Run& run) {
+  for (const Row& row : kTable) {
+    if (meets(row, call) && run(row)) {
+      if (is_logged()) {
+        std::fprintf(
+            stderr,
+            "depthwise_conv2d_ext: %s, row %d\n",
+            row.kernel,
+            static_cast<int>(&row - kTable));
+      }
+      return true;
+    }
+  }
+  return false;
+}
+
+const Operand kNone;
+
+bool data(const ForwardPass& pass, const Params& p) {
+  return choose(
+      Features(pass.grad_input ? kGradInput : kForward, p, pass.src.type()), [&](auto& row) {
+        return row.forward != nullptr
+            ? row.forward(pass, p)
+            // Kernels of all gradients that take grad_input alone.
+            : row.backward({pass.dst, kNone, kNone, pass.src, pass.dst, pass.weight}, p);
+      });
+}
+
+bool gradients(const BackwardPass& pass, const Params& p) {
+  const Features call(
+      pass.grad_input.defined() ? kAllGradients : kGradWeight, p, pass.input.type());
+  return choose(call, [&](auto& row) { return row.backward(pass, p); });
+}
+
+ForwardPass of_input(const BackwardPass& pass) {
+  return {pass.grad_input, pass.grad_output, pass.weight, kNone, true};
+}
+
+BackwardPass of_weight(const BackwardPass& pass) {
+  return {kNone, pass.grad_weight, pass.grad_bias, pass.grad_output, pass.input, pass.weight};
+}
+
+// One kernel for all that is wanted if there is one for that, else grad_input and the others apart.
+void backward(const BackwardPass& pass, const Params& p) {
+  if (pass.grad_input.defined() && pass.asks_weight() && gradients(pass, p)) {
+    return;
+  }
+  if (pass.grad_input.defined()) {
+    data(of_input(pass), p);
+  }
+  if (pass.asks_weight()) {
+    gradients(of_weight(pass), p);
+  }
+}
+
+bool has_unit_strides(const Params& p) {
+  return p.stride_height == 1 && p.stride_width == 1;
+}
+
+bool has_unit_dilations(const Params& p) {
+  return p.dilation_height == 1 && p.dilation_width == 1;
+}
+
+// Whether there are kernels for windows of this very size, stride and dilation.
+bool has_window(const Params& p) {
+  return with_window(p, [](auto) { return true; });
+}
 
 TensorOptions options_of(Type type) {
-  return at::device(at::Device(kCUDA, fast::device().index))
+  return at::device(at::Device(kCUDA, device().index))
       .dtype(
           type == Type::kDouble      ? kDouble
               : type == Type::kHalf  ? kHalf
@@ -49,198 +161,20 @@ Tensor as_tensor(const Operand& operand, bool channels_last) {
   return at::from_blob(operand.mutable_data_ptr(), sizes, strides, options_of(operand.type()));
 }
 
-// The kernels, in the order in which they are asked: the first that takes a call has it. So those
-// of few shapes stand before those of many, which would take theirs as well and be slower.
-constexpr ForwardEntry* kForward[] = {
-    // In plane order at stride 1.
-    fast::columns_forward,
-    fast::strips_forward,
-    fast::flat_planes_forward,
-    fast::batch_march_forward,
-    fast::batch_forward,
-    // Those at stride 2 among them.
-    fast::bands_forward,
-    fast::lanes_strided_forward,
-    fast::strips_strided_forward,
-    fast::patches_forward,
-    // In channels-last order.
-    fast::few_pixels_forward,
-    fast::pixel_batch_forward,
-    fast::boxes_forward,
-    fast::boxes_strided_forward,
-    fast::pixel_rows_forward,
-    // In either order, whatever is left of windows of fixed sizes.
-    fast::march_forward,
-    // Large windows in plane order.
-    fast::lanes_forward,
-    fast::large_forward,
-    // All others.
-    fast::generic_forward,
-};
-
-// At stride 2, of whichever gradients are wanted.
-constexpr BackwardEntry* kStrided[] = {
-    fast::lanes_strided_backward,
-    fast::strips_strided_backward,
-    fast::boxes_strided_backward,
-};
-
-// Of few elements at stride 1, with or without grad_input. They stand before the kernels of more elements,
-// which take some of their calls too.
-constexpr BackwardEntry* kFew[] = {
-    fast::few_pixels_backward,
-};
-
-bool grad_input_by_pixel_batch(const BackwardPass& pass, const Params& p);
-
-// All gradients in one pass over the tensors, but for the first two.
-constexpr BackwardEntry* kAllGradients[] = {
-    grad_input_by_pixel_batch,
-    fast::boxes_backward,
-    fast::pixel_rows_backward,
-    fast::strips_backward,
-    fast::flat_planes_backward,
-    fast::batch_march_backward,
-    fast::batch_backward,
-    fast::patches_backward,
-};
-
-bool grad_input_apart(const ForwardPass& pass, const Params& p);
-
-// grad_input in a pass of its own.
-constexpr GradInputEntry* kGradInput[] = {
-    fast::strips_grad_input,
-    fast::flat_planes_grad_input,
-    fast::batch_march_grad_input,
-    fast::batch_grad_input,
-    fast::few_pixels_grad_input,
-    fast::pixel_batch_grad_input,
-    fast::pixel_rows_grad_input,
-    fast::bands_grad_input,
-    fast::patches_grad_input,
-    fast::boxes_grad_input,
-    fast::march_grad_input,
-    fast::lanes_grad_input,
-    fast::large_grad_input,
-    grad_input_apart,
-    fast::generic_grad_input,
-};
-
-// The gradients of weight and bias in a pass of their own, some by the kernels of all gradients.
-constexpr GradWeightEntry* kGradWeight[] = {
-    fast::pixel_batch_grad_weight,
-    fast::boxes_backward,
-    fast::pixel_rows_backward,
-    fast::strips_backward,
-    fast::flat_planes_backward,
-    fast::batch_march_backward,
-    fast::batch_backward,
-    fast::bands_grad_weight,
-    fast::lanes_grad_weight,
-    fast::patches_backward,
-    fast::march_grad_weight,
-    fast::large_grad_weight,
-    fast::generic_grad_weight,
-};
-
-// Whether one of the entries took the call.
-template <typename Entry, size_t kEntries, typename Pass>
-bool takes(Entry* const (&entries)[kEntries], const Pass& pass, const Params& p) {
-  return std::any_of(entries, entries + kEntries, [&](Entry* entry) { return entry(pass, p); });
-}
-
-void forward_in_order(const ForwardPass& pass, const Params& p) {
-  takes(kForward, pass, p);
-}
-
-void backward(const BackwardPass& pass, const Params& p);
-
-ForwardPass of_input(const BackwardPass& pass) {
-  static const Operand none;
-  return {pass.grad_input, pass.grad_output, pass.weight, none};
-}
-
-BackwardPass of_weight(const BackwardPass& pass) {
-  static const Operand none;
-  return {none, pass.grad_weight, pass.grad_bias, pass.grad_output, pass.input, pass.weight};
-}
-
-// All gradients in two passes on the tensor cores, where that is faster than one by boxes.
-bool grad_input_by_pixel_batch(const BackwardPass& pass, const Params& p) {
-  // Microseconds in half by boxes and so: 192@28 k7 of 8 images 24.4, 24.5, of 64 81, 43; 768@7 k7 of 8
-  // images 18.3, 20.8, of 64 31, 25.
-  constexpr int64_t kLeastElements = 1024 * 1024;
-  // 96@56 k5 of 16 images 26.2, 26.8, of 64 70, 60; 1152@7 k5 of 128 39, 43. Of fewer images the weight's
-  // gradient is by boxes: 96@56 k7 of four 24.7, 27.5.
-  constexpr int64_t kLeastElsewhere = 8 * kLeastElements;
-  constexpr int64_t kLeastImages = 8;
-  const bool batched = p.kernel_height > 5 && p.batch >= kLeastImages;
-  const int64_t least = batched ? kLeastElements : kLeastElsewhere;
-  return pass.grad_input.numel() >= least && fast::pixel_batch_grad_input(of_input(pass), p) &&
-      takes(kGradWeight, of_weight(pass), p);
-}
-
-// One pass for all that is wanted if there is a kernel for that, else grad_input and the others apart.
-void backward_in_order(const BackwardPass& pass, const Params& p) {
-  const bool data = pass.grad_input.defined();
-  const bool asks_weight = pass.asks_weight();
-  if (takes(kStrided, pass, p) || (asks_weight && takes(kFew, pass, p)) ||
-      fast::columns_backward(pass, p) || (data && asks_weight && takes(kAllGradients, pass, p))) {
-    return;
+Operand as_operand(const TensorBase& tensor) {
+  if (!tensor.defined()) {
+    return {};
   }
-  if (data) {
-    takes(kGradInput, of_input(pass), p);
-  }
-  if (asks_weight) {
-    takes(kGradWeight, of_weight(pass), p);
-  }
-}
-
-// Whether there are kernels for windows of this very size, stride and dilation.
-bool has_window(const Params& p) {
-  return fast::with_window(p, [](auto) { return true; });
-}
-
-bool has_unit_strides(const Params& p) {
-  return p.stride_height == 1 && p.stride_width == 1;
-}
-
-bool has_unit_dilations(const Params& p) {
-  return p.dilation_height == 1 && p.dilation_width == 1;
-}
-
-bool has_unit_steps(const Params& p) {
-  return has_unit_strides(p) && has_unit_dilations(p);
-}
-
-// Several outputs of a channel, as if each were of a channel of its own; what reaches the channel is then
-// added up. It moves more memory than the generic kernel, and in plane order pays only where other kernels
-// take the window (64 images of 32@56 with two outputs, 3 x 3 at stride 2 55 us and 67, but 2 x 3 119 and
-// 75, 9 x 9 at stride 2 232 and 186) and have more than a few taps (4 x 4 272 and 140). In 16 bit what is
-// added up would be rounded first.
-bool grad_input_apart(const ForwardPass& pass, const Params& p) {
-  constexpr int64_t kLeastElements = 1 << 16; // with fewer, three kernels are no faster than one
-  constexpr int64_t kFewTaps = 29; // up to which the generic kernel has them
-  const bool large = has_unit_steps(p) && p.kernel_size() > kFewTaps;
-  if (p.multiplier == 1 || pass.dst.type() != Type::kFloat || pass.dst.numel() < kLeastElements ||
-      (!p.channels_last && !has_window(p) && !large)) {
-    return false;
-  }
-  Params apart = p;
-  apart.channels = p.output_channels();
-  apart.multiplier = 1;
-  const Operand each =
-      fast::empty({p.batch, apart.channels, p.input_height, p.input_width}, pass.dst.type());
-  const Operand none;
-  const Operand& input = each; // which is not read
-  backward({each, none, none, pass.src, input, pass.weight}, apart);
-  Tensor sum = as_tensor(pass.dst, p.channels_last);
-  at::sum_out(
-      sum,
-      as_tensor(each, p.channels_last)
-          .view({p.batch, p.channels, p.multiplier, p.input_height, p.input_width}),
-      {2});
-  return true;
+  const ScalarType type = tensor.scalar_type();
+  std::array<int64_t, 4> sizes{1, 1, 1, 1};
+  std::copy(tensor.sizes().begin(), tensor.sizes().end(), sizes.begin());
+  return {
+      tensor.data_ptr(),
+      type == kDouble      ? Type::kDouble
+          : type == kHalf  ? Type::kHalf
+          : type == kFloat ? Type::kFloat
+                           : Type::kBFloat16,
+      sizes};
 }
 
 // Calls in channels-last order whose kernels are in plane order, between copies: large windows, and several
@@ -259,16 +193,17 @@ bool by_planes(const Params& p, Type type, bool weight) {
   // 54 and 102, but 64 of 64@56 by 6 x 8 405 and 232).
   constexpr int64_t kSmallPlane = 40 * 40;
   constexpr int64_t kLeastTapsOfWeight = 24;
-  const bool has_16_bits = fast::is_16_bit(type);
-  const int64_t least_taps = has_16_bits && fast::keeps_size(p)   ? kLeastOddTapsOf16Bits
+  const bool has_16_bits = is_16_bit(type);
+  const int64_t least_taps = has_16_bits && keeps_size(p)         ? kLeastOddTapsOf16Bits
       : weight && p.output_height * p.output_width <= kSmallPlane ? kLeastTapsOfWeight
       : has_16_bits                                               ? kLeastTapsOf16Bits
                                                                   : kLeastTaps;
-  const bool large = type != Type::kDouble && !has_window(p) && has_unit_steps(p) &&
-      p.kernel_size() >= least_taps && p.output_channels() <= fast::kMostGridRows;
-  const bool bands = has_16_bits && p.kernel_height >= fast::kLargeWindow &&
+  const bool large = type != Type::kDouble && !has_window(p) && has_unit_strides(p) &&
+      has_unit_dilations(p) && p.kernel_size() >= least_taps &&
+      p.output_channels() <= kMostGridRows;
+  const bool bands = has_16_bits && p.kernel_height >= kLargeWindow &&
       p.stride_width <= kMostStride && (has_unit_strides(p) || has_unit_dilations(p));
-  return p.channels_last && fast::march_fits_32_bits(p) && (p.multiplier > 1 || large || bands);
+  return p.channels_last && march_fits_32_bits(p) && (p.multiplier > 1 || large || bands);
 }
 
 Params planes_of(const Params& p) {
@@ -279,102 +214,107 @@ Params planes_of(const Params& p) {
 
 // In plane order what is in channels-last order.
 Operand planes_like(const Operand& like) {
-  return fast::empty(like.sizes(), like.type());
+  return empty(like.sizes(), like.type());
 }
 
 Operand in_planes(const Operand& pixels) {
   const Operand planes = planes_like(pixels);
   if (pixels.numel() > 0) {
-    fast::transpose(
-        planes, pixels, pixels.size(2) * pixels.size(3), pixels.size(1), pixels.size(0));
+    transpose(planes, pixels, pixels.size(2) * pixels.size(3), pixels.size(1), pixels.size(0));
   }
   return planes;
 }
 
 void copy_planes(const Operand& pixels, const Operand& planes) {
   if (pixels.numel() > 0) {
-    fast::transpose(
-        pixels, planes, pixels.size(1), pixels.size(2) * pixels.size(3), pixels.size(0));
+    transpose(pixels, planes, pixels.size(1), pixels.size(2) * pixels.size(3), pixels.size(0));
   }
 }
 
-void forward(const ForwardPass& pass, const Params& p) {
+} // namespace
+
+Operand empty(const std::array<int64_t, 4>& sizes, Type type) {
+  auto tensor = std::make_shared<Tensor>(at::empty(sizes, options_of(type)));
+  return {tensor->data_ptr(), type, sizes, tensor};
+}
+
+bool by_planes_forward(const ForwardPass& pass, const Params& p) {
   if (!by_planes(p, pass.src.type(), false)) {
-    forward_in_order(pass, p);
-  } else if (!fast::boxes_forward(pass, p) && !fast::pixel_rows_forward(pass, p)) {
-    const Operand dst = planes_like(pass.dst);
-    const Operand src = in_planes(pass.src);
-    forward_in_order({dst, src, pass.weight, pass.bias}, planes_of(p));
-    copy_planes(pass.dst, dst);
+    return false;
   }
+  const Operand dst = planes_like(pass.dst);
+  data({dst, in_planes(pass.src), pass.weight, pass.bias, pass.grad_input}, planes_of(p));
+  copy_planes(pass.dst, dst);
+  return true;
 }
 
-void backward(const BackwardPass& pass, const Params& p) {
-  const auto type = pass.input.type();
-  const bool input_by_planes = pass.grad_input.defined() && by_planes(p, type, false);
-  const bool weight_by_planes = pass.asks_weight() && by_planes(p, type, true);
-  if (!input_by_planes && !weight_by_planes) {
-    backward_in_order(pass, p);
-    return;
+// All gradients together where neither has a kernel in channels-last order, so that grad_output is copied once.
+bool by_planes_backward(const BackwardPass& pass, const Params& p) {
+  const bool data_too = pass.grad_input.defined();
+  if (!by_planes(p, pass.input.type(), true) ||
+      (data_too && (p.multiplier > 1 || !by_planes(p, pass.input.type(), false)))) {
+    return false;
   }
-  // What boxes take of several outputs of a channel, in one pass.
-  if (pass.asks_weight() && p.multiplier > 1 && fast::boxes_backward(pass, p)) {
-    return;
-  }
-  const Operand none;
-  if (pass.grad_input.defined() && !input_by_planes) {
-    takes(kGradInput, of_input(pass), p);
-  }
-  const bool wants_input = input_by_planes && !fast::boxes_grad_input(of_input(pass), p) &&
-      !fast::pixel_rows_grad_input(of_input(pass), p) && !grad_input_apart(of_input(pass), p);
-  const bool wants_weight = weight_by_planes && !fast::pixel_rows_backward(of_weight(pass), p);
-  if (!wants_input && !wants_weight) {
-    return;
-  }
-  const Operand written = wants_input ? planes_like(pass.grad_input) : none;
-  const Operand grads = in_planes(pass.grad_output);
-  // Of grad_input alone the input is not read.
-  const Operand inputs = wants_weight ? in_planes(pass.input) : written;
-  backward_in_order(
+  const Operand written = data_too ? planes_like(pass.grad_input) : kNone;
+  backward(
       {written,
-       wants_weight ? pass.grad_weight : none,
-       wants_weight ? pass.grad_bias : none,
-       grads,
-       inputs,
+       pass.grad_weight,
+       pass.grad_bias,
+       in_planes(pass.grad_output),
+       in_planes(pass.input),
        pass.weight},
       planes_of(p));
-  if (wants_input) {
+  if (data_too) {
     copy_planes(pass.grad_input, written);
   }
+  return true;
 }
 
-Operand operand(const TensorBase& tensor) {
-  if (!tensor.defined()) {
-    return {};
+// Several outputs of a channel, as if each were of a channel of its own; what reaches the channel is then
+// added up. It moves more memory than the generic kernel, and in plane order pays only where other kernels
+// take the window (64 images of 32@56 with two outputs, 3 x 3 at stride 2 55 us and 67, but 2 x 3 119 and
+// 75, 9 x 9 at stride 2 232 and 186) and have more than a few taps (4 x 4 272 and 140). In 16 bit what is
+// added up would be rounded first.
+bool apart_grad_input(const ForwardPass& pass, const Params& p) {
+  constexpr int64_t kFewTaps = 29; // up to which the generic kernel has them
+  const bool large = has_unit_strides(p) && has_unit_dilations(p) && p.kernel_size() > kFewTaps;
+  if (!p.channels_last && !has_window(p) && !large) {
+    return false;
   }
-  const auto type = tensor.scalar_type();
-  std::array<int64_t, 4> sizes{1, 1, 1, 1};
-  std::copy(tensor.sizes().begin(), tensor.sizes().end(), sizes.begin());
-  return {
-      tensor.data_ptr(),
-      type == kDouble      ? Type::kDouble
-          : type == kHalf  ? Type::kHalf
-          : type == kFloat ? Type::kFloat
-                           : Type::kBFloat16,
-      sizes};
+  Params apart = p;
+  apart.channels = p.output_channels();
+  apart.multiplier = 1;
+  const Operand each =
+      empty({p.batch, apart.channels, p.input_height, p.input_width}, pass.dst.type());
+  data({each, pass.src, pass.weight, kNone, true}, apart);
+  Tensor sum = as_tensor(pass.dst, p.channels_last);
+  at::sum_out(
+      sum,
+      as_tensor(each, p.channels_last)
+          .view({p.batch, p.channels, p.multiplier, p.input_height, p.input_width}),
+      {2});
+  return true;
 }
+
+bool pixel_batch_backward(const BackwardPass& pass, const Params& p) {
+  return pixel_batch_forward(of_input(pass), p) && gradients(of_weight(pass), p);
+}
+
+} // namespace depthwise_conv2d_ext_cuda
+
+namespace {
+
+namespace cuda_kernels = depthwise_conv2d_ext_cuda;
+using cuda_kernels::as_operand;
 
 void forward_cuda(
     const TensorBase& output,
     const TensorBase& input,
     const TensorBase& weight,
     const TensorBase& bias,
-    const Params& p) {
-  const Operand dst = operand(output);
-  const Operand src = operand(input);
-  const Operand taps = operand(weight);
-  const Operand biases = operand(bias);
-  forward({dst, src, taps, biases}, p);
+    const DepthwiseConv2dExtParams& p) {
+  cuda_kernels::data(
+      {as_operand(output), as_operand(input), as_operand(weight), as_operand(bias)}, p);
 }
 
 void backward_cuda(
@@ -384,27 +324,18 @@ void backward_cuda(
     const TensorBase& grad_output,
     const TensorBase& input,
     const TensorBase& weight,
-    const Params& p) {
-  const std::array<Operand, 6> of{
-      operand(grad_input),
-      operand(grad_weight),
-      operand(grad_bias),
-      operand(grad_output),
-      operand(input),
-      operand(weight)};
-  backward({of[0], of[1], of[2], of[3], of[4], of[5]}, p);
+    const DepthwiseConv2dExtParams& p) {
+  cuda_kernels::backward(
+      {as_operand(grad_input),
+       as_operand(grad_weight),
+       as_operand(grad_bias),
+       as_operand(grad_output),
+       as_operand(input),
+       as_operand(weight)},
+      p);
 }
 
 } // namespace
-
-namespace depthwise_conv2d_ext_cuda {
-
-Operand empty(const std::array<int64_t, 4>& sizes, Type type) {
-  auto tensor = std::make_shared<Tensor>(at::empty(sizes, options_of(type)));
-  return {tensor->data_ptr(), type, sizes, tensor};
-}
-
-} // namespace depthwise_conv2d_ext_cuda
 
 REGISTER_DISPATCH(depthwise_conv2d_ext_stub, &forward_cuda)
 REGISTER_DISPATCH(depthwise_conv2d_ext_backward_stub, &backward_cuda)

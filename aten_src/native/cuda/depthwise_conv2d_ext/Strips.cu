@@ -335,26 +335,16 @@ bool launch_strips(const ForwardPass& pass, const UnitStridePass& p) {
 // Of 7 x 7 windows, the one dilation that has kernels: that of attention by large windows.
 constexpr int kDilated = 3;
 
-// Whether nothing else is faster, as measured.
+// Whether nothing else is faster on rows of this length.
 bool strips_pay(const UnitStridePass& p, int sources, bool half_size) {
-  const int64_t few = multiprocessors() * 4 * 1024; // elements
-  const int64_t some = multiprocessors() * 16 * 1024;
-  const int64_t many = multiprocessors() * 24 * 1024;
-  const int64_t very_many = multiprocessors() * 64 * 1024;
+  const int64_t very_many = multiprocessors() * 64 * 1024; // elements
   constexpr int32_t kPatch = 7; // columns
   constexpr int32_t kMarchTile = 56;
   constexpr int32_t kMarchLeast = 42;
   const int64_t elements = static_cast<int64_t>(p.batch) * p.channels * p.dst_height * p.dst_width;
   const int32_t width = p.dst_width;
-  if (p.kernel_height == 7) {
-    // 64@56 of 8 images, dilated: 35 us by marches, 14 here; 16@56 of 32 images: 13 by patches, 17 here.
-    return p.dilation_height > 1 || elements >= some;
-  }
-  if (p.kernel_height == 3 && (p.multiplier > 1 || sources > 1)) {
-    return elements >= few;
-  }
-  if (elements < many) {
-    return false;
+  if (p.kernel_height == 7 || p.multiplier > 1 || sources > 1) {
+    return true;
   }
   if (p.kernel_height == 5) {
     // In 16 bit where the tiles of the marches on tensor cores, or whole planes, are not full (240@28 40
@@ -363,8 +353,7 @@ bool strips_pay(const UnitStridePass& p, int sources, bool half_size) {
     return !half_size ||
         (width < 2 * kMarchTile && width != kMarchTile / 2 && in_tile > 0 && in_tile < kMarchLeast);
   }
-  // What StripsFlat.cu leaves. Patches that fill rows are as fast or faster, as they
-  // copy flat too; but not where there are few blocks, or their rows have 112 columns and more in 16 bit.
+  // Patches that fill rows are as fast or faster, as they copy flat; but not where there are few blocks, or their rows have 112 columns and more in 16 bit.
   // Where patches do not fill rows, float32 has to have whole sectors and whole warps (64@68 has neither:
   // dgrad 48 us by patches, 52 here).
   constexpr int32_t kLongRow = 112;
@@ -434,17 +423,12 @@ bool strips_forward(const ForwardPass& pass, const Params& p) {
   if (!strips_take(p) || pass.dst.numel() == 0) {
     return false;
   }
-  return strips_pass(pass, p, unit_stride_forward(p), 1);
-}
-
-bool strips_grad_input(const ForwardPass& pass, const Params& p) {
-  if (!strips_take(p) || pass.dst.numel() == 0) {
-    return false;
+  UnitStridePass unit = unit_stride_pass(p, pass.grad_input);
+  if (pass.grad_input) {
+    unit.channels = p.channels;
+    unit.multiplier = 1;
   }
-  UnitStridePass unit = unit_stride_grad_input(p);
-  unit.channels = p.channels;
-  unit.multiplier = 1;
-  return strips_pass(pass, p, unit, p.multiplier);
+  return strips_pass(pass, p, unit, pass.grad_input ? p.multiplier : 1);
 }
 
 } // namespace at::native::depthwise_conv2d_ext_cuda

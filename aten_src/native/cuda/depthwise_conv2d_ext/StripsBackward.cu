@@ -582,10 +582,7 @@ bool strips_backward(const BackwardPass& pass, const Params& p) {
   // With fewer a lane has little beside its borders; not tried.
   constexpr int64_t kLeastColumns = 16;
   constexpr int64_t kMostOutputs = 2; // of an input channel
-  // Elements of the input; not tried with fewer.
-  constexpr int64_t kFewOfSeveral = 1024 * 1024;
-  if (!keeps_size_of_planes(p) || p.multiplier > kMostOutputs ||
-      (p.multiplier > 1 && pass.input.numel() < kFewOfSeveral) || p.input_width < kLeastColumns ||
+  if (!keeps_size_of_planes(p) || p.multiplier > kMostOutputs || p.input_width < kLeastColumns ||
       p.dilation_height != 1 || p.dilation_width != 1 || !march_fits_32_bits(p) ||
       pass.input.numel() == 0) {
     return false;

@@ -594,10 +594,7 @@ dim3 grid_of(const StridedStrips& s, const dim3& block) {
 } // namespace
 
 bool strips_strided_forward(const ForwardPass& pass, const Params& p) {
-  // Of fewer a thread each is faster: one image of 96@56 k3 4.7 us, by strips 5.8.
-  const int64_t few_elements = multiprocessors() * 1024;
-  if (!applies(p, {&pass.dst, &pass.src}) ||
-      (p.kernel_width == 3 && pass.dst.numel() <= few_elements)) {
+  if (!applies(p, {&pass.dst, &pass.src})) {
     return false;
   }
   return with_traits<false, false>(p, pass.src.type(), [&](auto traits) {

@@ -422,7 +422,7 @@ bool choose_sweep(const ForwardPass& pass, const Sweep& s) {
 
 } // namespace
 
-bool sweep_pass(const ForwardPass& pass, const Params& p, bool grad) {
+bool sweep_forward(const ForwardPass& pass, const Params& p) {
   // With fewer images most of a matrix would be zeros.
   constexpr int64_t kLeastImages = 8;
   const bool aligned = is_aligned(pass.src.const_data_ptr(), kBlockBytes) &&
@@ -433,7 +433,7 @@ bool sweep_pass(const ForwardPass& pass, const Params& p, bool grad) {
   }
   Sweep s{};
   set_unit_stride_pass(s, p);
-  if (grad) {
+  if (pass.grad_input) {
     turn_around(s, p);
   }
   if (s.src_height * s.src_width * 2 % kBlockBytes != 0 || s.padding_height < 0 ||
