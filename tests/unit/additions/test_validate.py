@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import sample_additions as sample
 
-from torchfork.additions import validate
+from torchfork.additions import formulas, validate
 from torchfork.errors import (
     AdditionsError,
     CollisionError,
@@ -26,6 +26,12 @@ UPSTREAM = Upstream(
     ),
     frozenset({"core", "pointwise"}),
     frozenset({"CPU", "CUDA", "Meta", "CompositeExplicitAutograd", "CompositeImplicitAutograd"}),
+    {
+        "torch": frozenset({"load", "norm", "typing", "_tree"}),
+        "Tensor": frozenset({"item", "hooks"}),
+        "nn": frozenset({"glu_sum"}),
+        "special": frozenset({"airy"}),
+    },
 )
 COMPOSITE = "- func: swing(Tensor self) -> Tensor\n"
 
@@ -51,6 +57,17 @@ REFUSALS = [
     ("- func: a() -> Tensor\n  tags: [core, other]", 2, NeedsSourceLaneError, "'other'"),
     ("- func: a() -> Tensor\n  dispatch:\n    CPU, Abacus: a", 2, NeedsSourceLaneError, "Abacus"),
     ("- func: a() -> Tensor\n  dispatch: a", 2, AdditionsError, "not a mapping"),
+    ("- func: load(Tensor self) -> Tensor", 1, CollisionError, "name of torch.load"),
+    ("- func: _tree.x(Tensor self) -> Tensor", 1, CollisionError, "name of torch._tree"),
+    ("- func: item(Tensor self) -> Tensor\n  variants: method", 1, CollisionError, "Tensor.item"),
+    ("- func: glu_sum() -> Tensor\n  python_module: nn", 1, CollisionError, "functional.glu_sum"),
+    ("- func: special_airy() -> Tensor\n  python_module: special", 1, CollisionError, "al.airy in"),
+    ("- func: mine::a(Tensor x) -> Tensor", 1, AdditionsError, "names a namespace"),
+    ("- func: aten::a(Tensor x) -> Tensor", 1, AdditionsError, "names a namespace"),
+    ("- func: lambda(Tensor x) -> Tensor", 1, AdditionsError, "operator 'lambda'"),
+    ("- func: a(Tensor x, int[2] union=[1, 1]) -> Tensor", 1, AdditionsError, "argument 'union'"),
+    ("- func: a(Tensor x, *, Tensor(a!) is) -> Tensor(a!)", 1, AdditionsError, "argument 'is'"),
+    ("- func: a.default(Tensor x) -> Tensor", 1, AdditionsError, "overload name 'default'"),
 ]
 
 
@@ -66,12 +83,51 @@ def test_a_declaration_that_the_base_cannot_take_is_refused(
         assert "--from-source" in caught.value.next and caught.value.why
 
 
+@pytest.mark.parametrize(
+    "native",
+    [
+        "- func: norm.mine(Tensor self, str dim) -> Tensor",  # torch.norm dispatches to it
+        "- func: load_(Tensor(a!) self) -> Tensor(a!)",
+        "- func: load(Tensor self) -> Tensor\n  variants: method",
+        "- func: item(Tensor self) -> Tensor",
+        "- func: load(Tensor self) -> Tensor\n  python_module: nn",
+        "- func: _glu_sum(Tensor self) -> Tensor\n  python_module: nn",
+        "- func: a(Tensor self, int from) -> Tensor",  # upstream has arguments of this name
+        "- func: import_(Tensor(a!) self) -> Tensor(a!)",
+    ],
+)
+def test_a_name_that_is_free_where_it_is_bound_passes(tmp_path: Path, native: str) -> None:
+    checked(tmp_path, native + "\n")
+
+
+def test_every_objection_of_a_run_is_named(tmp_path: Path) -> None:
+    names = ("relu", "load", "lambda", "mine::a")
+    native = "".join(f"- func: {name}(Tensor self) -> Tensor\n" for name in names)
+    with pytest.raises(CollisionError) as caught:
+        checked(tmp_path, native, "- name: nobody(Tensor self) -> Tensor\n  self: grad\n")
+    wheres = [error.where.rpartition("/")[2] for error in (caught.value, *caught.value.also)]
+    assert wheres == [
+        *(f"native_functions_additions.yaml:{line}" for line in (1, 2, 3, 4)),
+        "derivatives_additions.yaml:1",
+    ]
+
+
+PAIR = "pair(Tensor x, Tensor grad) -> (Tensor low, Tensor high)"
 FORMULAS = [
     ("- name: relu(Tensor self) -> Tensor\n  self: grad", 1, NeedsSourceLaneError, "would change"),
     ("- name: nobody(Tensor self) -> Tensor\n  self: grad", 1, DerivativeError, "nowhere"),
     ("- name: swing(Tensor x) -> Tensor\n  x: grad", 1, DerivativeError, "differently"),
     (sample.DERIVATIVES + "  other: grad", 3, DerivativeError, "names 'other'"),
     (sample.DERIVATIVES + "  self, other: grad", 3, DerivativeError, "names 'other'"),
+    (sample.DERIVATIVES + "  result1: self_t", 3, DerivativeError, "names 'result1'"),
+    (sample.DERIVATIVES + "  other: not_differentiable", 3, DerivativeError, "names 'other'"),
+    ("- name: swing(Tensor self) -> Tensor\n  self: grad * result0", 2, DerivativeError, "result0"),
+    (
+        "- name: swing(Tensor self) -> Tensor\n  self: undifferentiable",
+        2,
+        DerivativeError,
+        "no formula",
+    ),
 ]
 
 
@@ -107,3 +163,108 @@ def test_a_registration_for_an_operator_that_nobody_declares_is_refused(tmp_path
     with pytest.raises(KernelError, match="'aten::swung'") as caught:
         checked(tmp_path, sample.NATIVE, functorch__Rule_cpp="\n" + rule.format("swung"))
     assert caught.value.where.endswith("aten_src/functorch/Rule.cpp:3")
+
+
+@pytest.mark.parametrize(
+    ("fields", "line", "says"),
+    [
+        ("  x: grad * x", 2, "argument 'grad'"),
+        ("  x: grads[0]\n  low: x_t * result1", 3, "uses 'result1'"),
+        ("  x: grad_low * result", 2, "uses 'result'"),
+        ("  grad: not_differentiable", 2, "no formula"),
+    ],
+)
+def test_words_that_formulas_use_for_something_else_are_refused(
+    tmp_path: Path, fields: str, line: int, says: str
+) -> None:
+    native = f"- func: {PAIR}\n  dispatch:\n    CPU: pair\n"
+    with pytest.raises(DerivativeError, match=says) as caught:
+        checked(tmp_path, native, f"- name: {PAIR}\n{fields}\n")
+    assert caught.value.where.endswith(f"derivatives_additions.yaml:{line}")
+
+
+def test_an_argument_called_grad_is_fine_where_no_formula_speaks_of_it(tmp_path: Path) -> None:
+    native = f"- func: {PAIR}\n  dispatch:\n    CPU: pair\n"
+    checked(tmp_path, native, f"- name: {PAIR}\n  x: grads[0] * high\n  grad: non_differentiable\n")
+
+
+MANUAL = """
+namespace torch::autograd::generated::details {
+TORCH_API at::Tensor hidden_helper(
+    const at::Tensor& grad, at::ScalarType (*type)(int));
+at::Tensor shown_helper(const at::Tensor&) noexcept;
+template <typename T> T inline_helper(T x) { return x; }
+}
+"""
+
+
+def scope_errors(
+    root: Path, formula: str, header: str = "", elsewhere: frozenset[str] = frozenset()
+) -> list[DerivativeError]:
+    """What is refused of a formula for 'swing', with FunctionsManual.h as above."""
+    derivatives = f"- name: swing(Tensor self) -> Tensor\n  self: {formula}\n"
+    additions = sample.write(
+        root, sample.NATIVE, derivatives, native__SwingFunctionsManual_h=header
+    )
+    scope = formulas.Scope(
+        words=formulas.words_in("relu sum at::Tensor self.size(0) " + MANUAL),
+        operators=frozenset({"relu", "sum"}),
+        manual=MANUAL,
+        elsewhere=lambda wanted: set(wanted) & elsewhere,
+        exported=lambda wanted: set(wanted) & {"shown_helper"},
+    )
+    return formulas.scope_objections(additions, scope)
+
+
+@pytest.mark.parametrize(
+    ("formula", "word"),
+    [
+        ("grad * coss(self)", "coss"),
+        ("grad * slef", "slef"),
+        ("hidden_helper(grad, self)", "hidden_helper"),
+        ("details::hidden_helper(grad, nullptr)", "hidden_helper"),
+        ("\"sum(relu(grad)) + hidden_helper (grad, 'sum')\"", "hidden_helper"),
+    ],
+)
+def test_a_formula_with_a_name_that_it_cannot_call_is_refused_at_its_line(
+    tmp_path: Path, formula: str, word: str
+) -> None:
+    (error,) = scope_errors(tmp_path, formula, elsewhere=frozenset({"nullptr"}))
+    assert word in error.what
+    assert error.where.endswith("derivatives_additions.yaml:2")
+
+
+@pytest.mark.parametrize(
+    "formula",
+    [
+        "grad * relu(self) + sum(self).size(0)",
+        "shown_helper(grad) + inline_helper(result) + self_t * original_self_p",
+        "at::native::anything(grad, self->whatever, self.whichever)",
+        "mine(grad) + swing(self) + sway(self) + grads[0]",
+        "swing_symint(grad) + relu_outf(grad, self) + sum_symint_out(grad)",
+        "c10_name(grad)",
+        '"[&]() -> Tensor { auto local = grad; return local; }()"',
+        'not_implemented("what ever")',
+        "auto_element_wise",
+    ],
+)
+def test_a_formula_whose_names_exist_passes(tmp_path: Path, formula: str) -> None:
+    known = frozenset({"c10_name", "not_implemented"})
+    assert scope_errors(tmp_path, formula, "Tensor mine(const Tensor&);", known) == []
+
+
+def test_a_helper_of_the_additions_takes_the_place_of_a_hidden_one(tmp_path: Path) -> None:
+    assert scope_errors(tmp_path, "hidden_helper(grad)", "Tensor hidden_helper(Tensor);") == []
+
+
+def test_words_are_looked_for_in_the_headers_that_generated_code_includes(tmp_path: Path) -> None:
+    for name, text in {
+        "ATen/A.h": "int one();",
+        "ATen/ops/b.h": "two",
+        "c10/x/y.h": "three",
+    }.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    wanted = {"one", "two", "three", "thre"}
+    assert formulas.headers_with(tmp_path, ("ATen",), wanted) == {"one", "three"}
+    assert formulas.headers_with(tmp_path / "c10", ("ATen",), wanted) == wanted

@@ -17,6 +17,7 @@ import sample_wheel
 from rich.console import Console
 
 from torchfork import cli, errors
+from torchfork.additions import subset
 from torchfork.additions.load import Additions
 from torchfork.codegen.model import Manifest
 from torchfork.commands import rebase
@@ -41,6 +42,7 @@ from torchfork.rebase.model import (
 )
 from torchfork.upstream import interpreter
 from torchfork.upstream import pins as releases
+from torchfork.upstream.base import Upstream
 from torchfork.util import files, serde
 from torchfork.util.ui import Ui
 
@@ -209,7 +211,7 @@ def test_what_is_refused_is_taken_out_with_what_depends_on_it(tmp_path: Path) ->
     mine = sample.write(tmp_path, native, derivatives)
 
     def left(*wheres: str) -> tuple[list[str], list[str]]:
-        kept = tiers.without(mine, [errors.AdditionsError("no", where=where) for where in wheres])
+        kept = subset.without(mine, [errors.AdditionsError("no", where=where) for where in wheres])
         assert kept.native.text.count("\n") == native.count("\n")  # lines stay where they are
         return (
             [entry.name for entry in kept.native.entries],
@@ -228,7 +230,7 @@ def test_one_run_names_collisions_and_what_the_generator_refuses(
     """Each refusal of the generator's hides the next: it stops at the first."""
     native = "".join(f"- func: {n}(Tensor self) -> Tensor\n" for n in ("relu", "one", "two", "ok"))
     mine = sample.write(tmp_path / "mine", native)
-    known = tiers.Upstream(("relu(Tensor self) -> Tensor",), frozenset(), frozenset())
+    known = Upstream(("relu(Tensor self) -> Tensor",), frozenset(), frozenset())
     monkeypatch.setattr(tiers.header_check, "list_operators", lambda *_: known)
     monkeypatch.setattr(tiers.graft, "merge_yaml", lambda *_: None)
 

@@ -6,58 +6,194 @@ in a full run, or in words that do not help whoever wrote the additions.
 
 from __future__ import annotations
 
+import keyword
 import re
 from collections.abc import Iterator
-from functools import partial
 
 from ..errors import (
     AdditionsError,
     CollisionError,
-    DerivativeError,
     ForkError,
     KernelError,
     NeedsSourceLaneError,
+    combined,
 )
 from ..upstream.base import Upstream
+from . import formulas
 from .load import Additions
+from .schema import argument_names, same_schema, words
 from .yaml_file import Entry
 
 FROM_SOURCE = "scripts/build_torch.sh --from-source"
+CPP_KEYWORDS = frozenset(
+    [
+        "alignas",
+        "alignof",
+        "and_eq",
+        "asm",
+        "auto",
+        "bitand",
+        "bitor",
+        "bool",
+        "case",
+        "catch",
+        "char",
+        "compl",
+        "concept",
+        "const",
+        "constexpr",
+        "const_cast",
+        "decltype",
+        "default",
+        "delete",
+        "do",
+        "double",
+        "dynamic_cast",
+        "else",
+        "enum",
+        "explicit",
+        "export",
+        "extern",
+        "float",
+        "for",
+        "friend",
+        "goto",
+        "if",
+        "inline",
+        "int",
+        "long",
+        "mutable",
+        "namespace",
+        "new",
+        "noexcept",
+        "nullptr",
+        "operator",
+        "or_eq",
+        "private",
+        "protected",
+        "public",
+        "register",
+        "reinterpret_cast",
+        "requires",
+        "return",
+        "short",
+        "signed",
+        "sizeof",
+        "static",
+        "static_assert",
+        "static_cast",
+        "struct",
+        "switch",
+        "template",
+        "this",
+        "throw",
+        "try",
+        "typedef",
+        "typeid",
+        "typename",
+        "union",
+        "unsigned",
+        "using",
+        "virtual",
+        "void",
+        "volatile",
+        "while",
+        "xor",
+        "xor_eq",
+    ]
+)
 
 
 def check(additions: Additions, upstream: Upstream, version: str) -> None:
-    """Raise the first objection to the additions on this base."""
-    for objection in objections(additions, upstream, version):
-        raise objection
+    """Raise every objection to the additions on this base, as one error."""
+    errors = list(objections(additions, upstream, version))
+    if errors:
+        raise combined(errors)
 
 
 def objections(additions: Additions, upstream: Upstream, version: str) -> Iterator[ForkError]:
-    """The first objection to each entry, and then to the sources."""
+    """Every objection to the declarations, to the formulas, and to the sources."""
     known = upstream.by_name()
     schemas = [*known.values(), *(entry.key for entry in additions.native.entries)]
-    checks = [
-        partial(_check_entry, entry, known, schemas, upstream, version)
-        for entry in additions.native.entries
-    ]
-    checks += [
-        partial(_refuse_derivative, entry, additions, known, version)
-        for entry in additions.derivatives.entries
-    ]
-    for objected in [*checks, partial(_refuse_registrations_of_nothing, additions, known)]:
-        try:
-            objected()
-        except ForkError as objection:
-            yield objection
+    for entry in additions.native.entries:
+        yield from _of_declaration(entry, known, schemas, upstream, version)
+    for entry in additions.derivatives.entries:
+        yield from formulas.objections(entry, additions, known, version)
+    yield from _registrations_of_nothing(additions, known)
 
 
-def _check_entry(
+def _of_declaration(
     entry: Entry, known: dict[str, str], schemas: list[str], upstream: Upstream, version: str
-) -> None:
-    _refuse_existing(entry, known, version)
-    _refuse_ambiguous(entry, schemas)
-    _refuse_tags(entry, upstream, version)
-    _refuse_keys(entry, upstream, version)
-    _refuse_method_without_self(entry)
+) -> Iterator[ForkError]:
+    unusable = list(_unusable_names(entry))
+    if unusable:
+        yield from unusable
+        return
+    if entry.name in known:
+        yield _existing(entry, known[entry.name], version)
+    else:
+        yield from _overwritten_attributes(entry, known, upstream, version)
+    yield from _ambiguous(entry, schemas)
+    yield from _tags(entry, upstream, version)
+    yield from _keys(entry, upstream, version)
+    yield from _method_without_self(entry)
+
+
+def _unusable_names(entry: Entry) -> Iterator[AdditionsError]:
+    """Names that torchgen accepts and that Python or C++ cannot have."""
+    name, _, overload = entry.name.partition(".")
+    if "::" in name:
+        yield AdditionsError(
+            f"'{entry.name}' names a namespace",
+            where=entry.where(),
+            why="native functions are in namespace aten, which is never written",
+            next=f"write it as {name.rpartition('::')[2]}(...)",
+        )
+        return
+    arguments = [a for a in argument_names(entry.key) if a != "from"]  # torchgen renames it
+    for word, what in [(name, "operator"), *((a, "argument") for a in arguments)]:
+        languages = [n for n, words in (("Python", keyword.kwlist), ("C++", CPP_KEYWORDS))
+                     if word in words]  # fmt: skip
+        if languages:
+            yield AdditionsError(
+                f"the {what} '{word}' of '{entry.name}' is a keyword of {' and '.join(languages)}",
+                where=entry.where(),
+                next=f"call it otherwise, {word}_like or x{word}",
+            )
+    if overload == "default":
+        yield AdditionsError(
+            f"'{entry.name}' has the overload name 'default'",
+            where=entry.where(),
+            why="torch.ops calls the overload without a name so",
+            next="choose another overload name",
+        )
+
+
+def _overwritten_attributes(
+    entry: Entry, known: dict[str, str], upstream: Upstream, version: str
+) -> Iterator[CollisionError]:
+    """A binding silently takes the place of a Python attribute that has its name."""
+    name = entry.name.partition(".")[0]
+    if any(existing.partition(".")[0] == name for existing in known):
+        return  # a new overload: what upstream has under the name, it has already
+    variants = set(words(entry.fields.get("variants", "function")))
+    module = entry.fields.get("python_module")
+    homes = []
+    if module is None:
+        homes += [("torch", name, "torch")] if "function" in variants else []
+        homes += [("Tensor", name, "torch.Tensor")] if "method" in variants else []
+    elif not name.startswith("_"):
+        shown = "torch.nn.functional" if module == "nn" else f"torch.{module}"
+        homes.append((str(module), name.removeprefix(f"{module}_"), shown))
+    for home, attribute, shown in homes:
+        if attribute in upstream.attributes.get(home, ()):
+            yield CollisionError(
+                f"'{entry.name}' has the name of {shown}.{attribute} in torch {version}",
+                where=entry.where(),
+                why=f"{shown}.{attribute} is no operator; the added one would take its place",
+                next=f"call it otherwise, {name}_ext",
+                kind="name taken in Python",
+            )
 
 
 _REGISTRATION = re.compile(
@@ -66,12 +202,12 @@ _REGISTRATION = re.compile(
 _IMPL = re.compile(r"\.impl\s*\(\s*(?:TORCH_SELECTIVE_NAME\s*\(\s*)?\"(?:aten::)?([\w.]+)\"")
 
 
-def _refuse_registrations_of_nothing(additions: Additions, known: dict[str, str]) -> None:
+def _registrations_of_nothing(additions: Additions, known: dict[str, str]) -> Iterator[KernelError]:
     """The dispatcher keeps a kernel for an operator that never comes, and says nothing."""
     ours = {
         name
         for entry in additions.native.entries
-        for name in (entry.name, *_words(entry.fields.get("autogen", [])))
+        for name in (entry.name, *words(entry.fields.get("autogen", [])))
     }
     for path in additions.sources:
         text = path.read_text(encoding="utf-8", errors="replace")
@@ -79,7 +215,7 @@ def _refuse_registrations_of_nothing(additions: Additions, known: dict[str, str]
             for call in _IMPL.finditer(block[0]):
                 name = call[1]
                 if name not in known and name not in ours:
-                    raise KernelError(
+                    yield KernelError(
                         f"a kernel is registered for 'aten::{name}', which is declared nowhere",
                         where=f"{path}:{text.count(chr(10), 0, block.start() + call.start()) + 1}",
                         why=f"{additions.native.path.name} has no such operator, nor has upstream",
@@ -87,16 +223,9 @@ def _refuse_registrations_of_nothing(additions: Additions, known: dict[str, str]
                     )
 
 
-def _normal(schema: str) -> str:
-    return re.sub(r"\s+", "", schema)
-
-
-def _refuse_existing(entry: Entry, known: dict[str, str], version: str) -> None:
-    theirs = known.get(entry.name)
-    if theirs is None:
-        return
-    if _normal(theirs) == _normal(entry.key):
-        raise CollisionError(
+def _existing(entry: Entry, theirs: str, version: str) -> ForkError:
+    if same_schema(theirs, entry.key):
+        return CollisionError(
             f"'{entry.name}' exists in torch {version} already, with this very schema",
             where=entry.where(),
             why="either it landed upstream, or the entry edits an operator of upstream's, which a "
@@ -105,7 +234,7 @@ def _refuse_existing(entry: Entry, known: dict[str, str], version: str) -> None:
             f"build the edited operator from source: {FROM_SOURCE}",
             kind="landed upstream",
         )
-    raise NeedsSourceLaneError(
+    return NeedsSourceLaneError(
         f"'{entry.name}' would change an operator of torch {version}",
         where=entry.where(),
         why=f"upstream declares {theirs}\nlibtorch has it compiled in, so a wheel cannot take "
@@ -124,14 +253,14 @@ def _types(schema: str) -> tuple[str, list[str]]:
     return name.partition(".")[0], [a.split()[0] for a in arguments if a.strip() not in {"", "*"}]
 
 
-def _refuse_ambiguous(entry: Entry, schemas: list[str]) -> None:
+def _ambiguous(entry: Entry, schemas: list[str]) -> Iterator[CollisionError]:
     """TorchScript would run the overload that it finds first, and say nothing."""
     name, types = _types(entry.key)
     for schema in schemas:
         if schema.startswith(name) and schema.partition("(")[0] != entry.name:
             if _types(schema) != (name, types):
                 continue
-            raise CollisionError(
+            yield CollisionError(
                 f"'{entry.name}' takes arguments of the same types as '{schema.partition('(')[0]}'",
                 where=entry.where(),
                 why="TorchScript tells overloads apart by the types of all arguments, out= "
@@ -141,16 +270,10 @@ def _refuse_ambiguous(entry: Entry, schemas: list[str]) -> None:
             )
 
 
-def _words(value: object) -> Iterator[str]:
-    """The words of a field that is a comma-separated text or a list."""
-    parts = value if isinstance(value, list) else str(value).split(",")
-    return (str(part).strip() for part in parts if str(part).strip())
-
-
-def _refuse_tags(entry: Entry, upstream: Upstream, version: str) -> None:
-    for tag in _words(entry.fields.get("tags", [])):
+def _tags(entry: Entry, upstream: Upstream, version: str) -> Iterator[NeedsSourceLaneError]:
+    for tag in words(entry.fields.get("tags", [])):
         if tag not in upstream.tags:
-            raise NeedsSourceLaneError(
+            yield NeedsSourceLaneError(
                 f"'{entry.name}' uses the tag '{tag}', which torch {version} does not have",
                 where=entry.where("tags"),
                 why="tags are an enumeration that is compiled into libtorch; it has "
@@ -160,17 +283,18 @@ def _refuse_tags(entry: Entry, upstream: Upstream, version: str) -> None:
             )
 
 
-def _refuse_keys(entry: Entry, upstream: Upstream, version: str) -> None:
+def _keys(entry: Entry, upstream: Upstream, version: str) -> Iterator[ForkError]:
     dispatch = entry.fields.get("dispatch", {})
     if not isinstance(dispatch, dict):
-        raise AdditionsError(
+        yield AdditionsError(
             f"'dispatch' of '{entry.name}' is not a mapping",
             where=entry.where("dispatch"),
             next="write '  dispatch:' and below it '    CPU, CUDA: kernel_name'",
         )
-    for key in (word for words in dispatch for word in _words(words)):
+        return
+    for key in (word for group in dispatch for word in words(group)):
         if key not in upstream.dispatch_keys:
-            raise NeedsSourceLaneError(
+            yield NeedsSourceLaneError(
                 f"'{entry.name}' names the dispatch key '{key}', which torch {version} does not "
                 "have",
                 where=entry.where("dispatch"),
@@ -181,85 +305,14 @@ def _refuse_keys(entry: Entry, upstream: Upstream, version: str) -> None:
             )
 
 
-def _refuse_method_without_self(entry: Entry) -> None:
-    if "method" not in _words(entry.fields.get("variants", "function")):
+def _method_without_self(entry: Entry) -> Iterator[AdditionsError]:
+    if "method" not in words(entry.fields.get("variants", "function")):
         return
     arguments = entry.key.partition("(")[2].rpartition("->")[0]
     if not re.search(r"\bTensor(\([^)]*\))? self\b", arguments):
-        raise AdditionsError(
+        yield AdditionsError(
             f"'{entry.name}' is declared as a method and has no argument 'Tensor self'",
             where=entry.where("variants"),
             why="a method's tensor is the argument of that name",
             next="name the argument self, or leave 'method' out of 'variants'",
         )
-
-
-def _refuse_derivative(
-    entry: Entry, additions: Additions, known: dict[str, str], version: str
-) -> None:
-    declared = additions.native_entry(entry.name)
-    if declared is None and entry.name in known:
-        raise NeedsSourceLaneError(
-            f"the formula for '{entry.name}' would change an operator of torch {version}",
-            where=entry.where(),
-            why="its autograd node is compiled into libtorch",
-            next=f"build it from source: {FROM_SOURCE}",
-        )
-    if declared is None:
-        raise DerivativeError(
-            f"a formula for '{entry.name}', which is declared nowhere",
-            where=entry.where(),
-            why=f"{additions.native.path.name} has no such operator",
-            next="declare it there, or correct the name (overload included)",
-        )
-    if _normal(declared.key) != _normal(entry.key):
-        raise DerivativeError(
-            f"the formula for '{entry.name}' repeats its schema differently",
-            where=entry.where(),
-            why=f"declared: {declared.key}\nhere:     {entry.key}\n(declared in "
-            f"{declared.where()})",
-            next="copy the schema from the declaration; argument names must match exactly",
-        )
-    _refuse_unknown_arguments(entry, declared)
-    _refuse_formula_of_composite(entry, declared)
-
-
-def _refuse_formula_of_composite(entry: Entry, declared: Entry) -> None:
-    """Autograd never gets to see a CompositeImplicitAutograd operator, so no formula would run."""
-    if {"structured", "structured_delegate"} & declared.fields.keys():
-        return
-    keys = {word for words in declared.fields.get("dispatch", {}) for word in _words(words)}
-    if keys - {"CompositeImplicitAutograd", "CompositeImplicitAutogradNestedTensor"}:
-        return
-    if any(key not in FIELD_NAMES for key in entry.fields):
-        raise DerivativeError(
-            f"a formula for '{entry.name}', which is made of operators that have their own",
-            where=entry.where(),
-            why=f"{declared.where()} has no 'dispatch:' (or only CompositeImplicitAutograd), so "
-            "autograd sees the operators inside",
-            next="delete the formula, or give the operator a 'dispatch:' such as "
-            "CompositeExplicitAutograd",
-        )
-
-
-# Keys of a derivatives.yaml entry that are no argument names.
-FIELD_NAMES = frozenset({"name", "dispatch", "output_differentiability"})
-
-
-def _refuse_unknown_arguments(entry: Entry, declared: Entry) -> None:
-    taken, _, returned = declared.key.rpartition("->")
-    arguments = set(re.findall(r"(\w+)(?:=[^,()]*)?\s*(?=[,)])", taken.partition("(")[2]))
-    results = set(re.findall(r"\w(?:\(.*?\))?(?:\[\])?\s+(\w+)\s*(?=[,)]|$)", returned))
-    for key in entry.fields:
-        for name in _words(key):
-            unnamed = not results and re.fullmatch(r"result\d*", name)
-            if key in FIELD_NAMES or unnamed or name in arguments | results:
-                continue
-            raise DerivativeError(
-                f"the formula for '{entry.name}' names '{name}', which is no argument of it"
-                + (" and no result" if results else ""),
-                where=entry.where(key),
-                why=f"its schema: {declared.key}",
-                next="use the schema's names of arguments and results ('result', or 'result0', "
-                "'result1', for the forward formula of unnamed results)",
-            )

@@ -7,16 +7,18 @@ from __future__ import annotations
 import contextlib
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..errors import BaseRefusedError
+from ..upstream import python_names
 from ..upstream.base import Base, Upstream
 from ..util import files, memo
 from ..util.ui import Ui
 from . import client
 
 LOCK_SECONDS = 600.0
+_CODEGEN = Path(__file__).parent
 
 # Where the headers of each generated folder lie below torch/include.
 HEADER_HOMES = {
@@ -59,7 +61,7 @@ class CheckedBase:
 
 def check_headers(base: Base, cache: Path, ui: Ui) -> CheckedBase:
     """Check once per base, and per version of this check, that its YAML regenerates its headers."""
-    key = _source_key("driver.py", "header_check.py")
+    key = _source_key(_CODEGEN / "driver.py", Path(__file__), Path(python_names.__file__))
     note = cache / "headers" / f"{base.identity}-{key[:16]}.json"
     with ui.step("regenerate the base's headers") as step:
         checked = memo.recall(note, key, CheckedBase)
@@ -74,19 +76,27 @@ def check_headers(base: Base, cache: Path, ui: Ui) -> CheckedBase:
 
 def list_operators(base: Base, cache: Path) -> Upstream:
     """What operators a base has, from its code generator, once per base; nothing is generated."""
-    key = _source_key("driver.py", "api.py")
+    key = _source_key(_CODEGEN / "driver.py", _CODEGEN / "api.py", Path(python_names.__file__))
     note = cache / "operators" / f"{base.identity}-{key[:16]}.json"
 
     def ask() -> Upstream:
         with _torchgen_home(base, note) as (home, scratch):
-            return client.list_operators(home, scratch)
+            return _with_attributes(client.list_operators(home, scratch), base)
 
     return memo.remember(note, key, Upstream, ask)
 
 
-def _source_key(*modules: str) -> str:
-    folder = Path(__file__).parent
-    return files.sha256_text(*(folder.joinpath(name).read_text("utf-8") for name in modules))
+def _source_key(*modules: Path) -> str:
+    return files.sha256_text(*(module.read_text("utf-8") for module in modules))
+
+
+def _with_attributes(upstream: Upstream, base: Base) -> Upstream:
+    def read(name: str) -> str | None:
+        path = base.root / name
+        return path.read_text("utf-8") if path.is_file() else None
+
+    submodules = python_names.submodules_of(base.torch)
+    return replace(upstream, attributes=python_names.attributes(read, submodules))
 
 
 def _waiting(ui: Ui, holder: str) -> None:
@@ -100,6 +110,7 @@ def _check(base: Base, note: Path) -> CheckedBase:
     with _torchgen_home(base, note) as (home, scratch):
         upstream = client.regenerate_base(home, scratch / "out", scratch, devices(base))
         comparison = compare_headers(base, scratch / "out")
+    upstream = _with_attributes(upstream, base)
     return CheckedBase(upstream, comparison.wrapper, comparison.compared)
 
 

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ..additions import merge, validate
+from ..additions import formulas, merge, validate
 from ..additions.load import Additions
 from ..additions.merge import MergedTree
+from ..additions.subset import without
 from ..codegen import client, select, templates
 from ..codegen.build_dir import BuildDir
 from ..codegen.header_check import CheckedBase
 from ..codegen.model import Manifest
 from ..codegen.select import Generated
 from ..edits import lists, overlay, text_edits
-from ..errors import combined
+from ..errors import ForkError, combined
 from ..native import compile as compile_stage
 from ..native import compile_steps, link, ninja, symbols, toolchain
 from ..native.compile_steps import CompileStep
@@ -59,19 +60,79 @@ def merge_and_validate(
     if leftovers := list(symbols.foreign_registrations(additions)):
         raise combined(leftovers)
     patched = text_edits.patched(base, additions, ui)
-    with ui.step("merge the YAML") as step:
-        validate.check(additions, gated.upstream, base.version)
-        tree = merge_yaml(base, additions, layout, patched)
+    with ui.step("check and merge the YAML") as step:
+        tree, manifest = merge_and_parse(base, additions, gated.upstream, layout, patched)
         step.say(
             f"{len(additions.native.entries)} operators, "
             f"{len(additions.derivatives.entries)} derivative formulas"
         )
-    with ui.step("validate with PyTorch's parser") as step:
-        manifest = describe(base, additions, tree, gated.upstream, layout)
+    with ui.step("edit the lists of operators") as step:
         edits = text_edits.list_edits(base, additions, tree, manifest)
         list_texts = apply_list_edits(base, tree, edits)
         step.say(manifest.summary)
     return Merged(tree, manifest, list_texts)
+
+
+def merge_and_parse(
+    base: Base,
+    additions: Additions,
+    upstream: Upstream,
+    layout: BuildDir,
+    patched: Mapping[str, str] | None = None,
+) -> tuple[MergedTree, Manifest]:
+    """Check the additions, merge their YAML, and have PyTorch's own parser read it.
+
+    Raises everything that is refused, by us or by the parser, as one error: what was refused is
+    left out and the rest read again, until nothing is.
+    """
+    errors = list(validate.objections(additions, upstream, base.version))
+    errors += formulas.scope_objections(additions, _scope(base, upstream, layout))
+    accepted = without(additions, errors)
+    while True:
+        try:
+            tree = merge_yaml(base, accepted, layout, patched)
+            manifest = describe(base, accepted, tree, upstream, layout)
+            break
+        except ForkError as error:
+            errors.append(error)
+            remaining = without(accepted, [error])
+            if remaining == accepted or not remaining.native.entries:
+                break
+            accepted = remaining
+    if errors:
+        raise combined(errors)
+    return tree, manifest
+
+
+def _scope(base: Base, upstream: Upstream, layout: BuildDir) -> formulas.Scope:
+    """What derivative formulas can name on this base."""
+    manual = base.include / "torch" / "csrc" / "autograd" / "FunctionsManual.h"
+    header = manual.read_text(encoding="utf-8") if manual.is_file() else ""
+    yaml = (base.packaged / "autograd" / "derivatives.yaml").read_text(encoding="utf-8")
+    operators = frozenset(schema.partition("(")[0].partition(".")[0] for schema in upstream.schemas)
+    folders = ("ATen", "ATen/core", "ATen/native", "torch/csrc/autograd")
+
+    def exported(helpers: Collection[str]) -> set[str]:
+        if not symbols.base_libraries(base):
+            return set(helpers)
+        names = "\n".join(_exports(base, layout).names)
+        return {name for name in helpers if f"9generated7details{len(name)}{name}" in names}
+
+    return formulas.Scope(
+        words=operators | formulas.words_in(yaml) | formulas.words_in(header),
+        operators=operators,
+        manual=header,
+        elsewhere=lambda wanted: formulas.headers_with(base.include, folders, wanted),
+        exported=exported,
+    )
+
+
+def _exports(base: Base, layout: BuildDir) -> Exports:
+    """What the base's libraries export, read once a build directory (nm takes a second)."""
+    key = files.sha256_text(base.identity, tooling_fingerprint())
+    return memo.remember(
+        layout.root / "exports.json", key, Exports, lambda: symbols.read_exports(base)
+    )
 
 
 def merge_yaml(
@@ -172,11 +233,7 @@ def compare_symbols(
 ) -> int:
     """Hold the kernels that are declared against those that are defined; how many there are."""
     found = symbols.read_objects(layout.build, objects)
-    key = files.sha256_text(base.identity, tooling_fingerprint())
-    exports = memo.remember(
-        layout.root / "exports.json", key, Exports, lambda: symbols.read_exports(base)
-    )
-    return symbols.check(additions, found, exports)
+    return symbols.check(additions, found, _exports(base, layout))
 
 
 def _generate(

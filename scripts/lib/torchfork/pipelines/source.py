@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..additions import merge, validate
@@ -12,10 +12,11 @@ from ..additions.merge import MERGED_FILES, MergedTree, merge_text
 from ..codegen import client, symbolic, templates
 from ..codegen.model import Manifest
 from ..edits import lists, patches
-from ..errors import AdditionsError, NeedsSourceLaneError, StateError
+from ..errors import AdditionsError, NeedsSourceLaneError, StateError, combined
 from ..native.compile_steps import SUPPORT
 from ..state import source_tree
 from ..state.journal import Changes
+from ..upstream import python_names
 from ..upstream.base import Upstream
 from ..upstream.tree import ATEN, Mirror, SourceTree, in_tree, mirror_generator
 from ..util import cache, files, memo
@@ -45,7 +46,7 @@ def plan(tree: SourceTree, additions: Additions, layout: TreeBuildDir, ui: Ui) -
     read = patches.layered(_upstream_tree(tree), patched).read
     with ui.step("read the tree") as step:
         copy = mirror_generator(tree, read, layout.mirror, tuple(patched))
-        upstream = _list_operators(copy, layout)
+        upstream = _list_operators(tree, read, copy, layout)
         step.say(f"torch {tree.version}, {len(upstream.schemas)} functions")
     with ui.step("merge the YAML") as step:
         _validate(additions, upstream, tree.version)
@@ -90,24 +91,30 @@ def _patch(tree: SourceTree, additions: Additions, ui: Ui) -> Mapping[str, str |
 
 def _validate(additions: Additions, upstream: Upstream, version: str) -> None:
     """What a wheel cannot take needs a patch here: additions themselves only ever add."""
-    try:
-        validate.check(additions, upstream, version)
-    except NeedsSourceLaneError as error:
-        raise AdditionsError(
+    errors = [
+        AdditionsError(
             error.what,
             where=error.where,
-            why="additions are inserted beside what upstream has, in this lane too",
+            why="additions are inserted beside what upstream has, in a source build too",
             next="rename yours, or change upstream's own files by a patch in patches/",
-        ) from error
+        )
+        if isinstance(error, NeedsSourceLaneError)
+        else error
+        for error in validate.objections(additions, upstream, version)
+    ]
+    if errors:
+        raise combined(errors)
 
 
-def _list_operators(copy: Mirror, layout: TreeBuildDir) -> Upstream:
-    """What the tree has, asked once for each state of its code generator."""
+def _list_operators(tree: SourceTree, read: Read, copy: Mirror, layout: TreeBuildDir) -> Upstream:
+    """What the tree has; its code generator is asked once for each state of it."""
     key = files.sha256_text(copy.fingerprint, tooling_fingerprint())
-    return memo.remember(
+    upstream = memo.remember(
         layout.root / "upstream.json", key, Upstream,
         lambda: client.list_operators(copy.root, layout.root),
     )  # fmt: skip
+    submodules = python_names.submodules_of(tree.root / "torch")
+    return replace(upstream, attributes=python_names.attributes(read, submodules))
 
 
 def _merge(copy: Mirror, additions: Additions, layout: TreeBuildDir) -> MergedTree:

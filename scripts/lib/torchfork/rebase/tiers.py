@@ -10,10 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from ..additions import validate
 from ..additions.load import Additions
 from ..additions.merge import MergedTree
-from ..additions.yaml_file import Entry, YamlFile
 from ..codegen import header_check
 from ..codegen.build_dir import BuildDir
 from ..codegen.model import Manifest
@@ -27,7 +25,7 @@ from ..native.compile_steps import CompileStep
 from ..native.toolchain import Toolchain
 from ..pipelines import graft
 from ..upstream import abi
-from ..upstream.base import Base, Upstream
+from ..upstream.base import Base
 from ..upstream.wheel import grafted_version
 from ..util import files, process, venv
 from ..util.ui import Ui
@@ -107,70 +105,12 @@ def merge(context: Context) -> Merged:
     base, additions = context.base, context.additions
     context.log("list the operators of this torch")
     upstream = header_check.list_operators(base, context.cache)
-    context.log(f"check {len(additions.native.entries)} entries against them")
-    errors = list(validate.objections(additions, upstream, base.version))
-    accepted = without(additions, errors)
-    context.log("merge and parse the YAML")
-    # Again without what was refused, until nothing is: one run names every refusal.
-    while accepted.native.entries:
-        try:
-            tree, manifest = _parsed(context, accepted, upstream)
-        except ForkError as error:
-            errors.append(error)
-            remaining = without(accepted, [error])
-            if remaining == accepted:
-                break
-            accepted = remaining
-        else:
-            break
-    if errors:
-        raise TierFailed(errors)
+    context.log(f"check, merge and parse {len(additions.native.entries)} entries")
+    try:
+        tree, manifest = graft.merge_and_parse(base, additions, upstream, context.layout)
+    except ForkError as error:
+        raise TierFailed([error]) from error
     return Merged(outcome=manifest.summary, tree=tree, manifest=manifest)
-
-
-def _parsed(
-    context: Context, additions: Additions, upstream: Upstream
-) -> tuple[MergedTree, Manifest]:
-    tree = graft.merge_yaml(context.base, additions, context.layout)
-    return tree, graft.describe(context.base, additions, tree, upstream, context.layout)
-
-
-def without(additions: Additions, errors: Sequence[ForkError]) -> Additions:
-    """The additions less the entries that errors point at, and whatever depends on these.
-
-    Of a formula that is refused, the formula alone goes; of a declaration, all of its variants.
-    """
-    formulas = {e.name for e in entries_at(additions.derivatives, errors)}
-    bases = {_base_name(e) for e in entries_at(additions.native, errors)}
-    return replace(
-        additions,
-        native=_reduced(additions.native, lambda e: _base_name(e) not in bases),
-        derivatives=_reduced(
-            additions.derivatives, lambda e: _base_name(e) not in bases and e.name not in formulas
-        ),
-        deprecated=_reduced(additions.deprecated, lambda e: _base_name(e) not in bases),
-    )
-
-
-def entries_at(file: YamlFile, errors: Sequence[ForkError]) -> list[Entry]:
-    """The entries of a file that errors point at."""
-    places = [error.where.rpartition(":") for error in errors]
-    lines = [int(line) for path, _, line in places if path == str(file.path) and line.isdigit()]
-    return [entry for line in lines if (entry := file.entry_at(line))]
-
-
-def _base_name(entry: Entry) -> str:
-    return entry.name.partition(".")[0].rstrip("_")
-
-
-def _reduced(file: YamlFile, keep: Callable[[Entry], bool]) -> YamlFile:
-    """The file with the lines of some entries blank: the others stay where they are."""
-    lines = file.text.splitlines(keepends=True)
-    starts = [entry.line - 1 for entry in file.entries] + [len(lines)]
-    for entry, start, end in zip(file.entries, starts, starts[1:], strict=False):
-        if not keep(entry):
-            lines[start:end] = ["\n"] * (end - start)
-    return replace(file, text="".join(lines), entries=tuple(filter(keep, file.entries)))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..errors import BaseRefusedError
@@ -95,14 +96,15 @@ class Base:
 
 @dataclass(frozen=True)
 class Upstream:
-    """The functions, tags and dispatch keys of an unmodified base, by its code generator.
+    """What an unmodified base has: functions, tags and dispatch keys, by its code generator.
 
-    Names that additions must not collide with.
+    attributes: names that its Python modules have, by their place (python_names.attributes).
     """
 
     schemas: tuple[str, ...]
     tags: frozenset[str]
     dispatch_keys: frozenset[str]
+    attributes: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
     def by_name(self) -> dict[str, str]:
         """Schemas by operator name with overload."""

@@ -1,0 +1,265 @@
+"""Refuses derivative formulas that cannot work, by the YAML's text and upstream's headers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import DerivativeError, ForkError, NeedsSourceLaneError
+from .load import Additions
+from .schema import argument_names, result_names, same_schema, words
+from .yaml_file import Entry
+
+FROM_SOURCE = "scripts/build_torch.sh --from-source"
+# Keys of a derivatives.yaml entry that are no argument names.
+FIELD_NAMES = frozenset({"name", "dispatch", "output_differentiability"})
+# Formulas that are words of torchgen's own.
+SPECIAL = frozenset({"auto_linear", "auto_element_wise", "non_differentiable"})
+_NEAR_SPECIAL = re.compile(r"(?i)(not|non|no|un)[_ -]?differentiable")
+_STRING = re.compile(r'"(?:\\.|[^"\\])*"|\'(?:\\.|[^\'\\])*\'')
+# A word that no qualifier and no object precedes: x of `x`, `x(...)`, not of `a.x`, `a->x`, `a::x`.
+_WORD = re.compile(r"(?<![\w.])(?<!->)(?<!::)[A-Za-z_]\w*(?!\w|\s*::)")
+_CALL = re.compile(r"(?<![\w.])(?<!->)(?<!::)(?:details::)?([A-Za-z_]\w*)(?=\s*\()")
+# A formula that declares names of its own: which words it may use cannot be told from its text.
+_DECLARES = re.compile(r"\bauto\b|\[[&=]|[{;]")
+
+
+def objections(
+    entry: Entry, additions: Additions, known: dict[str, str], version: str
+) -> Iterator[ForkError]:
+    """What is wrong with one entry of derivatives_additions.yaml; known: upstream's schemas."""
+    declared = additions.native_entry(entry.name)
+    if declared is None and entry.name in known:
+        yield NeedsSourceLaneError(
+            f"the formula for '{entry.name}' would change an operator of torch {version}",
+            where=entry.where(),
+            why="its autograd node is compiled into libtorch",
+            next=f"build it from source: {FROM_SOURCE}",
+        )
+    elif declared is None:
+        yield DerivativeError(
+            f"a formula for '{entry.name}', which is declared nowhere",
+            where=entry.where(),
+            why=f"{additions.native.path.name} has no such operator",
+            next="declare it there, or correct the name (overload included)",
+        )
+    elif not same_schema(declared.key, entry.key):
+        yield DerivativeError(
+            f"the formula for '{entry.name}' repeats its schema differently",
+            where=entry.where(),
+            why=f"declared: {declared.key}\nhere:     {entry.key}\n(declared in "
+            f"{declared.where()})",
+            next="copy the schema from the declaration; argument names must match exactly",
+        )
+    else:
+        yield from _unknown_keys(entry)
+        yield from _of_composite(entry, declared)
+        for key, formula in formulas_of(entry):
+            yield from _wrong_words(entry, key, formula)
+
+
+def formulas_of(entry: Entry) -> Iterator[tuple[str, str]]:
+    """The formulas of an entry by their keys ('self', 'result'), those by dispatch key too."""
+    dispatch = entry.fields.get("dispatch")
+    groups = list(dispatch.values()) if isinstance(dispatch, dict) else []
+    for fields in [entry.fields, *(group for group in groups if isinstance(group, dict))]:
+        for key, formula in fields.items():
+            if key not in FIELD_NAMES and isinstance(formula, str):
+                yield key, formula
+
+
+def _unknown_keys(entry: Entry) -> Iterator[DerivativeError]:
+    results, named = result_names(entry.key)
+    arguments = argument_names(entry.key)
+    for key in entry.fields:
+        for name in words(key):
+            if key in FIELD_NAMES or name in arguments or name in results:
+                continue
+            yield DerivativeError(
+                f"the formula for '{entry.name}' names '{name}', which is no argument of it"
+                + (" and no result" if named else ""),
+                where=entry.where(key),
+                why=f"its schema: {entry.key}",
+                next=f"formulas are for arguments ({', '.join(arguments) or 'none'}), "
+                f"forward ones for results ({', '.join(results) or 'none'})",
+            )
+
+
+def _of_composite(entry: Entry, declared: Entry) -> Iterator[DerivativeError]:
+    """Autograd never gets to see a CompositeImplicitAutograd operator, so no formula would run."""
+    if {"structured", "structured_delegate"} & declared.fields.keys():
+        return
+    dispatch = declared.fields.get("dispatch", {})
+    keys = {word for key in dispatch for word in words(key)} if isinstance(dispatch, dict) else ()
+    if set(keys) - {"CompositeImplicitAutograd", "CompositeImplicitAutogradNestedTensor"}:
+        return
+    if any(key not in FIELD_NAMES for key in entry.fields):
+        yield DerivativeError(
+            f"a formula for '{entry.name}', which is made of operators that have their own",
+            where=entry.where(),
+            why=f"{declared.where()} has no 'dispatch:' (or only CompositeImplicitAutograd), so "
+            "autograd sees the operators inside",
+            next="delete the formula, or give the operator a 'dispatch:' such as "
+            "CompositeExplicitAutograd",
+        )
+
+
+def _wrong_words(entry: Entry, key: str, formula: str) -> Iterator[DerivativeError]:
+    """Words that mean something in every formula, and not what they are used for in this one."""
+    used = set(_words(formula))
+    results, named = result_names(entry.key)
+    arguments = argument_names(entry.key)
+    if _NEAR_SPECIAL.fullmatch(formula.strip()) and formula.strip() not in SPECIAL:
+        yield DerivativeError(
+            f"'{formula.strip()}' of '{entry.name}' is no formula",
+            where=entry.where(key),
+            next="write non_differentiable",
+        )
+    allowed = {*results, *arguments}
+    for word in sorted(used - allowed):
+        if re.fullmatch(r"result\d*", word):
+            yield DerivativeError(
+                f"the formula for '{entry.name}' uses '{word}', which is no result of it",
+                where=entry.where(key),
+                why=f"its results are {'named ' if named else ''}{', '.join(results) or 'none'}",
+                next="use these names",
+            )
+    # The incoming gradient has this name in the generated function, saved arguments are beside it.
+    if "grad" in arguments and "grad" in used:
+        yield DerivativeError(
+            f"'{entry.name}' has an argument 'grad', which its formula cannot tell from the "
+            "gradient",
+            where=entry.where(key),
+            why="in a formula 'grad' is the gradient of the result",
+            next="call the argument grad_output, here and in the declaration",
+        )
+
+
+def _words(formula: str) -> list[str]:
+    return _WORD.findall(_STRING.sub('""', formula))
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What formulas can name on one base.
+
+    words: of upstream's own formulas, its operators and the header of its helpers.
+    manual: the text of that header, FunctionsManual.h.
+    elsewhere: which of some words any other header of the base has; slow.
+    exported: which of some helpers of FunctionsManual.h a library exports; slow.
+    """
+
+    words: frozenset[str]
+    operators: frozenset[str]
+    manual: str
+    elsewhere: Callable[[Collection[str]], set[str]]
+    exported: Callable[[Collection[str]], set[str]]
+
+
+def scope_objections(additions: Additions, scope: Scope) -> list[DerivativeError]:
+    """Formulas that use a name that exists nowhere, or call a helper that no library exports."""
+    own, operators = _own_words(additions), scope.operators
+    unknown: dict[tuple[str, str], Entry] = {}  # (word, key) -> entry
+    helpers: dict[tuple[str, str], Entry] = {}
+    for entry in additions.derivatives.entries:
+        local = _local_words(entry)
+        for key, formula in formulas_of(entry):
+            if formula.strip() in SPECIAL or _NEAR_SPECIAL.fullmatch(formula.strip()):
+                continue
+            for name in _CALL.findall(_STRING.sub('""', formula)):
+                if not {name, _operator(name)} & (own | operators) and _is_hidden(scope, name):
+                    helpers[name, key] = entry
+            if not _DECLARES.search(formula):
+                for word in _words(formula):
+                    if not {word, _operator(word)} & (own | local | scope.words):
+                        unknown[word, key] = entry
+    found = scope.elsewhere({word for word, _ in unknown}) if unknown else set()
+    exported = scope.exported({name for name, _ in helpers}) if helpers else set()
+    errors = [_unknown(entry, key, w) for (w, key), entry in unknown.items() if w not in found]
+    hidden = [(n, key, entry) for (n, key), entry in helpers.items() if n not in exported]
+    return errors + [_hidden(entry, key, name) for name, key, entry in hidden]
+
+
+def _own_words(additions: Additions) -> set[str]:
+    """The names that the additions' headers and declarations bring."""
+    own = {word for entry in additions.native.entries for word in _declared(entry)}
+    for header in additions.headers:
+        own |= set(re.findall(r"\w+", header.read_text(encoding="utf-8", errors="replace")))
+    return own
+
+
+def _declared(entry: Entry) -> Iterator[str]:
+    for name in (entry.name, *words(entry.fields.get("autogen", []))):
+        yield name.partition(".")[0]
+
+
+def _operator(word: str) -> str:
+    """The operator that a C++ function of namespace at calls, by the generator's suffixes."""
+    return re.sub(r"(_symint)?(_outf?)?$", "", word)
+
+
+def _local_words(entry: Entry) -> set[str]:
+    """What torchgen gives a formula: arguments, results, gradients, tangents and primals."""
+    values = {*argument_names(entry.key), *result_names(entry.key)[0]}
+    tangents = {f"{prefix}{v}{end}" for v in values for prefix in ("", "original_")
+                for end in ("_t", "_p")}  # fmt: skip
+    return values | tangents | {f"grad_{value}" for value in values} | {"grad", "grads"}
+
+
+def _is_hidden(scope: Scope, name: str) -> bool:
+    """Whether FunctionsManual.h declares a function without a body of its own."""
+    declared = False
+    for match in re.finditer(rf"\b{re.escape(name)}\s*\(", scope.manual):
+        depth, place = 1, match.end()
+        while depth and place < len(scope.manual):
+            depth += {"(": 1, ")": -1}.get(scope.manual[place], 0)
+            place += 1
+        rest = re.sub(r"^(\s|const\b|noexcept\b)+", "", scope.manual[place : place + 40])
+        if rest.startswith("{"):
+            return False
+        declared = declared or rest.startswith(";")
+    return declared
+
+
+def _unknown(entry: Entry, key: str, word: str) -> DerivativeError:
+    return DerivativeError(
+        f"the formula for '{entry.name}' uses '{word}', which is nothing that formulas know",
+        where=entry.where(key),
+        why="it is no argument, result or operator, and no header of PyTorch's or of the "
+        "additions has it",
+        next="correct the name, or declare the helper in a header of yours named "
+        "*FunctionsManual.h",
+    )
+
+
+def _hidden(entry: Entry, key: str, name: str) -> DerivativeError:
+    return DerivativeError(
+        f"the formula for '{entry.name}' calls {name}, which libtorch does not export",
+        where=entry.where(key),
+        why="upstream's FunctionsManual.h declares it for libtorch's own formulas alone",
+        next="write a helper of your own in aten_src/native/*FunctionsManual.{h,cpp}, call "
+        f"operators instead, or build from source: {FROM_SOURCE}",
+        kind="helper hidden",
+    )
+
+
+def words_in(text: str) -> frozenset[str]:
+    """Every identifier of a text."""
+    return frozenset(re.findall(r"[A-Za-z_]\w*", text))
+
+
+def headers_with(root: Path, folders: Collection[str], wanted: Collection[str]) -> set[str]:
+    """Which of the wanted words a header in the folders (not below them) or in c10/ has.
+
+    Everything counts as found where root has no headers: nothing can be told there.
+    """
+    if not (root / "ATen").is_dir():
+        return set(wanted)
+    paths = [path for folder in folders for path in (root / folder).glob("*.h")]
+    found: set[str] = set()
+    pattern = re.compile(rf"\b(?:{'|'.join(map(re.escape, sorted(wanted)))})\b")
+    for path in [*paths, *(root / "c10").rglob("*.h")]:
+        found |= set(pattern.findall(path.read_text(encoding="utf-8", errors="replace")))
+    return found

@@ -1,0 +1,144 @@
+"""The attributes that a torch's Python modules have, read from their text: torch is not imported.
+
+They are what an added operator of the same name would overwrite.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+from ..util.blocks import strip_blocks
+
+Read = Callable[[str], str | None]
+
+TENSOR = "Tensor"
+# Where upstream binds operators -> the files that hold the names of that place.
+HOMES = {
+    "torch": ("torch/__init__.py", "torch/_C/_VariableFunctions.pyi"),
+    "nn": ("torch/nn/functional.py", "torch/_C/_nn.pyi"),
+    "special": ("torch/special/__init__.py",),
+    "linalg": ("torch/linalg/__init__.py",),
+    "fft": ("torch/fft/__init__.py",),
+    "nested": ("torch/nested/__init__.py",),
+    "sparse": ("torch/sparse/__init__.py",),
+}
+_DEEPEST = 4  # star imports followed one from another
+_STUB_NAME = re.compile(r"^(?:async )?(?:def|class) (\w+)|^(\w+) *[:=]", re.MULTILINE)
+
+
+def attributes(read: Read, submodules: Iterable[str]) -> dict[str, frozenset[str]]:
+    """The names by home: a key of HOMES, or TENSOR for the attributes of torch.Tensor.
+
+    read: the text of a file of site-packages or of a source tree, None where it has none.
+    submodules: the names of the modules and packages in torch/.
+    """
+    found = {home: frozenset(_of_files(read, files)) for home, files in HOMES.items()}
+    overrides = _text(read, "torch/overrides.py") or ""
+    found["torch"] |= {*submodules, *re.findall(r"\btorch\.(\w+)\b(?!\.)", overrides)}
+    found[TENSOR] = frozenset(_of_tensor(read) | set(re.findall(r"\bTensor\.(\w+)", overrides)))
+    return found
+
+
+def submodules_of(package: Path) -> set[str]:
+    """The names of the modules and packages in a package's directory."""
+    modules = {path.stem for path in package.glob("*.py")}
+    return modules | {path.parent.name for path in package.glob("*/__init__.py")}
+
+
+def _of_files(read: Read, files: Iterable[str]) -> set[str]:
+    return {name for file in files for name in _of_file(read, file, _DEEPEST)}
+
+
+def _of_file(read: Read, file: str, depth: int) -> set[str]:
+    text = _text(read, file)
+    if text is None or not depth:
+        return set()
+    return _of_stub(text) if file.endswith(".pyi") else _of_module(text, read, depth)
+
+
+def _text(read: Read, file: str) -> str | None:
+    """A file's text, or its template's in a source tree, where stubs are still to be generated."""
+    text = read(file)
+    if text is None and file.endswith(".pyi"):
+        text = read(f"{file}.in")
+    return None if text is None else strip_blocks(text, file)
+
+
+def _of_stub(text: str) -> set[str]:
+    return {match[1] or match[2] for match in _STUB_NAME.finditer(text)}
+
+
+def _of_module(text: str, read: Read, depth: int) -> set[str]:
+    names: set[str] = set()
+    deleted: set[str] = set()
+    for statement in _statements(ast.parse(text).body):
+        if isinstance(statement, ast.Delete):
+            deleted |= {node.id for node in statement.targets if isinstance(node, ast.Name)}
+        elif isinstance(statement, ast.ImportFrom) and statement.names[0].name == "*":
+            names |= _of_star_import(statement, read, depth)
+        else:
+            names |= set(_bound(statement))
+    return names - deleted
+
+
+def _statements(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
+    """The statements that run when a module is imported, those in blocks included."""
+    for statement in body:
+        yield statement
+        if isinstance(statement, (ast.If, ast.Try, ast.With, ast.For, ast.While)):
+            parts = [statement.body, *(getattr(statement, n, []) for n in ("orelse", "finalbody"))]
+            if isinstance(statement, ast.If) and "TYPE_CHECKING" in ast.unparse(statement.test):
+                parts = parts[1:]
+            for part in [*parts, *(h.body for h in getattr(statement, "handlers", []))]:
+                yield from _statements(part)
+
+
+def _bound(statement: ast.stmt) -> Iterator[str]:
+    """The names that a statement binds, and those that it puts into __all__."""
+    if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        yield statement.name
+    elif isinstance(statement, (ast.Import, ast.ImportFrom)):
+        for alias in statement.names:
+            yield alias.asname or alias.name.partition(".")[0]
+    elif isinstance(statement, (ast.Assign, ast.AugAssign, ast.AnnAssign)):
+        targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+        bound = [node.id for t in targets for node in ast.walk(t) if isinstance(node, ast.Name)]
+        yield from bound
+        if "__all__" in bound and statement.value is not None:
+            for node in ast.walk(statement.value):
+                if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                    yield node.value
+
+
+def _of_star_import(statement: ast.ImportFrom, read: Read, depth: int) -> set[str]:
+    module = (statement.module or "").replace(".", "/")
+    names: set[str] = set()
+    for file in (f"{module}.py", f"{module}/__init__.py", f"{module}/__init__.pyi"):
+        listed = _listed(_text(read, file) or "") if file.endswith(".py") else set()
+        names |= listed or {n for n in _of_file(read, file, depth - 1) if not n.startswith("_")}
+    return names
+
+
+def _listed(text: str) -> set[str]:
+    """The strings of a module's __all__."""
+    listed = [s for s in ast.parse(text).body if "__all__" in set(_bound(s))]
+    return {name for statement in listed for name in _bound(statement)} - {"__all__"}
+
+
+def _of_tensor(read: Read) -> set[str]:
+    names: set[str] = set()
+    stub = re.search(
+        r"^class TensorBase\b.*?:\n(.*?)(?=^\S|\Z)",
+        _text(read, "torch/_C/__init__.pyi") or "",
+        re.MULTILINE | re.DOTALL,
+    )
+    if stub:
+        names |= set(re.findall(r"^    (?:def )?(\w+)(?=[(:]| *=)", stub[1], re.MULTILINE))
+    for statement in ast.parse(_text(read, "torch/_tensor.py") or "").body:
+        if isinstance(statement, ast.ClassDef) and statement.name == "Tensor":
+            names |= {name for inner in statement.body for name in _bound(inner)}
+    docs = _text(read, "torch/_tensor_docs.py") or ""
+    return names | set(re.findall(r"^add_docstr_all\(\s*\"(\w+)\"", docs, re.MULTILINE))

@@ -1,0 +1,105 @@
+"""The names that a torch's Python has are read from its text: torch is never imported."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from torchfork.upstream import python_names
+
+FILES = {
+    "torch/__init__.py": """
+import math, os as _os
+from torch.serialization import load as load, save
+from torch.functional import *
+from torch._C import *
+from typing import TYPE_CHECKING
+__all__ = ["compile", *sorted(["listed"])]
+if TYPE_CHECKING:
+    from nowhere import imagined
+else:
+    real = 1
+try:
+    tried = caught = 1
+except ImportError:
+    fallback = 2
+for name in ():
+    gone = name
+del gone
+def function():
+    local = 1
+class Kind:
+    inside = 1
+""",
+    "torch/functional.py": "from itertools import chain\n__all__ = ['einsum']\ndef helper(): ...\n",
+    "torch/_C/__init__.pyi": """
+class Generator: ...
+_private: int
+float32: dtype = ...
+class TensorBase(metaclass=Meta):
+    requires_grad: bool
+    def numpy(self) -> Any: ...
+    T = 1
+class Later:
+    def not_of_tensor(self): ...
+""",
+    "torch/_tensor.py": """
+class Tensor(torch._C.TensorBase):
+    def backward(self): ...
+    __array_priority__ = 1000
+def outside(): ...
+""",
+    "torch/_tensor_docs.py": 'add_docstr_all(\n    "documented",\n    "..." )\n',
+    "torch/overrides.py": "x = {torch.ignored, torch.nn.f, Tensor.name.__get__}\n"
+    "# torchfork:begin\ny = torch.ours\n# torchfork:end\n",
+    "torch/nn/functional.py": "def dropout(): ...\n",
+    "torch/_C/_nn.pyi": "def gelu(input: Tensor) -> Tensor: ...\n",
+    "torch/special/__init__.py": "airy = 1\n",
+}
+
+
+@pytest.fixture(scope="module")
+def found() -> dict[str, frozenset[str]]:
+    return python_names.attributes(FILES.get, ["fft", "_ops"])
+
+
+def test_what_a_module_defines_imports_and_lists_is_an_attribute(
+    found: dict[str, frozenset[str]],
+) -> None:
+    assert {"math", "_os", "load", "save", "einsum", "Generator", "float32", "compile", "listed",
+            "real", "tried", "caught", "fallback", "function", "Kind", "fft", "_ops",
+            "ignored"} <= found["torch"]  # fmt: skip
+
+
+def test_locals_and_what_is_never_there_at_run_time_are_none(
+    found: dict[str, frozenset[str]],
+) -> None:
+    absent = {"imagined", "gone", "local", "inside", "helper", "chain", "_private", "ours"}
+    assert not absent & found["torch"]
+
+
+def test_tensors_attributes_come_from_class_stub_docs_and_overrides(
+    found: dict[str, frozenset[str]],
+) -> None:
+    assert found["Tensor"] == {
+        "backward", "__array_priority__", "requires_grad", "numpy", "T", "documented", "name",
+    }  # fmt: skip
+
+
+def test_modules_of_operators_have_their_own_names(found: dict[str, frozenset[str]]) -> None:
+    assert found["nn"] == {"dropout", "gelu"}
+    assert found["special"] == {"airy"} and found["fft"] == frozenset()
+
+
+def test_a_source_trees_stubs_are_read_from_their_templates() -> None:
+    text = "class TensorBase:\n    ${tensor_method_hints}\n    def item(self): ...\n"
+    read = {"torch/_C/__init__.pyi.in": text}.get
+    assert python_names.attributes(read, ())["Tensor"] == {"item"}
+
+
+def test_submodules_are_modules_and_packages_alone(tmp_path: Path) -> None:
+    for name in ("fft/__init__.py", "lib/libtorch.so", "random.py", "version.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("")
+    assert python_names.submodules_of(tmp_path) == {"fft", "random"}
