@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
+from ..additions.formulas import FIELD_NAMES
 from ..additions.load import Additions
-from ..additions.validate import FIELD_NAMES
 from ..codegen import client
 from ..codegen.model import FinishedOperator, Kind
 from ..errors import AdditionsError, BaseRefusedError, UsageError
