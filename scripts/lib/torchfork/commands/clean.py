@@ -24,11 +24,11 @@ COMMANDS = (
 
 def run(options: argparse.Namespace, ui: Ui) -> None:
     """Delete this checkout's build files, and with --cache the user's cache."""
+    root = cache.directory() if options.cache else None  # refused before anything is deleted
     state = PROJECT / ".torchfork"
     for directory in (state / "build", state / "matrix", state / "citizenship"):
         _remove(directory, ui)
-    if options.cache:
-        root = cache.directory()
+    if root is not None:
         _say(root, cache.remove(root), ui)
 
 
