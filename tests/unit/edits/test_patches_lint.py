@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from sample_patches import ABOUT, FUNCTIONS, about_toml, diff, hook, write
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sample_patches import ABOUT, FUNCTIONS, about_toml, diff, hook, tree, write
 
-from torchfork.edits.patches import lint, load
+from torchfork.edits.patches import check, folders, git, lint, load, plan
 from torchfork.edits.patches.git import Diff, parse_diff
 from torchfork.edits.patches.series import parse_line
-from torchfork.errors import PatchError
+from torchfork.errors import AdditionsError, PatchError, ToolMissingError
 
 VERSIONS = ["2.6.0", "2.13.0", "2.15.0"]
 SHAPES = "torch/shapes.py"
@@ -220,4 +226,104 @@ def test_a_folder_needs_its_header_and_carries_no_links(tmp_path: Path) -> None:
     series = write(tmp_path / "b", "f * both # y\n", FOLDER)
     (series.folder / "f" / "torch" / "link.py").symlink_to("/etc/passwd")
     [error] = lint(series, VERSIONS)
-    assert "symbolic link" in error.what
+    assert "leads out of the additions" in error.why
+
+
+def huge(path: Path) -> None:
+    with path.open("wb") as stream:
+        stream.truncate(1 << 40)
+
+
+@pytest.mark.parametrize("name", ["series", "f/patch.toml", "f/torch/n.py", "x.patch"])
+@pytest.mark.parametrize(
+    "make",
+    [
+        os.mkfifo,
+        lambda path: path.symlink_to("nowhere"),
+        lambda path: path.symlink_to("/dev/zero"),
+        lambda path: path.mkdir(),
+        lambda path: path.write_bytes(b"# caf\xe9\n"),
+        huge,
+    ],
+    ids=["FIFO", "dangling", "endless", "directory", "not UTF-8", "huge"],
+)
+def test_what_is_no_text_file_is_refused_at_once(
+    tmp_path: Path, name: str, make: Callable[[Path], object]
+) -> None:
+    series = write(tmp_path, "f * both # y\nx.patch * both # y\n", {**FOLDER, "x.patch": GOOD})
+    path = series.folder / name
+    path.unlink()
+    make(path)
+    if name.endswith(".py") and (path.is_dir() or (path.is_file() and path.stat().st_size < 99)):
+        return  # a directory without files; bytes that are copied as they are
+    with pytest.raises((PatchError, AdditionsError)) as caught:
+        check(load(tmp_path), VERSIONS)
+    assert str(path) in caught.value.where and caught.value.why
+
+
+@pytest.mark.parametrize("make", [Path.touch, os.mkfifo, lambda path: path.symlink_to("nowhere")])
+def test_patches_that_is_no_directory_does_not_count_as_absent(
+    tmp_path: Path, make: Callable[[Path], object]
+) -> None:
+    make(tmp_path / "patches")
+    with pytest.raises(AdditionsError) as caught:
+        load(tmp_path)
+    assert caught.value.where == str(tmp_path / "patches")
+
+
+def mutated(text: str) -> st.SearchStrategy[str]:
+    """The text with some lines dropped, doubled or replaced."""
+    lines = text.splitlines(keepends=True)
+    odd = ["\n", "[[hook]]\n", "@@ -1 +1 @@\n", "-- \n", "a = [[[", "\\ No", "\0\u2028", "9" * 5000]
+    picked = st.one_of(st.sampled_from([*lines, *odd]), st.text(max_size=8))
+    at = st.integers(0, len(lines))
+    return st.builds(
+        lambda i, j, new: "".join([*lines[:i], *new, *lines[j:]]), at, at,
+        st.lists(picked, max_size=4),
+    )  # fmt: skip
+
+
+HOOKED = about_toml(hook("torch/a.py", "after = 'x'", "l\n"))
+LISTED = "f  >=2.6,<3  both  # y\nx.patch * both # z\n"
+
+
+@settings(max_examples=100, deadline=None)
+@given(mutated(LISTED), mutated(HOOKED), mutated(GOOD))
+def test_whatever_the_files_say_only_named_errors_come_of_it(
+    series: str, toml: str, patch: str
+) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        files = {"f/patch.toml": toml, "f/torch/n.py": "n\n", "x.patch": patch}
+        for fault in lint(write(Path(name), LISTED, files), VERSIONS):
+            assert fault.where
+        for listed in (LISTED, series):
+            with contextlib.suppress(PatchError):
+                plan(write(Path(name), listed, {}), tree(), "2.13.0", "graft")
+
+
+def test_the_readme_has_an_example_that_works_and_every_key(tmp_path: Path) -> None:
+    readme = (Path(__file__).parents[3] / "patches" / "README.md").read_text(encoding="utf-8")
+    example = readme.partition("```toml\n")[2].partition("```")[0]
+    assert not faults(tmp_path, "f * both # y\n", {"f/patch.toml": example})
+    for key in ("subject", "why", "until", "upstream", "[[hook]]", "hook.file", "hook.lines"):
+        assert f"| `{key}` |" in readme
+    for suffix in folders.COMMENTS:
+        assert suffix in readme
+
+
+def test_an_old_git_is_named_before_anything_is_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "git").write_text("#!/bin/sh\necho git version 2.25.1\n")
+    (tmp_path / "git").chmod(0o755)
+    series = write(tmp_path, "x.patch * both # y\n", {"x.patch": GOOD})
+    for path, message in (
+        (tmp_path, r"too old: git version 2\.25\.1"),
+        (tmp_path / "no", "no git"),
+    ):
+        monkeypatch.setenv("PATH", str(path))
+        git.require_git.cache_clear()
+        with pytest.raises(ToolMissingError, match=message) as caught:
+            plan(series, tree(), "2.13.0", "graft")
+        assert "install git" in caught.value.next
+    git.require_git.cache_clear()

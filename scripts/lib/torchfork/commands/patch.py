@@ -12,7 +12,7 @@ from rich.table import Table
 from ..edits import patches
 from ..edits.patches import BuildMode, Report, Series, State, Tree, workbench
 from ..edits.patches.series import SERIES, make_header
-from ..errors import PatchError, UsageError
+from ..errors import UsageError
 from ..rebase import targets
 from ..upstream import interpreter, pins
 from ..upstream import tree as source_trees
@@ -99,17 +99,9 @@ def _warn(report: Report, ui: Ui) -> None:
 
 
 def run_lint(options: argparse.Namespace, ui: Ui) -> None:
-    """Every fault of the folder; raises the first of them when all are reported."""
+    """Raises every fault of the folder as one error."""
     series = patches.load(options.additions.resolve())
-    faults = patches.lint(series, pins.load().versions)
-    for fault in faults[1:]:
-        ui.note(fault.render() + "\n")
-    if faults:
-        first = faults[0]
-        raise PatchError(
-            first.what, where=first.where, why=first.why,
-            next=first.next + (f"\n({len(faults) - 1} more above)" if len(faults) > 1 else ""),
-        )  # fmt: skip
+    patches.check(series, pins.load().versions)
     ui.note(f"{len(series.patches)} patches, nothing wrong")
 
 

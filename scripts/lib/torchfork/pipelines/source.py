@@ -76,8 +76,7 @@ def _patch(tree: SourceTree, additions: Additions, ui: Ui) -> Mapping[str, str |
     if not series.folder.is_dir():
         return {}
     with ui.step("patch") as step:
-        for fault in patches.lint(series):
-            raise fault
+        patches.check(series)
         # Unpacked wheels have the same Python files: a patch made on one of them can be merged.
         origins = patches.origins(cache.directory())
         report = patches.plan(series, _upstream_tree(tree), tree.version, "source", origins)

@@ -10,7 +10,6 @@ import hashlib
 import json
 import os
 import shutil
-import stat
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -21,7 +20,6 @@ import filelock
 from ..errors import BusyError, ForkError, OutputError
 
 CHUNK = 1 << 20
-INPUT_LIMIT = 16 << 20  # bytes of a file of the user's; upstream's largest text file has 2 MB
 # What programs say whose error number does not reach us: compilers, and shutil for a whole tree.
 DISK_FULL = os.strerror(errno.ENOSPC)
 
@@ -115,39 +113,6 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-
-
-def input_bytes(path: Path, root: Path, error: type[ForkError], limit: int = INPUT_LIMIT) -> bytes:
-    """The contents of a user's file. root: the directory that no link may lead out of.
-
-    Raises `error` for what is no regular file (reading a FIFO would never end) or too large.
-    """
-    try:
-        found = path.stat()
-        if not stat.S_ISREG(found.st_mode):
-            why = "it is not a regular file"
-        elif not path.resolve().is_relative_to(root.resolve()):
-            why = f"a symbolic link leads out of {root}"
-        elif found.st_size > limit:
-            why = f"it has {found.st_size} bytes; at most {limit} are read"
-        else:
-            return path.read_bytes()
-    except OSError as problem:
-        dangling = path.is_symlink() and not path.exists()
-        why = "a symbolic link leads nowhere" if dangling else str(problem.strerror)
-    raise error(f"cannot read {path.name}", where=str(path), why=why)
-
-
-def input_text(path: Path, root: Path, error: type[ForkError], limit: int = INPUT_LIMIT) -> str:
-    """The text of a user's file, as input_bytes reads it. Raises `error` if it is not UTF-8."""
-    data = input_bytes(path, root, error, limit)
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError as problem:
-        line = data.count(b"\n", 0, problem.start) + 1
-        raise error(
-            f"{path.name} is not UTF-8 text", where=f"{path}:{line}", why=str(problem)
-        ) from problem
 
 
 def sha256_file(path: Path) -> str:

@@ -6,11 +6,12 @@ What others need: `load` a series, `plan` it on a tree (reads only), `write` wha
 from __future__ import annotations
 
 from .. import BuildMode
-from .planning import Report, lint, origins, plan, plan_base, wheel_texts
+from .planning import Report, check, lint, origins, plan, plan_base, wheel_texts
 from .series import Conflict, Outcome, Patch, Series, State, load
 from .trees import Texts, Tree, directory, layered, write
 
 __all__ = [
     "BuildMode", "Conflict", "Outcome", "Patch", "Report", "Series", "State", "Texts", "Tree",
-    "directory", "layered", "lint", "load", "origins", "plan", "plan_base", "wheel_texts", "write",
+    "check", "directory", "layered", "lint", "load", "origins", "plan", "plan_base", "wheel_texts",
+    "write",
 ]  # fmt: skip

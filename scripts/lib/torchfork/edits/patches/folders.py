@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from collections.abc import Iterator, Mapping
@@ -10,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
+from ...additions import paths
 from ...errors import BaseRefusedError, PatchError
-from ...util import files
 from ...util.blocks import END_OF_FILE, Anchor, block, blocks_of, place, strip_blocks
 from .. import BuildMode
 from .series import BUILD_MODES, Conflict, Header, Outcome, Patch, State, make_header
@@ -25,7 +24,6 @@ else:
 ABOUT = "patch.toml"
 END = "the end of the file"
 FIELDS = ("subject", "why", "until", "upstream")
-MAX_FILES = 10_000
 # How lines of ours are marked, by the kind of file. Others cannot have comments just anywhere.
 COMMENTS = {
     **dict.fromkeys((".py", ".pyi", ".in", ".txt", ".cmake", ".toml", ".yaml", ".cfg"), "#"),
@@ -210,7 +208,7 @@ def _start(text: str) -> str:
 def read_folder(patch: Patch) -> Folder:
     """Read a folder with its patch.toml. Raises PatchError."""
     about = patch.path / ABOUT
-    if not os.path.lexists(about):
+    if not paths.is_file(about, patch.folder.parent):
         raise PatchError(
             f"a patch that is a folder needs a {ABOUT}",
             where=str(patch.path),
@@ -234,24 +232,12 @@ def read_folder(patch: Patch) -> Folder:
 
 
 def _added(patch: Patch) -> Iterator[tuple[str, str]]:
-    """The folder's files but patch.toml. Raises PatchError for what would be lost."""
-    found = sorted(path for path in patch.path.rglob("*") if not _is_leftover(path, patch.path))
-    if len(found) > MAX_FILES:
-        raise PatchError(f"more than {MAX_FILES} files", where=str(patch.path))
-    for path in found:
+    """The folder's files but patch.toml, by their paths in upstream's tree."""
+    for path in paths.tree(patch.path, patch.folder.parent):
         name = path.relative_to(patch.path).as_posix()
-        if path.is_symlink():
-            raise PatchError("a symbolic link is not carried, plain files are", where=str(path))
-        if name != ABOUT and not path.is_dir():
+        if name != ABOUT:
             check_path(name, str(path))
-            yield name, decode(files.input_bytes(path, patch.folder.parent, PatchError))
-
-
-def _is_leftover(path: Path, folder: Path) -> bool:
-    """Whether an editor, Python or patch(1) left the file."""
-    parts = path.relative_to(folder).parts
-    hidden = any(part.startswith(".") or part == "__pycache__" for part in parts)
-    return hidden or path.name.endswith(("~", ".pyc", ".orig", ".rej"))
+            yield name, decode(paths.read(path))
 
 
 def _hooks(data: dict[str, Any], text: str, about: Path) -> tuple[AnchoredBlock, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import email.utils
 import hashlib
 import re
 import tempfile
@@ -10,14 +9,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path, PurePosixPath
-from typing import Literal
 
 from ...errors import PatchError, ToolMissingError
 from ...util import process
 from .series import Conflict, Header, Outcome, Patch, State, parse_header
 from .trees import Texts, Tree, check_path, decode, directory, encode, similar_lines, write
 
-NEEDED = (2, 38)  # the first with merge-tree --write-tree
+NEEDED = (2, 39)  # the oldest that is tested; merge-tree --write-tree came with 2.38
 ZERO = "0" * 40
 FROM_LINE = f"From {ZERO} Mon Sep 17 00:00:00 2001"
 # Nobody's: commits that torchfork itself makes, at a time that does not pass.
@@ -28,7 +26,6 @@ _SETTINGS = (
     "commit.cleanup=verbatim", "gc.auto=0", "merge.conflictStyle=diff3", "merge.renames=true",
     "diff.indentHeuristic=true", "rerere.enabled=false", "init.defaultBranch=upstream",
 )  # fmt: skip
-Kind = Literal["add", "edit", "delete"]
 _DIFF = (
     "diff", "--no-color", "--no-ext-diff", "--no-textconv", "--full-index", "--no-renames",
     "--diff-algorithm=myers", "--unified=3", "--inter-hunk-context=0", "--src-prefix=a/",
@@ -40,7 +37,9 @@ _FILE = re.compile(
     r"index (?P<before>[0-9a-f]{40})\.\.(?P<after>[0-9a-f]{40})(?: 100644)?\n"
     r"(?P<names>--- .+\n\+\+\+ .+\n)?"
 )
-_HUNK = re.compile(r"@@ -(\d+)(?:,(\d+))? \+\d+(?:,(\d+))? @@.*\n((?:[ +\-\\].*\n)+)")
+_HUNK = re.compile(
+    r"@@ -(\d{1,9})(?:,(\d{1,9}))? \+\d{1,9}(?:,(\d{1,9}))? @@.*\n((?:[ +\-\\].*\n)+)"
+)
 _LINE = re.compile(r"([ +-])(.*\n)(\\ No newline at end of file\n)?")
 # Why a line before the hunks is refused.
 _REFUSED = (
@@ -79,10 +78,19 @@ class FileDiff:
     """What a patch does to one file."""
 
     path: str
-    kind: Kind
     before_id: str  # git's names of the contents, ZERO for no file
     after_id: str
     hunks: tuple[Hunk, ...]
+
+    @property
+    def adds(self) -> bool:
+        """Whether there must be no such file yet."""
+        return self.before_id == ZERO
+
+    @property
+    def deletes(self) -> bool:
+        """Whether the file goes."""
+        return self.after_id == ZERO
 
 
 @dataclass(frozen=True)
@@ -103,7 +111,7 @@ class Diff:
     @property
     def new_files(self) -> list[str]:
         """The files that it adds."""
-        return [file.path for file in self.files if file.kind == "add"]
+        return [file.path for file in self.files if file.adds]
 
     @property
     def changes(self) -> str:
@@ -178,6 +186,8 @@ def parse_diff(text: str, patch: Patch) -> Diff:
 
 
 def _is_date(text: str) -> bool:
+    import email.utils  # slow to import, and only a diff needs it
+
     try:
         return email.utils.parsedate_to_datetime(text).year >= 1970
     except (ValueError, TypeError, OverflowError):
@@ -205,12 +215,11 @@ def _file(chunk: str, number: int, path: Path) -> FileDiff:
     for text in chunks:
         hunks.append(_hunk(text, number, path))
         number += text.count("\n")
-    kinds: dict[str | None, Kind] = {"new": "add", "deleted": "delete", None: "edit"}
     if found["kind"] is None and not hunks:
         raise _malformed(path, number - 1, "a file without any change")
     if [found["before"] == ZERO, found["after"] == ZERO] != [old[0] == "/", new[0] == "/"]:
         raise _malformed(path, number - 1, "the object names say otherwise what happens to it")
-    return FileDiff(name, kinds[found["kind"]], found["before"], found["after"], tuple(hunks))
+    return FileDiff(name, found["before"], found["after"], tuple(hunks))
 
 
 def _hunk(text: str, number: int, path: Path) -> Hunk:
@@ -228,7 +237,7 @@ def _hunk(text: str, number: int, path: Path) -> Hunk:
     if before == after:
         raise _malformed(path, number, "a hunk without any change")
     leading = next(n for n, (mark, *_) in enumerate(lines) if mark != " ")
-    anywhere = (int(found[1]) > 1 or leading >= 3) and lines[-1][0] == " "
+    anywhere = (int(found[1]) > 1 or leading >= 3) and lines[-1][0] == " " and before[-1:] == "\n"
     return Hunk(number, int(found[1]), found[4], before, after, anywhere)
 
 
@@ -247,7 +256,7 @@ def _is_applied(tree: Tree, diff: Diff) -> bool:
     texts = {file.path: tree.read(file.path) for file in diff.files}
     for file in diff.files:
         text = texts[file.path]
-        if (text is None) != (file.kind == "delete"):
+        if (text is None) != file.deletes:
             return False
         if text is not None and any(hunk.after not in text for hunk in file.hunks):
             return False  # without starting git
@@ -264,9 +273,9 @@ def _apply(tree: Tree, diff: Diff) -> Texts | Conflict:
     texts = {file.path: tree.read(file.path) for file in diff.files}
     for file in diff.files:
         text = texts[file.path]
-        if file.kind == "add" and text is not None:
+        if file.adds and text is not None:
             return _conflict(tree, diff, file, None, "the file that it adds is there already")
-        if file.kind != "add" and text is None:
+        if not file.adds and text is None:
             return _conflict(tree, diff, file, None, "there is no such file")
         doubled = _doubled(file, text)
         if doubled:
@@ -277,17 +286,11 @@ def _apply(tree: Tree, diff: Diff) -> Texts | Conflict:
     if not said:
         return changed
     found = re.search(r"patch failed: (.+):(\d+)\n", said)
-    name, line = (found[1], int(found[2])) if found else ("", 0)
-    file = next((f for f in diff.files if f.path == (name or _named(said))), diff.files[0])
-    failed = next((hunk for hunk in file.hunks if hunk.at == line), None)
-    why = "the lines around its change are not there"
-    return _conflict(tree, diff, file, failed, why if found else said.strip())
-
-
-def _named(said: str) -> str:
-    """The file that git names in 'error: NAME: what is wrong'."""
-    found = re.search(r"error: (.+): ", said)
-    return found[1] if found else ""
+    if found is None:  # a file that is deleted has other lines too, for example
+        return _conflict(tree, diff, diff.files[0], None, said.strip())
+    file = next(file for file in diff.files if file.path == found[1])
+    failed = next((hunk for hunk in file.hunks if hunk.at == int(found[2])), None)
+    return _conflict(tree, diff, file, failed, "the lines around its change are not there")
 
 
 def _doubled(file: FileDiff, text: str | None, *, reverse: bool = False) -> tuple[Hunk, int] | None:
@@ -322,7 +325,7 @@ def _conflict(tree: Tree, diff: Diff, file: FileDiff, hunk: Hunk | None, why: st
     shown = hunk or next(iter(file.hunks), None)
     where = f"{diff.patch.path}:{shown.line if shown else 1}"
     ours = shown.text if shown else ""
-    if shown is None or file.kind == "add":
+    if shown is None or file.adds:
         theirs = ""
     elif text is None:
         moved = tree.containing(shown.before, PurePosixPath(file.path).suffix)
@@ -351,7 +354,12 @@ def _merge(tree: Tree, diff: Diff, ancestors: Iterable[Tree]) -> Texts | Conflic
         done = git(repository, *command, check=False)
         merged, *names = done.stdout.split("\0")
         texts = texts_at(repository, merged, changed_files(repository, theirs, merged))
-    return _merge_conflict(diff, names[0], texts) if done.returncode else texts
+    if not done.returncode:
+        return texts
+    sides = {theirs: "upstream", ours: f"the patch {diff.patch.name}"}  # for conflict markers
+    for commit_id, side in sides.items():
+        texts = {name: text and text.replace(commit_id, side) for name, text in texts.items()}
+    return _merge_conflict(diff, names[0], texts)
 
 
 def _is_origin(tree: Tree, diff: Diff) -> bool:
@@ -388,8 +396,15 @@ def blob_id(text: str | None) -> str:
 
 
 @cache
-def _require_git() -> None:
-    said = process.run(["git", "version"]).stdout.strip()
+def require_git() -> None:
+    """Raise ToolMissingError for no git, or one that lacks what this module uses."""
+    try:
+        said = process.run(["git", "version"]).stdout.strip()
+    except ToolMissingError as error:
+        raise ToolMissingError(
+            "no git", where="PATH", why="it applies and merges patches in its format",
+            next="apt-get install git",
+        ) from error  # fmt: skip
     found = re.search(r"(\d+)\.(\d+)", said)
     if found is None or (int(found[1]), int(found[2])) < NEEDED:
         raise ToolMissingError(
@@ -409,7 +424,7 @@ def git(
     own: a repository of ours, for which neither the user's nor the system's settings count.
     Raises ProcessError on failure, ToolMissingError for no git or one that is too old.
     """
-    _require_git()
+    require_git()
     settings = [part for setting in _SETTINGS for part in ("-c", setting)]
     isolated = {
         "GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_SYSTEM": "/dev/null",

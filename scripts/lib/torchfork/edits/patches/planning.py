@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from ...additions.load import Additions
-from ...errors import PatchConflictError, PatchError
+from ...errors import AdditionsError, ForkError, PatchConflictError, PatchError, combined
 from ...upstream.base import Base
 from .. import BuildMode
 from .folders import Folder, read_folder
@@ -67,9 +68,9 @@ class Report:
         return [self._error(o) for o in self.of(State.CONFLICTS, *_NEEDS_EDIT)]
 
     def require(self) -> None:
-        """Raise PatchConflictError for the first patch that conflicts."""
-        for outcome in self.conflicts:
-            raise self._error(outcome)
+        """Raise PatchConflictError for the patches that conflict."""
+        if self.conflicts:
+            raise combined([self._error(outcome) for outcome in self.conflicts])
 
     @property
     def _release(self) -> str:
@@ -159,8 +160,7 @@ def plan_base(base: Base, additions: Additions, cache: Path) -> Report:
     Raises PatchError for one that is malformed or that a wheel cannot take.
     """
     series = load(additions.root)
-    for fault in lint(series):
-        raise fault
+    check(series)
     return plan(series, directory(base.root), base.version, "graft", origins(cache))
 
 
@@ -183,20 +183,27 @@ def wheel_texts(report: Report) -> Mapping[str, str]:
     return {name: text for name, text in report.texts.items() if text is not None}
 
 
-def lint(series: Series, versions: Sequence[str] = ()) -> list[PatchError]:
+def check(series: Series, versions: Sequence[str] = ()) -> None:
+    """Raise every fault that lint finds, as one error."""
+    faults = lint(series, versions)
+    if faults:
+        raise combined(faults)
+
+
+def lint(series: Series, versions: Sequence[str] = ()) -> list[ForkError]:
     """Every fault of a patches folder, whatever the release, in the order of the series.
 
     versions: the releases that are supported; a patch for none of them is unused. Without them
         nothing is, and any two ranges are taken to meet nowhere.
     """
-    found = [*_listing(series, versions)]
+    found: list[ForkError] = [*_listing(series, versions)]
     changes: dict[str, tuple[Patch, Change]] = {}
     for patch in series.patches:
-        if patch.name in changes or not patch.path.exists():
+        if patch.name in changes or not os.path.lexists(patch.path):
             continue  # reported already
         try:
             changes[patch.name] = patch, read(patch)
-        except PatchError as error:
+        except (PatchError, AdditionsError) as error:
             found.append(error)
             continue
         found += _one(*changes[patch.name])
@@ -221,7 +228,7 @@ def _listing(series: Series, versions: Sequence[str]) -> Iterator[PatchError]:
     for patch in series.patches:
         where = patch.where()
         first = seen.setdefault(patch.name, patch)
-        if not patch.path.exists():
+        if not os.path.lexists(patch.path):
             yield PatchError(
                 f"'{patch.name}' is in the series and not in the folder",
                 where=where,

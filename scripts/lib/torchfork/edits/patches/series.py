@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
+from ...additions import paths
 from ...errors import PatchConflictError, PatchError, UsageError
-from ...util import files
 from .. import BuildMode
 from .trees import Texts
 
@@ -23,7 +22,7 @@ MAX_PATCHES = 1000
 FIELDS = ("Why", "Until", "Upstream")
 # concern, an optional variant after '@', and .patch for a diff
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]*(@[a-z0-9][a-z0-9._-]*)?(\.patch)?")
-_LINE = re.compile(r"(?P<name>\S+)\s+(?P<versions>\S+)\s+(?P<mode>\S+)\s+#\s*(?P<reason>\S.*)")
+_LINE = re.compile(r"(\S{1,200})\s+(\S{1,200})\s+(\S{1,200})\s+#\s*(\S.*)")
 _FIELD = re.compile(r"(Why|Until|Upstream): (\S.*)")
 
 
@@ -117,8 +116,8 @@ class Patch:
         return f"{self.folder / SERIES}:{self.line}"
 
     def read_text(self, path: Path) -> str:
-        """The text of one of its files. Raises PatchError."""
-        return files.input_text(path, self.folder.parent, PatchError)
+        """The text of one of its files. Raises PatchError, or AdditionsError for no file."""
+        return _read_text(path, self.folder.parent)
 
     def covers(self, version: str, mode: BuildMode) -> bool:
         """Whether it is for this release ('2.13.0+cpu') and mode; a nightly counts as its release.
@@ -162,20 +161,31 @@ class Series:
 def load(additions_root: Path) -> Series:
     """Read the series of an additions directory; no patches/ is an empty series.
 
-    Raises PatchError for a line that does not read 'NAME VERSIONS LANE # reason', and for patches/
-    or a series that is something else than a directory and a text file.
+    Raises PatchError for a line that does not read 'NAME VERSIONS LANE # reason', AdditionsError
+    for patches/ or a series that is something else than a directory and a file.
     """
     folder = additions_root / FOLDER
     path = folder / SERIES
-    if os.path.lexists(folder) and not folder.is_dir():
-        raise PatchError(f"'{FOLDER}' is not a directory", where=str(folder))
-    if not os.path.lexists(path):
+    if not paths.is_directory(folder, additions_root) or not paths.is_file(path, additions_root):
         return Series(folder, ())
-    lines = files.input_text(path, additions_root, PatchError).splitlines()
+    lines = _read_text(path, additions_root).splitlines()
     kept = [(n, text) for n, text in enumerate(lines, 1) if text.partition("#")[0].strip()]
     if len(kept) > MAX_PATCHES:
         raise PatchError(f"more than {MAX_PATCHES} patches", where=str(path))
     return Series(folder, tuple(parse_line(text, folder, number) for number, text in kept))
+
+
+def _read_text(path: Path, root: Path) -> str:
+    if not paths.is_file(path, root):
+        raise PatchError(f"there is no {path.name}", where=str(path))
+    data = paths.read(path)
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise PatchError(
+            f"{path.name} is not UTF-8 text", where=f"{path}:{line}", why=str(error)
+        ) from error
 
 
 def parse_line(line: str, folder: Path, number: int) -> Patch:
@@ -203,7 +213,7 @@ def parse_line(line: str, folder: Path, number: int) -> Patch:
         )
     try:
         range_ = SpecifierSet("" if versions == "*" else versions)
-    except InvalidSpecifier as error:
+    except ValueError as error:
         raise PatchError(
             f"'{versions}' is no range of versions",
             where=where,

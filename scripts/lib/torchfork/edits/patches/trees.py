@@ -105,6 +105,8 @@ def check_path(name: str, where: str) -> str:
         wrong = "it leaves the tree"
     elif any(part.lower() == ".git" for part in parts):
         wrong = "it is git's own"
+    elif len(name) > 1000 or max(map(len, map(encode, parts)), default=0) > 255:
+        wrong = "it is too long"
     elif re.search(r'[\x00-\x1f\x7f"\\]', name) or str(PurePosixPath(name)) != name or not parts:
         wrong = "it is not a plain path"
     if wrong:
