@@ -109,9 +109,11 @@ def added(base: Base, tmp_path_factory: pytest.TempPathFactory) -> Added:
     quiet, work = Ui(quiet=True), tmp_path_factory.mktemp("manifest")
     additions = load_additions(PROJECT)
     gated = header_check.check_headers(base, cache.directory(), quiet)
-    layout = workdir.layout_for(base, additions, work)
+    layout = workdir.for_base(base, additions, work)
     with workdir.locked(layout, quiet):
-        merged = graft.merge_and_validate(base, additions, gated, layout, quiet)
+        merged = graft.merge_and_validate(
+            graft.BuildContext(base, additions, layout), gated.upstream, quiet
+        )
     return Added(merged.manifest)
 
 

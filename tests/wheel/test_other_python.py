@@ -81,9 +81,11 @@ def test_the_additions_fit_the_official_wheels_of_other_pythons(base: Base, tmp_
             quiet, additions = Ui(quiet=True), load_additions(PROJECT)
             opened = wheel_base.open_wheel(path, one, pins.load(), cache.directory())
             gated = header_check.check_headers(opened, cache.directory(), quiet)
-            layout = workdir.layout_for(opened, additions, tmp_path)
+            layout = workdir.for_base(opened, additions, tmp_path)
             with workdir.locked(layout, quiet):
-                merged = graft.merge_and_validate(opened, additions, gated, layout, quiet)
+                merged = graft.merge_and_validate(
+                    graft.BuildContext(opened, additions, layout), gated.upstream, quiet
+                )
             assert merged.manifest.operators
             checked.append(path.name)
     if not checked:

@@ -13,7 +13,7 @@ from sample_manifest import MANIFEST
 from torchfork.additions.load import Additions
 from torchfork.codegen import client
 from torchfork.errors import AdditionsError, StateError
-from torchfork.pipelines import source, tree_work
+from torchfork.pipelines import source, workdir
 from torchfork.upstream.base import Upstream
 from torchfork.upstream.tree import SourceTree
 from torchfork.util.blocks import strip_blocks
@@ -48,8 +48,8 @@ class Bench:
         monkeypatch.setattr(client, "generate", generate)
 
     def plan(self, additions: Additions) -> source.Planned:
-        layout = tree_work.layout_for(self.tree, additions, self.root / "work")
-        with tree_work.locked(layout, Ui(quiet=True)):
+        layout = workdir.for_tree(self.tree, additions, self.root / "work")
+        with workdir.locked(layout, Ui(quiet=True)):
             return source.plan(self.tree, additions, layout, Ui(quiet=True))
 
     def put(self, additions: Additions) -> None:

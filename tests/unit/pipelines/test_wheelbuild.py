@@ -18,7 +18,7 @@ import sample_tree as sample
 from torchfork.additions.load import Additions
 from torchfork.errors import CompileError, OutputError, StateError, ToolMissingError
 from torchfork.native import toolchain
-from torchfork.pipelines import build_env, preflight, wheel_build
+from torchfork.pipelines import settings, wheel_build
 from torchfork.pipelines.settings import Setting
 from torchfork.upstream.tree import SourceTree
 from torchfork.util import process, supervise
@@ -119,19 +119,19 @@ def test_too_little_disk_is_refused_before_anything_runs(
     usage = type("usage", (), {"free": 10**9})
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
     with pytest.raises(OutputError, match=r"needs 8 GB of disk, 1\.0 GB are free"):
-        preflight.require_space(bench.tree, SETTLED)
+        settings.require_space(bench.tree, SETTLED)
 
 
 def test_too_little_memory_is_warned_of(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: type("usage", (), {"free": 10**11}))
     monkeypatch.setattr(toolchain, "available_memory", lambda: 3 * 10**9)
     four = (Setting("MAX_JOBS", "4", "user", ""),)
-    assert "MAX_JOBS=2" in preflight.require_space(bench.tree, four)
-    assert preflight.require_space(bench.tree, SETTLED) == ""
+    assert "MAX_JOBS=2" in settings.require_space(bench.tree, four)
+    assert settings.require_space(bench.tree, SETTLED) == ""
 
 
 def same(bench: Bench, *more: Setting, fresh: bool = False) -> None:
-    preflight.require_same_settings(bench.tree, (*SETTLED, *more), bench.python, fresh=fresh)
+    settings.require_same_settings(bench.tree, (*SETTLED, *more), bench.python, fresh=fresh)
 
 
 def test_a_build_directory_of_other_settings_is_named_and_rebuilt_only_with_consent(
@@ -224,12 +224,15 @@ def test_a_python_that_the_release_was_never_made_for_is_refused(
     import dataclasses
 
     with pytest.raises(ToolMissingError, match=f"too {state}"):
-        build_env.require_python(bench.tree, dataclasses.replace(interpreter, version=tag), release)
-    build_env.require_python(bench.tree, interpreter, release)
+        wheel_build.require_python(
+            bench.tree, dataclasses.replace(interpreter, version=tag), release
+        )
+    wheel_build.require_python(bench.tree, interpreter, release)
 
 
 @pytest.mark.parametrize(
-    ("version", "expected"), [("3.10.0", None), ("3.31.0", {}), ("4.1.0", dict([build_env.POLICY]))]
+    ("version", "expected"),
+    [("3.10.0", None), ("3.31.0", {}), ("4.1.0", dict([wheel_build.POLICY]))],
 )
 def test_cmake_may_be_neither_too_old_nor_left_alone_when_too_new(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, version: str, expected: dict[str, str] | None
@@ -239,7 +242,7 @@ def test_cmake_may_be_neither_too_old_nor_left_alone_when_too_new(
     monkeypatch.setattr(process, "run", lambda *a, **k: outcome)
     if expected is None:
         with pytest.raises(ToolMissingError, match=r"too old") as caught:
-            build_env.require_cmake(bench.tree, bench.python)
+            wheel_build.require_cmake(bench.tree, bench.python)
         assert "3.18" in caught.value.why
     else:
-        assert build_env.require_cmake(bench.tree, bench.python) == expected
+        assert wheel_build.require_cmake(bench.tree, bench.python) == expected

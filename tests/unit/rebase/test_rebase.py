@@ -234,8 +234,8 @@ def test_one_run_names_collisions_and_what_the_generator_refuses(
     monkeypatch.setattr(tiers.header_check, "list_operators", lambda *_: known)
     monkeypatch.setattr(tiers.graft, "merge_yaml", lambda *_: None)
 
-    def describe(_base: Any, additions: Additions, *_: Any) -> Manifest:
-        for entry in additions.native.entries:
+    def describe(context: tiers.graft.BuildContext, *_: Any) -> Manifest:
+        for entry in context.additions.native.entries:
             if entry.name in ("one", "two"):
                 raise errors.AdditionsError(f"refuses {entry.name}", where=entry.where())
         return Manifest()

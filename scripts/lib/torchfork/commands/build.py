@@ -11,10 +11,10 @@ from pathlib import Path
 from ..additions.load import Additions
 from ..additions.load import load as load_additions
 from ..codegen import header_check
-from ..codegen.build_dir import BuildDir
 from ..codegen.model import Manifest
 from ..errors import UsageError
 from ..pipelines import graft, workdir
+from ..pipelines.graft import BuildContext
 from ..state import installed_torch
 from ..upstream.base import Base
 from ..upstream.wheel import grafted_version
@@ -100,9 +100,10 @@ def check(options: argparse.Namespace, ui: Ui) -> None:
     additions = load_additions(options.additions)
     base = open_base(base_of(options), ui, headers=False)
     gated = header_check.check_headers(base, cache.directory(), ui)
-    layout = workdir.layout_for(base, additions, options.work.absolute())
+    layout = workdir.for_base(base, additions, options.work.absolute())
     with workdir.locked(layout, ui):
-        merged = graft.merge_and_validate(base, additions, gated, layout, ui)
+        context = BuildContext(base, additions, layout)
+        merged = graft.merge_and_validate(context, gated.upstream, ui)
     ui.note(f"\n{options.additions} is fine for torch {base.version}; {_added(merged.manifest)}")
 
 
@@ -130,18 +131,18 @@ def run(options: BuildOptions, ui: Ui) -> None:
     """Build, pack and verify; or, with --develop, build and change the environment."""
     additions = load_additions(options.additions)
     base = open_base(_with_installed(options), ui)
-    layout = workdir.layout_for(base, additions, options.work)
+    layout = workdir.for_base(base, additions, options.work)
     # Held until the wheel is packed: another run would change what it is packed from.
     with workdir.locked(layout, ui):
         # Before anything reads them: what is edited during the build must count as changed.
         inputs = _inputs(options, base, additions)
-        known = None if options.develop else _up_to_date(options, layout, inputs)
+        known = None if options.develop else workdir.up_to_date(layout, inputs, options.out)
         if known is not None:
             ui.note(f"nothing to do: {known} is up to date")
             ui.result(str(known))
             return
         gated = header_check.check_headers(base, cache.directory(), ui)
-        grafted = graft.build(base, additions, gated, layout, ui)
+        grafted = graft.build(BuildContext(base, additions, layout), gated, ui)
         if grafted.cuda_note and base.cuda:
             ui.warn(grafted.cuda_note)
         if options.develop:
@@ -218,7 +219,7 @@ def _deliver(options: BuildOptions, grafted: graft.Grafted, inputs: str, ui: Ui)
                 f"imports; {report.upstream_operators} upstream schemas unchanged, "
                 f"{len(report.added)} added; {report.files} hashes hold"
             )
-    _remember(grafted.layout, inputs, wheel)
+    workdir.keep_delivered(grafted.layout, inputs, wheel)
     _announce(wheel, grafted, base, ui)
 
 
@@ -249,23 +250,3 @@ def _inputs(options: BuildOptions, base: Base, additions: Additions) -> str:
         str(base.interpreter.executable), str(options.number), str(options.verify),
         *(os.environ.get(name, "") for name in names),
     )  # fmt: skip
-
-
-def _note(layout: BuildDir) -> Path:
-    return layout.root / "delivered.json"
-
-
-def _remember(layout: BuildDir, inputs: str, wheel: Path) -> None:
-    told = {"inputs": inputs, "wheel": str(wheel.absolute()), "sha256": files.sha256_file(wheel)}
-    files.write_json(_note(layout), told)
-
-
-def _up_to_date(options: BuildOptions, layout: BuildDir, inputs: str) -> Path | None:
-    """The wheel of an earlier run with these very inputs, if it is still there, byte for byte."""
-    known = files.read_json(_note(layout))
-    if not known or known["inputs"] != inputs:
-        return None
-    wheel = Path(known["wheel"])
-    if wheel.parent != options.out or not wheel.is_file():
-        return None
-    return wheel if files.sha256_file(wheel) == known["sha256"] else None

@@ -12,7 +12,7 @@ from ..additions.load import Additions
 from ..additions.load import load as load_additions
 from ..codegen.model import Manifest
 from ..errors import UsageError
-from ..pipelines import source, source_build, tree_work
+from ..pipelines import source, source_build, workdir
 from ..pipelines.source_build import Environment
 from ..pipelines.workdir import tooling_fingerprint
 from ..upstream import interpreter, pins, sources
@@ -107,8 +107,8 @@ def run(options: SourceOptions, ui: Ui) -> None:
         ui.result(str(opened.tree.root))
         return
     source.require_same_additions(opened.tree, additions)
-    layout = tree_work.layout_for(opened.tree, additions, options.work)
-    with tree_work.locked(layout, ui):
+    layout = workdir.for_tree(opened.tree, additions, options.work)
+    with workdir.locked(layout, ui):
         planned = source.plan(opened.tree, additions, layout, ui)
         source.put_in(opened.tree, planned, additions, ui)
         if options.until == "apply":
@@ -118,7 +118,7 @@ def run(options: SourceOptions, ui: Ui) -> None:
         version = source_build.wheel_version(opened, options.number)
         environment = Environment(python, source_build.resolve_settings(opened, python, version))
         inputs = _inputs(opened, environment, additions, options)
-        known = _up_to_date(layout, inputs, options.out)
+        known = workdir.up_to_date(layout, inputs, options.out)
         if known:
             ui.note(f"nothing to do: {known} is up to date")
             ui.result(str(known))
@@ -135,8 +135,7 @@ def run(options: SourceOptions, ui: Ui) -> None:
                 wheel, base, planned.manifest, planned.upstream.schemas, options.work,
                 cache.directory(), ui,
             )  # fmt: skip
-        told = {"inputs": inputs, "wheel": str(wheel), "sha256": files.sha256_file(wheel)}
-        files.write_json(layout.root / "delivered.json", told)
+        workdir.keep_delivered(layout, inputs, wheel)
     _announce(wheel, planned.manifest, ui)
 
 
@@ -165,16 +164,6 @@ def _inputs(
         str(opened.tree.root), opened.tree.commit or "", additions.fingerprint(),
         str(additions.root), tooling_fingerprint(), str(options.verify), *chosen,
     )  # fmt: skip
-
-
-def _up_to_date(layout: tree_work.TreeBuildDir, inputs: str, out: Path) -> Path | None:
-    known = files.read_json(layout.root / "delivered.json")
-    if not known or known["inputs"] != inputs:
-        return None
-    wheel = Path(known["wheel"])
-    if wheel.parent != out or not wheel.is_file():
-        return None
-    return wheel if files.sha256_file(wheel) == known["sha256"] else None
 
 
 def _announce(wheel: Path, manifest: Manifest, ui: Ui) -> None:

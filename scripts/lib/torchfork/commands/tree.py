@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ..additions.load import load as load_additions
 from ..errors import BaseRefusedError, StateError
-from ..pipelines import source, source_build, tree_work
+from ..pipelines import source, source_build, workdir
 from ..state import source_tree
 from ..upstream import pins, sources
 from ..upstream import tree as sourcetree
@@ -88,8 +88,8 @@ def apply(options: argparse.Namespace, ui: Ui) -> None:
     tree = sourcetree.open_tree(options.tree)
     require_clean(tree, unpinned=options.unpinned)
     source.require_same_additions(tree, additions)
-    layout = tree_work.layout_for(tree, additions, options.work.absolute())
-    with tree_work.locked(layout, ui):
+    layout = workdir.for_tree(tree, additions, options.work.absolute())
+    with workdir.locked(layout, ui):
         planned = source.plan(tree, additions, layout, ui)
         source.put_in(tree, planned, additions, ui)
     names = planned.manifest.base_names

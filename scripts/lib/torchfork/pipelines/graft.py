@@ -1,4 +1,4 @@
-"""The graft lane: additions compiled against an official wheel, and a new wheel made of both."""
+"""The graft: additions compiled against an official wheel, step by step, up to two libraries."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..additions.merge import MergedTree
 from ..additions.subset import without
 from ..codegen import client, select, templates
 from ..codegen.build_dir import BuildDir
-from ..codegen.header_check import CheckedBase
+from ..codegen.header_check import CheckedBase, Wrapper
 from ..codegen.model import Manifest
 from ..codegen.select import Generated
 from ..edits import lists, overlay, text_edits
@@ -27,21 +27,17 @@ from ..upstream import abi
 from ..upstream.base import Base, Upstream
 from ..util import files, memo
 from ..util.ui import Ui
-from .workdir import described, tooling_fingerprint
+from ..wheel import pack
+from .workdir import GENERATOR_ROOMS, tooling_fingerprint
 
 
 @dataclass(frozen=True)
-class Grafted:
-    """The outcome of a graft: what to pack or to put into an environment."""
+class BuildContext:
+    """What every step is about. The caller holds the layout (see workdir.locked)."""
 
     base: Base
-    overlay: Path
-    manifest: Manifest
-    libraries: tuple[Path, ...]
+    additions: Additions
     layout: BuildDir
-    kernels: int  # kernels that generated code calls and the additions define
-    compiled: int  # objects that this run compiled
-    cuda_note: str  # why there are no CUDA kernels; '' where there are
 
 
 @dataclass(frozen=True)
@@ -53,59 +49,95 @@ class Merged:
     list_texts: Mapping[str, str]  # files whose lists of operators change, with their new text
 
 
-def merge_and_validate(
-    base: Base, additions: Additions, gated: CheckedBase, layout: BuildDir, ui: Ui
-) -> Merged:
-    """Apply the patches, merge the YAML, have it validated, and extend the generator's lists."""
+@dataclass(frozen=True)
+class Grafted:
+    """The outcome of a graft: what to pack or to put into an environment."""
+
+    base: Base
+    overlay: Path
+    manifest: Manifest
+    libraries: tuple[Path, ...]
+    layout: BuildDir
+    cuda_note: str  # why there are no CUDA kernels; '' where there are
+
+
+def build(context: BuildContext, checked: CheckedBase, ui: Ui) -> Grafted:
+    """Everything from the YAML to the linked libraries, in the overlay."""
+    base, layout = context.base, context.layout
+    pack.epoch_from()  # a wrong one would be refused only when the wheel is packed
+    tools = toolchain.find(base, os.environ)
+    merged = merge_and_validate(context, checked.upstream, ui)
+    with ui.step("generate") as step:
+        chosen = generate(context, merged, cuda=tools.cuda is not None)
+        fill_overlay(context, merged, checked.wrapper)
+        step.say(f"{len(chosen)} generated files have something of the additions in them")
+    steps = compile_steps.all_steps(chosen, context.additions, tools)
+    with ui.step("compile") as step:
+        compiled = compile_objects(context, tools, steps, step.advance)
+        step.say(f"{compiled} of {len(steps)} objects, {tools.jobs} at once")
+    with ui.step("compare declared and defined kernels") as step:
+        kernels = compare_symbols(context, steps)
+        step.say(f"{kernels} kernels, none missing, none without a declaration")
+    with ui.step("link") as step:
+        libraries = link.link(base, abi.detect(base), tools, steps, layout.build, layout.overlay)
+        step.say(", ".join(f"{p.name} {p.stat().st_size / 1024:.0f} KB" for p in libraries))
+    return Grafted(base, layout.overlay, merged.manifest, libraries, layout, tools.cuda_note)
+
+
+def merge_and_validate(context: BuildContext, upstream: Upstream, ui: Ui) -> Merged:
+    """Everything that can be known without a compiler.
+
+    The patches apply, the YAML merges and is validated, and upstream's lists of operators have
+    the places where the additions go.
+    """
+    base, additions = context.base, context.additions
     if leftovers := list(symbols.foreign_registrations(additions)):
         raise combined(leftovers)
     patched = text_edits.patched(base, additions, ui)
     with ui.step("check and merge the YAML") as step:
-        tree, manifest = merge_and_parse(base, additions, gated.upstream, layout, patched)
+        tree, manifest = merge_and_parse(context, upstream, patched)
         step.say(
             f"{len(additions.native.entries)} operators, "
             f"{len(additions.derivatives.entries)} derivative formulas"
         )
     with ui.step("edit the lists of operators") as step:
         edits = text_edits.list_edits(base, additions, tree, manifest)
-        list_texts = apply_list_edits(base, tree, edits)
+        list_texts = apply_list_edits(context, tree, edits)
         step.say(manifest.summary)
     return Merged(tree, manifest, list_texts)
 
 
 def merge_and_parse(
-    base: Base,
-    additions: Additions,
-    upstream: Upstream,
-    layout: BuildDir,
-    patched: Mapping[str, str] | None = None,
+    context: BuildContext, upstream: Upstream, patched: Mapping[str, str] | None = None
 ) -> tuple[MergedTree, Manifest]:
     """Check the additions, merge their YAML, and have PyTorch's own parser read it.
 
     Raises everything that is refused, by us or by the parser, as one error: what was refused is
     left out and the rest read again, until nothing is.
     """
-    errors = list(validate.objections(additions, upstream, base.version))
-    errors += formulas.scope_objections(additions, _scope(base, upstream, layout))
-    accepted = without(additions, errors)
+    additions = context.additions
+    errors = list(validate.objections(additions, upstream, context.base.version))
+    errors += formulas.scope_objections(additions, _scope(context, upstream))
+    accepted = replace(context, additions=without(additions, errors))
     while True:
         try:
-            tree = merge_yaml(base, accepted, layout, patched)
-            manifest = describe(base, accepted, tree, upstream, layout)
+            tree = merge_yaml(accepted, patched)
+            manifest = describe(accepted, tree, upstream)
             break
         except ForkError as error:
             errors.append(error)
-            remaining = without(accepted, [error])
-            if remaining == accepted or not remaining.native.entries:
+            remaining = without(accepted.additions, [error])
+            if remaining == accepted.additions or not remaining.native.entries:
                 break
-            accepted = remaining
+            accepted = replace(accepted, additions=remaining)
     if errors:
         raise combined(errors)
     return tree, manifest
 
 
-def _scope(base: Base, upstream: Upstream, layout: BuildDir) -> formulas.Scope:
+def _scope(context: BuildContext, upstream: Upstream) -> formulas.Scope:
     """What derivative formulas can name on this base."""
+    base = context.base
     manual = base.include / "torch" / "csrc" / "autograd" / "FunctionsManual.h"
     header = manual.read_text(encoding="utf-8") if manual.is_file() else ""
     yaml = (base.packaged / "autograd" / "derivatives.yaml").read_text(encoding="utf-8")
@@ -115,7 +147,7 @@ def _scope(base: Base, upstream: Upstream, layout: BuildDir) -> formulas.Scope:
     def exported(helpers: Collection[str]) -> set[str]:
         if not symbols.base_libraries(base):
             return set(helpers)
-        names = "\n".join(_exports(base, layout).names)
+        names = "\n".join(_exports(context).names)
         return {name for name in helpers if f"9generated7details{len(name)}{name}" in names}
 
     return formulas.Scope(
@@ -127,129 +159,92 @@ def _scope(base: Base, upstream: Upstream, layout: BuildDir) -> formulas.Scope:
     )
 
 
-def _exports(base: Base, layout: BuildDir) -> Exports:
+def _exports(context: BuildContext) -> Exports:
     """What the base's libraries export, read once a build directory (nm takes a second)."""
-    key = files.sha256_text(base.identity, tooling_fingerprint())
-    return memo.remember(
-        layout.root / "exports.json", key, Exports, lambda: symbols.read_exports(base)
-    )
+    key = files.sha256_text(context.base.identity, tooling_fingerprint(("native", "upstream")))
+    note = context.layout.root / "exports.json"
+    return memo.remember(note, key, Exports, lambda: symbols.read_exports(context.base))
 
 
-def merge_yaml(
-    base: Base,
-    additions: Additions,
-    layout: BuildDir,
-    patched: Mapping[str, str] | None = None,
-) -> MergedTree:
+def merge_yaml(context: BuildContext, patched: Mapping[str, str] | None = None) -> MergedTree:
     """The base's code generator with the YAML of additions that `validate` has accepted."""
-    tree = replace(merge.prepare(base, additions, layout.tree), patched=patched or {})
+    base, additions = context.base, context.additions
+    tree = merge.prepare(base, additions, context.layout.tree)
+    tree = replace(tree, patched=patched or {})
     schemas = [entry.key for entry in additions.native.entries]
     parser_edits = lists.edit_parser_lists(text_edits.reader(base, tree.patched), schemas)
     merge.apply_edits(base, tree, parser_edits, lists.parser_files())
     return tree
 
 
-def apply_list_edits(
-    base: Base, tree: MergedTree, edits: Sequence[lists.FileEdit]
-) -> dict[str, str]:
-    """Extend the generator's own lists of operators; every file that changes, with its new text."""
-    texts = lists.changed_texts(edits)
-    merge.apply_edits(base, tree, texts, lists.edited_files("graft"))
-    return texts
-
-
-def describe(
-    base: Base, additions: Additions, tree: MergedTree, upstream: Upstream, layout: BuildDir
-) -> Manifest:
+def describe(context: BuildContext, tree: MergedTree, upstream: Upstream) -> Manifest:
     """The generator's description of the additions, kept while YAML and tooling are the same."""
+    additions, root = context.additions, context.layout.root
     yamls = (additions.native, additions.derivatives, additions.deprecated)
     parser = [text for name, text in tree.patched.items() if name.startswith("torchgen/")]
     key = files.sha256_text(
-        tooling_fingerprint(), base.identity, *(file.text for file in yamls), *parser
-    )
-    return described(tree, additions, upstream, layout.root, key)
+        tooling_fingerprint(GENERATOR_ROOMS), context.base.identity,
+        *(file.text for file in yamls), *parser,
+    )  # fmt: skip
+    return memo.remember(
+        root / "manifest.json", key, Manifest,
+        lambda: client.describe(tree, additions, upstream.schemas, root),
+    )  # fmt: skip
 
 
-def build(
-    base: Base, additions: Additions, gated: CheckedBase, layout: BuildDir, ui: Ui
-) -> Grafted:
-    """Everything from the merged YAML to the linked libraries, in the overlay.
+def apply_list_edits(
+    context: BuildContext, tree: MergedTree, edits: Sequence[lists.FileEdit]
+) -> dict[str, str]:
+    """Extend the generator's own lists of operators; every file that changes, with its new text."""
+    texts = lists.changed_texts(edits)
+    merge.apply_edits(context.base, tree, texts, lists.edited_files("graft"))
+    return texts
 
-    The caller holds the layout (see `locked`).
+
+def generate(context: BuildContext, merged: Merged, *, cuda: bool) -> list[Generated]:
+    """Run the generator, and choose the sources that have something of the additions in them.
+
+    It runs only where the merged tree or the tooling are not those of the last run.
     """
-    found_traits = abi.detect(base)
-    tools = toolchain.find(base, os.environ)
-    merged = merge_and_validate(base, additions, gated, layout, ui)
-    tree, manifest = merged.tree, merged.manifest
-    with ui.step("generate") as step:
-        chosen = generate(base, additions, tree, manifest, layout, cuda=tools.cuda is not None)
-        texts = text_edits.all_texts(base, tree, manifest, merged.list_texts)
-        overlay.fill(base, additions, gated.wrapper, tree, texts, layout)
-        step.say(f"{len(chosen)} generated files have something of the additions in them")
-    objects = compile_steps.all_steps(chosen, additions, tools)
-    with ui.step("compile") as step:
-        build_file = ninja.ninja_file(base, found_traits, tools, objects)
-        compiled = compile_objects(build_file, additions, tools, layout, step.advance)
-        step.say(f"{compiled} of {len(objects)} objects, {tools.jobs} at once")
-    with ui.step("compare declared and defined kernels") as step:
-        kernels = compare_symbols(base, additions, objects, layout)
-        step.say(f"{kernels} kernels, none missing, none without a declaration")
-    with ui.step("link") as step:
-        libraries = link.link(base, found_traits, tools, objects, layout.build, layout.overlay)
-        step.say(", ".join(f"{p.name} {p.stat().st_size / 1024:.0f} KB" for p in libraries))
-    return Grafted(
-        base, layout.overlay, manifest, libraries, layout, kernels, compiled, tools.cuda_note
+    layout, tree = context.layout, merged.tree
+    key = files.sha256_text(
+        tooling_fingerprint(GENERATOR_ROOMS),
+        files.fingerprint(files.tree_files(tree.root), tree.root),
     )
+    if files.read_json(layout.generated / "made-from.json") != key:
+        own = context.base.packaged / "autograd" / "templates"
+        templates.make_autograd_templates(own, layout.templates)
 
+        def fill(target: Path) -> None:
+            client.generate(
+                tree, context.additions, merged.manifest, layout.templates, target, layout.root
+            )
+            files.write_json(target / "made-from.json", key)
 
-def generate(
-    base: Base,
-    additions: Additions,
-    tree: MergedTree,
-    manifest: Manifest,
-    layout: BuildDir,
-    *,
-    cuda: bool,
-) -> list[Generated]:
-    """Run the generator, and choose the sources that have something of the additions in them."""
-    _generate(base, additions, tree, manifest, layout)
+        files.build_directory(layout.generated, fill)
     return select.choose(layout.generated, layout.sources, cuda=cuda)
 
 
+def fill_overlay(context: BuildContext, merged: Merged, wrapper: Wrapper) -> None:
+    """Bring headers, Python files and type stubs of the overlay up to date."""
+    texts = text_edits.all_texts(context.base, merged.tree, merged.manifest, merged.list_texts)
+    overlay.fill(context.base, context.additions, wrapper, merged.tree, texts, context.layout)
+
+
 def compile_objects(
-    build_file: str,
-    additions: Additions,
+    context: BuildContext,
     tools: Toolchain,
-    layout: BuildDir,
+    steps: Sequence[CompileStep],
     progress: compile_stage.Progress,
 ) -> int:
-    """Compile what a ninja file says; the number of objects that were not up to date."""
-    compile_steps.copy_sources(additions, layout)
-    return compile_stage.compile_all(build_file, layout.build, tools, additions, progress)
+    """Compile; the number of objects that were not up to date."""
+    base, layout = context.base, context.layout
+    compile_steps.copy_sources(context.additions, layout)
+    build_file = ninja.ninja_file(base, abi.detect(base), tools, steps)
+    return compile_stage.compile_all(build_file, layout.build, tools, context.additions, progress)
 
 
-def compare_symbols(
-    base: Base, additions: Additions, objects: Sequence[CompileStep], layout: BuildDir
-) -> int:
-    """Hold the kernels that are declared against those that are defined; how many there are."""
-    found = symbols.read_objects(layout.build, objects)
-    return symbols.check(additions, found, _exports(base, layout))
-
-
-def _generate(
-    base: Base, additions: Additions, tree: MergedTree, manifest: Manifest, layout: BuildDir
-) -> None:
-    """Run the generator unless the merged tree and the tooling are those of the last run."""
-    key = files.sha256_text(
-        tooling_fingerprint(), files.fingerprint(files.tree_files(tree.root), tree.root)
-    )
-    note = layout.generated / "made-from.json"
-    if files.read_json(note) == key:
-        return
-    templates.make_autograd_templates(base.packaged / "autograd" / "templates", layout.templates)
-
-    def fill(target: Path) -> None:
-        client.generate(tree, additions, manifest, layout.templates, target, layout.root)
-        files.write_json(target / "made-from.json", key)
-
-    files.build_directory(layout.generated, fill)
+def compare_symbols(context: BuildContext, steps: Sequence[CompileStep]) -> int:
+    """Compare the kernels that are declared with those that are defined; how many there are."""
+    found = symbols.read_objects(context.layout.build, steps)
+    return symbols.check(context.additions, found, _exports(context))

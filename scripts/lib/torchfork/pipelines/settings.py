@@ -1,4 +1,4 @@
-"""The environment of a source build: every variable, its value, and where the value comes from."""
+"""The settings of a source build: every variable, where its value comes from, what it needs."""
 
 from __future__ import annotations
 
@@ -11,13 +11,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from ..errors import OutputError, StateError
 from ..native import toolchain
 from ..upstream.tree import SourceTree
+from ..util import files
 
 Origin = Literal["user", "machine", "source", "default"]
 
 # The file in a build directory that says how it was made.
 SETTINGS = "torchfork-settings.json"
+
+# A CPU build of 2.6.0 took 4 GB for its build tree, and the wheel is made in a copy of its files.
+BYTES_NEEDED = 8_000_000_000
 
 # Where a tree's build reads variables. CMake gets every USE_*, BUILD_* and CMAKE_* of the
 # environment passed on by setup.py (tools/setup_helpers/cmake.py) or cmake/EnvVarForwarding.cmake.
@@ -234,3 +239,58 @@ def compiled_differently(before: Mapping[str, str], after: Mapping[str, str]) ->
         and name not in ("MAX_JOBS", "GEN_TO_SOURCE")
     )
     return [f"{n}: {before.get(n, '(unset)')} → {after.get(n, '(unset)')}" for n in names]
+
+
+def require_space(tree: SourceTree, settled: Sequence[Setting]) -> str:
+    """Refuse a disk that would be full before the end; a warning about memory, '' for none.
+
+    What an earlier run of the same build has written already counts as free.
+    """
+    build = tree.root / "build"
+    written = (
+        sum(p.stat().st_size for p in build.rglob("*") if p.is_file()) if build.is_dir() else 0
+    )
+    free = shutil.disk_usage(tree.root).free
+    if free + written < BYTES_NEEDED:
+        raise OutputError(
+            f"a build needs {BYTES_NEEDED / 1e9:.0f} GB of disk, {free / 1e9:.1f} GB are free",
+            where=str(tree.root),
+            next="free some space (scripts/torchfork clean), or build elsewhere: --work DIR",
+        )
+    jobs = next((int(s.value) for s in settled if s.name == "MAX_JOBS" and s.value.isdigit()), 1)
+    memory, need = toolchain.available_memory(), jobs * toolchain.TREE_JOB_BYTES
+    if memory < need:
+        return (
+            f"{jobs} compilers at once may take {need / 1e9:.1f} GB of memory, "
+            f"{memory / 1e9:.1f} GB are free: MAX_JOBS={max(1, jobs // 2)} is safer"
+        )
+    return ""
+
+
+def require_same_settings(
+    tree: SourceTree, settled: Sequence[Setting], python: Path, *, fresh: bool
+) -> None:
+    """Refuse to resume in a build directory that other settings were used for.
+
+    fresh: delete it instead. Objects of other settings would be linked silently.
+    """
+    build = tree.root / "build"
+    wanted = {s.name: s.value for s in settled} | {"python": str(python)}
+    if not build.is_dir():
+        return
+    known = files.read_json(build / SETTINGS)
+    differing = (
+        compiled_differently(known, wanted)
+        if isinstance(known, dict)
+        else ["its settings are not known"]
+    )
+    if not differing:
+        return
+    if not fresh:
+        raise StateError(
+            "the build directory was made with other settings",
+            where=str(build),
+            why="\n".join(differing[:12]),
+            next="set them as they were, or say --fresh to delete it and begin anew",
+        )
+    shutil.rmtree(build)

@@ -21,8 +21,7 @@ from ..upstream.base import Upstream
 from ..upstream.tree import ATEN, Mirror, SourceTree, in_tree, mirror_generator
 from ..util import cache, files, memo
 from ..util.ui import Ui
-from .tree_work import TreeBuildDir
-from .workdir import described, tooling_fingerprint
+from .workdir import GENERATOR_ROOMS, TreeBuildDir, tooling_fingerprint
 
 Read = Callable[[str], str | None]
 
@@ -56,8 +55,12 @@ def plan(tree: SourceTree, additions: Additions, layout: TreeBuildDir, ui: Ui) -
             f"{len(additions.derivatives.entries)} derivative formulas"
         )
     with ui.step("validate with PyTorch's generator") as step:
-        key = files.sha256_text(copy.fingerprint, tooling_fingerprint(), additions.fingerprint())
-        manifest = described(merged, additions, upstream, layout.root, key)
+        generator = tooling_fingerprint(GENERATOR_ROOMS)
+        key = files.sha256_text(copy.fingerprint, generator, additions.fingerprint())
+        manifest = memo.remember(
+            layout.root / "manifest.json", key, Manifest,
+            lambda: client.describe(merged, additions, upstream.schemas, layout.root),
+        )  # fmt: skip
         edits = lists.edit_lists(read, manifest, "source", additions.manual_headers)
         _generate_once(key, copy, merged, edits, additions, manifest, layout)
         step.say(manifest.summary)
@@ -107,7 +110,7 @@ def _validate(additions: Additions, upstream: Upstream, version: str) -> None:
 
 def _list_operators(tree: SourceTree, read: Read, copy: Mirror, layout: TreeBuildDir) -> Upstream:
     """What the tree has; its code generator is asked once for each state of it."""
-    key = files.sha256_text(copy.fingerprint, tooling_fingerprint())
+    key = files.sha256_text(copy.fingerprint, tooling_fingerprint(GENERATOR_ROOMS))
     upstream = memo.remember(
         layout.root / "upstream.json", key, Upstream,
         lambda: client.list_operators(copy.root, layout.root),

@@ -20,9 +20,9 @@ from ..upstream.wheel import grafted_version, read_version_file
 from ..util import files
 from ..util.ui import Ui
 from ..wheel import pack, repair, verify
-from . import build_env, preflight, settings, wheel_build
+from . import settings, wheel_build
 from .settings import Setting
-from .tree_work import TreeBuildDir
+from .workdir import TreeBuildDir
 
 SUPPORT = Path(__file__).resolve().parents[1] / "support" / "source_build.cmake"
 # -O levels; which files they are for stands in source_build.cmake.
@@ -54,12 +54,12 @@ def make_environment(
     opened: SourceCheckout, interpreter: Interpreter, release: Release | None, root: Path, ui: Ui
 ) -> Path:
     """The interpreter of an environment with all that the tree's build needs."""
-    build_env.require_python(opened.tree, interpreter, release)
+    wheel_build.require_python(opened.tree, interpreter, release)
     pinned = opened.pins.requirements if opened.pins else ()
-    lines = [r.line for r in pinned] or build_env.requirements_of(opened.tree)
+    lines = [r.line for r in pinned] or wheel_build.requirements_of(opened.tree)
     key = files.sha256_text(str(interpreter.executable), interpreter.version, *lines)[:12]
     with ui.step("make the build environment") as step:
-        python = build_env.make(
+        python = wheel_build.make_environment(
             root / f"env-{interpreter.tag}-{key}", interpreter, lines, hashed=bool(pinned),
             say=lambda text: step.advance(0, 0, text),
         )  # fmt: skip
@@ -87,7 +87,7 @@ def resolve_settings(
         *_tuning(opened),
     ]
     if python:
-        for name, value in build_env.require_cmake(opened.tree, python).items():
+        for name, value in wheel_build.require_cmake(opened.tree, python).items():
             reason = "CMake 4 refuses parts of older trees"
             source.append(Setting(name, value, "machine", reason))
     found = settings.defaults(
@@ -129,8 +129,8 @@ def build(
 ) -> wheel_build.Built:
     """Configure, compile and make the backend's wheel; minutes to hours."""
     tree = opened.tree
-    preflight.require_same_settings(tree, environment.settings, environment.python, fresh=fresh)
-    warning = preflight.require_space(tree, environment.settings)
+    settings.require_same_settings(tree, environment.settings, environment.python, fresh=fresh)
+    warning = settings.require_space(tree, environment.settings)
     if warning:
         ui.warn(warning)
     log = layout.root / "build.log"

@@ -1,32 +1,60 @@
-"""The build directory of one pair of base and additions: its name, its lock, what it depends on."""
+"""The directories of builds, the locks on them, and what a result that is kept there depends on."""
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..additions.load import Additions
-from ..additions.merge import MergedTree
-from ..codegen import client
 from ..codegen.build_dir import BuildDir
-from ..codegen.model import Manifest
-from ..upstream.base import Base, Upstream
-from ..util import files, memo
+from ..upstream.base import Base
+from ..upstream.tree import SourceTree
+from ..util import files
 from ..util.ui import Ui
 
+PACKAGE = Path(__file__).resolve().parents[1]
+# The rooms that the generator's answers depend on, and those that a wheel does. How a build is
+# asked for, tested and reported is not among them: a change there leaves every wheel valid.
+GENERATOR_ROOMS = ("additions", "codegen", "edits", "upstream")
+WHEEL_ROOMS = (*GENERATOR_ROOMS, "native", "pipelines", "support", "util", "wheel")
 # How long a second run waits for the first one's build directory.
 LOCK_SECONDS = 3600.0
 
 
-def tooling_fingerprint() -> str:
-    """A hash over torchfork's own files: a change of the tooling makes everything anew."""
-    package = Path(__file__).resolve().parents[1]
-    return files.fingerprint(files.tree_files(package), package)
+@functools.cache
+def tooling_fingerprint(rooms: tuple[str, ...] = WHEEL_ROOMS, package: Path = PACKAGE) -> str:
+    """A hash over the files of some rooms, read once a run: what they made, a change makes anew."""
+    found = [path for room in rooms for path in files.tree_files(package / room)]
+    return files.fingerprint(found, package)
 
 
-def layout_for(base: Base, additions: Additions, work: Path) -> BuildDir:
+@dataclass(frozen=True)
+class TreeBuildDir:
+    """Where the work on one source tree with one set of additions is kept."""
+
+    root: Path
+
+    @property
+    def mirror(self) -> Path:
+        """The tree's code generator as a wheel has it."""
+        return self.root / "mirror"
+
+    @property
+    def merged(self) -> Path:
+        """The same with the additions in it."""
+        return self.root / "merged"
+
+    @property
+    def symbolic_meta(self) -> Path:
+        """The generated file of Meta kernels that know symbolic shapes."""
+        return self.root / "symbolic_meta.cpp"
+
+
+def for_base(base: Base, additions: Additions, work: Path) -> BuildDir:
     """The build directory of these additions on this base; stable between edits."""
     key = files.sha256_text(
         base.identity, str(additions.root), str(base.interpreter.executable),
@@ -36,33 +64,44 @@ def layout_for(base: Base, additions: Additions, work: Path) -> BuildDir:
     return BuildDir(work / f"torch-{base.version}-{base.interpreter.tag}-{key[:12]}")
 
 
-@contextmanager
-def locked(layout: BuildDir, ui: Ui) -> Iterator[None]:
-    """Hold a build directory; a second run waits and says for whom."""
-    with held(layout.root, "building in", ui):
-        files.remove_stale_temporaries(layout.tree)
-        yield
+def for_tree(tree: SourceTree, additions: Additions, work: Path) -> TreeBuildDir:
+    """The build directory of these additions on this tree; stable between edits."""
+    key = files.sha256_text(str(tree.root), str(additions.root))
+    return TreeBuildDir(work / f"tree-{tree.version}-{key[:12]}")
 
 
 @contextmanager
-def held(root: Path, doing: str, ui: Ui) -> Iterator[None]:
-    """Hold a directory, made if need be and rid of what killed runs left; a second run waits."""
+def locked(layout: BuildDir | TreeBuildDir, ui: Ui) -> Iterator[None]:
+    """Hold a build directory, made if need be; a second run waits and says for whom.
+
+    What killed runs left half-written is deleted.
+    """
 
     def waiting(holder: str) -> None:
         ui.warn(f"another run holds this build directory: {holder}; waiting for it")
 
+    root = layout.root
     lock = root.with_name(f"{root.name}.lock")
-    with files.lock(lock, f"{doing} {root.name}", waiting, LOCK_SECONDS):
+    with files.lock(lock, f"building in {root.name}", waiting, LOCK_SECONDS):
         root.mkdir(parents=True, exist_ok=True)
         files.remove_stale_temporaries(root)
+        if isinstance(layout, BuildDir):
+            files.remove_stale_temporaries(layout.tree)
         yield
 
 
-def described(
-    tree: MergedTree, additions: Additions, upstream: Upstream, root: Path, key: str
-) -> Manifest:
-    """The generator's description of the additions, kept below root while the key is the same."""
-    return memo.remember(
-        root / "manifest.json", key, Manifest,
-        lambda: client.describe(tree, additions, upstream.schemas, root),
-    )  # fmt: skip
+def up_to_date(layout: BuildDir | TreeBuildDir, inputs: str, out: Path) -> Path | None:
+    """The wheel of an earlier run with these very inputs, if it is still there, byte for byte."""
+    known = files.read_json(layout.root / "delivered.json")
+    if not isinstance(known, dict) or known.get("inputs") != inputs:
+        return None
+    wheel = Path(known["wheel"])
+    if wheel.parent != out or not wheel.is_file():
+        return None
+    return wheel if files.sha256_file(wheel) == known["sha256"] else None
+
+
+def keep_delivered(layout: BuildDir | TreeBuildDir, inputs: str, wheel: Path) -> None:
+    """Have the next run with these inputs find the wheel."""
+    note = {"inputs": inputs, "wheel": str(wheel.absolute()), "sha256": files.sha256_file(wheel)}
+    files.write_json(layout.root / "delivered.json", note)

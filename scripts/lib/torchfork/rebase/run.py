@@ -154,7 +154,7 @@ def _carried(target: Target, settings: Settings, key: str, progress: Say) -> Tar
 
 def carry(target: Target, base: Base, settings: Settings, progress: Say) -> TargetResult:
     """The tiers of one target, up to the first that fails."""
-    layout = workdir.layout_for(base, settings.additions, settings.work)
+    layout = workdir.for_base(base, settings.additions, settings.work)
     context = Context(
         base=base, additions=settings.additions, layout=layout, cache=settings.opening.cache,
         work=settings.work, jobs=settings.compilers, final="e" in settings.tiers,

@@ -10,22 +10,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from ..additions.load import Additions
 from ..additions.merge import MergedTree
 from ..codegen import header_check
-from ..codegen.build_dir import BuildDir
 from ..codegen.model import Manifest
 from ..codegen.select import Generated
-from ..edits import overlay, patches, text_edits
+from ..edits import patches, text_edits
 from ..edits.lists import FileEdit
 from ..edits.patches import Outcome, State
 from ..errors import CompileError, ForkError, VerificationError, combined
-from ..native import compile_steps, fast_compile, link, ninja, symbols, toolchain
+from ..native import compile_steps, fast_compile, link, symbols, toolchain
 from ..native.compile_steps import CompileStep
 from ..native.toolchain import Toolchain
 from ..pipelines import graft
+from ..pipelines.graft import BuildContext
 from ..upstream import abi
-from ..upstream.base import Base
 from ..upstream.wheel import grafted_version
 from ..util import files, process, venv
 from ..util.ui import Ui
@@ -39,16 +37,13 @@ _LOCK_SECONDS = 4 * 3600.0
 
 
 @dataclass(frozen=True)
-class Context:
+class Context(BuildContext):
     """What every tier of a target works with.
 
     jobs: compilers at once. final: the objects are to be linked, not only checked.
     progress: is shown and not kept. log: is kept with the tier's result, and shown.
     """
 
-    base: Base
-    additions: Additions
-    layout: BuildDir
     cache: Path
     work: Path
     jobs: int
@@ -107,19 +102,15 @@ def merge(context: Context) -> Merged:
     upstream = header_check.list_operators(base, context.cache)
     context.log(f"check, merge and parse {len(additions.native.entries)} entries")
     try:
-        tree, manifest = graft.merge_and_parse(base, additions, upstream, context.layout)
+        tree, manifest = graft.merge_and_parse(context, upstream)
     except ForkError as error:
         raise TierFailed([error]) from error
     return Merged(outcome=manifest.summary, tree=tree, manifest=manifest)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Patched(Passed):
-    """Of tier (b). list_texts: files whose lists of operators change, with their new text."""
-
-    tree: MergedTree
-    manifest: Manifest
-    list_texts: Mapping[str, str]
+class Patched(Passed, graft.Merged):
+    """Of tier (b)."""
 
 
 def patch(context: Context, merged: Merged) -> Patched:
@@ -138,7 +129,7 @@ def patch(context: Context, merged: Merged) -> Patched:
     errors += [edit.error for edit in edits if edit.error is not None]
     if errors:
         raise TierFailed(errors, rows)
-    list_texts = graft.apply_list_edits(base, tree, edits)
+    list_texts = graft.apply_list_edits(context, tree, edits)
     applied = len(report.outcomes) - len(report.of(State.NOT_HERE))
     return Patched(
         outcome=f"{applied} patches ({report.variants} variants), {len(list_texts)} lists edited",
@@ -171,17 +162,11 @@ class GeneratedSources(Passed):
 def generate(context: Context, patched: Patched) -> GeneratedSources:
     """(c) Everything generates: all headers of the merged tree, all sources of the additions."""
     context.log("run the code generator")
-    chosen = _generated(context, patched, cuda=context.base.cuda is not None)
+    chosen = graft.generate(context, patched, cuda=context.base.cuda is not None)
     for item in chosen:
         context.log(f"  {item.name}")
     return GeneratedSources(
         outcome=f"{len(chosen)} generated files contain the additions", chosen=chosen
-    )
-
-
-def _generated(context: Context, patched: Patched, *, cuda: bool) -> list[Generated]:
-    return graft.generate(
-        context.base, context.additions, patched.tree, patched.manifest, context.layout, cuda=cuda
     )
 
 
@@ -200,21 +185,20 @@ def compile_all(context: Context, patched: Patched, generated: GeneratedSources)
     context.log("regenerate the base's own headers")
     checked = header_check.check_headers(base, context.cache, Ui(quiet=True))
     context.log(f"{checked.compared} headers equal what the YAML makes")
-    texts = text_edits.all_texts(base, patched.tree, patched.manifest, patched.list_texts)
-    overlay.fill(base, additions, checked.wrapper, patched.tree, texts, layout)
+    graft.fill_overlay(context, patched, checked.wrapper)
     # Read by `compare`, also where this tier fails: it tells what upstream hides.
     symbols.keep_signatures(base, context.work)
     tools = fast_compile.tools(base, os.environ, context.jobs, final=context.final)
     chosen = generated.chosen
     if base.cuda is not None and tools.cuda is None:
-        chosen = _generated(context, patched, cuda=False)
+        chosen = graft.generate(context, patched, cuda=False)
     objects = compile_steps.all_steps(chosen, additions, tools)
     if context.final:
         _compile(context, tools, objects)
     else:
         objects = _compile_fast(context, tools, objects)
     context.log("compare declared and defined kernels")
-    kernels = graft.compare_symbols(base, additions, objects, layout)
+    kernels = graft.compare_symbols(context, objects)
     needed = symbols.read_objects(layout.build, objects)
     has_cuda = any(path.suffix == ".cu" for path in additions.sources)
     note = f"; CUDA: {tools.cuda_note}" if tools.cuda is None and has_cuda else ""
@@ -230,7 +214,6 @@ def _compile_fast(
 ) -> list[CompileStep]:
     """Compile for the check alone: several files as one, and alone where that fails."""
     alone = fast_compile.check_steps(context.base, objects, context.layout.build)
-    compile_steps.copy_sources(context.additions, context.layout)
     try:
         together = fast_compile.unite(alone, context.layout.build)
         _compile(context, tools, together)
@@ -242,10 +225,9 @@ def _compile_fast(
 
 
 def _compile(context: Context, tools: Toolchain, objects: list[CompileStep]) -> None:
-    text = ninja.ninja_file(context.base, abi.detect(context.base), tools, objects)
     context.log(f"compile {len(objects)} objects")
     graft.compile_objects(
-        text, context.additions, tools, context.layout,
+        context, tools, objects,
         lambda done, total, name: context.progress(f"compiling {done}/{total} {name}"),
     )  # fmt: skip
 

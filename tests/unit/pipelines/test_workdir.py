@@ -1,0 +1,59 @@
+"""What a kept result depends on: the rooms that made it, and nothing else of the tooling."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from torchfork.pipelines import workdir
+from torchfork.pipelines.workdir import GENERATOR_ROOMS, PACKAGE, WHEEL_ROOMS, tooling_fingerprint
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    copy = tmp_path_factory.mktemp("copy") / "torchfork"
+    return Path(shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__")))
+
+
+def changes(package: Path, name: str, rooms: tuple[str, ...]) -> bool:
+    """Whether another text in a file is another fingerprint."""
+    path = package / name
+    before = tooling_fingerprint.__wrapped__(rooms, package)
+    text = path.read_text()
+    path.write_text(f"{text}\n# another\n")
+    try:
+        return before != tooling_fingerprint.__wrapped__(rooms, package)
+    finally:
+        path.write_text(text)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["commands/build.py", "conformance/plan.py", "rebase/run.py", "state/journal.py", "cli.py",
+     "errors.py"],
+)  # fmt: skip
+def test_a_change_of_what_makes_no_wheel_leaves_wheels_valid(package: Path, name: str) -> None:
+    assert not changes(package, name, WHEEL_ROOMS)
+
+
+@pytest.mark.parametrize(
+    ("name", "generator"),
+    [("native/link.py", False), ("support/module.cpp", False), ("wheel/pack.py", False),
+     ("pipelines/graft.py", False), ("util/blocks.py", False), ("codegen/driver.py", True),
+     ("edits/lists.py", True), ("additions/merge.py", True), ("upstream/abi.py", True)],
+)  # fmt: skip
+def test_a_change_of_what_makes_it_does_not(package: Path, name: str, generator: bool) -> None:
+    assert changes(package, name, WHEEL_ROOMS)
+    assert changes(package, name, GENERATOR_ROOMS) is generator
+
+
+def test_every_room_that_a_graft_imports_counts() -> None:
+    """A new room that graft.py uses must be named, or its changes would be missed."""
+    text = (PACKAGE / "pipelines" / "graft.py").read_text()
+    rooms = {line.split()[1].strip(".").split(".")[0] for line in text.splitlines()
+             if line.startswith("from ..")}  # fmt: skip
+    assert rooms - {"errors"} <= set(WHEEL_ROOMS)
+    assert all((PACKAGE / room).is_dir() for room in WHEEL_ROOMS)
+    assert workdir.tooling_fingerprint() == workdir.tooling_fingerprint.__wrapped__()
