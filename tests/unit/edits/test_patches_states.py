@@ -307,20 +307,6 @@ def apply(series: Series, root: Path, version: str) -> Report:
     return report
 
 
-def test_a_directory_gets_all_of_it(series: Series, tmp_path: Path) -> None:
-    root = on_disk(tmp_path / "tree", UPSTREAM)
-    report = apply(series, root, "2.13.0")
-    assert content(root) == {**UPSTREAM, **report.texts}
-
-
-def test_a_directory_gets_nothing_where_one_patch_conflicts(series: Series, tmp_path: Path) -> None:
-    texts = {**UPSTREAM, "torch/other.py": "no anchor\n"}
-    root = on_disk(tmp_path / "tree", texts)
-    with pytest.raises(PatchConflictError):
-        apply(series, root, "2.13.0")
-    assert content(root) == texts
-
-
 def test_a_failure_while_writing_puts_everything_back(series: Series, tmp_path: Path) -> None:
     root = on_disk(tmp_path / "tree", UPSTREAM)
     (root / "torch" / "deep").write_text("a file where a folder is wanted")
@@ -349,10 +335,3 @@ def test_a_marker_without_its_other_half_is_told(series: Series) -> None:
     texts = {**UPSTREAM, "torch/other.py": "# torchfork:begin more\nfirst = 1\n"}
     with pytest.raises(StateError, match=r"torch/other\.py"):
         plan(series, tree(texts), "2.13.0", "graft")
-
-
-def test_no_patches_folder_is_an_empty_series(tmp_path: Path) -> None:
-    from torchfork.edits.patches import load
-
-    report = plan(load(tmp_path), tree(), "2.13.0", "graft")
-    assert report.ok and report.outcomes == () and report.texts == {} and report.variants == 0

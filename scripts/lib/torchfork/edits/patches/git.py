@@ -428,7 +428,8 @@ def git(
     settings = [part for setting in _SETTINGS for part in ("-c", setting)]
     isolated = {
         "GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_SYSTEM": "/dev/null",
-        "GIT_CONFIG_NOSYSTEM": "1", "GIT_ATTR_NOSYSTEM": "1", "LC_ALL": "C",
+        "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_COUNT": "0", "GIT_ATTR_NOSYSTEM": "1",
+        "LC_ALL": "C",
         "GIT_DIR": str(repository / ".git"), "GIT_WORK_TREE": str(repository),
         "GIT_INDEX_FILE": str(repository / ".git" / "index"),
         **{f"GIT_{who}_{key}": value
