@@ -297,11 +297,13 @@ def test_mypy_is_run_on_right_and_wrong_calls(
 
 def test_a_call_that_should_not_pass_and_does_is_a_complaint() -> None:
     about, wrong = {5: "sigmoid", 6: "sigmoid"}, {5}
-    verdicts = documents._verdicts
-    assert verdicts([upstreams()], about, wrong, {5: "no"}) == {"operators": {"sigmoid": ""}}
-    loose = verdicts([upstreams()], about, wrong, {})["operators"]["sigmoid"]
-    assert "passes" in loose
-    assert verdicts([upstreams()], about, wrong, {5: "no", 6: "x"})["operators"]["sigmoid"] == "x"
+    calls = documents.Calls(Path("program.py"), about, wrong)
+
+    def complaint(found: dict[int, str]) -> str:
+        return str(calls.complaints([upstreams()], found)["operators"]["sigmoid"])
+
+    assert complaint({5: "no"}) == "" and "passes" in complaint({})
+    assert complaint({5: "no", 6: "x"}) == "x"
 
 
 # A checker that looks at what the project it is given includes, and at nothing without one.
