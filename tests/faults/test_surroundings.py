@@ -99,7 +99,7 @@ def test_a_truncated_wheel_is_told(tmp_path: Path, base_option: tuple[str, ...])
     part = tmp_path / "torch-2.13.0+cpu.part-cp311-cp311-linux_x86_64.whl"
     part.write_bytes(b"PK\x03\x04" + bytes(5000))
     answer = Command(tmp_path, ("--base", str(part))).run(TORCHFORK_CACHE=str(tmp_path / "cache"))
-    answer.assert_error(23, "not downloaded whole")
+    answer.assert_error(23, "not downloaded completely")
     assert not list((tmp_path / "cache").glob("unpacked/*"))
 
 

@@ -47,7 +47,7 @@ def base(root: Path, *, version: str = "9.1.0+cpu", cuda: str | None = None) -> 
         (root / relative).parent.mkdir(parents=True, exist_ok=True)
         (root / relative).write_text(f"# upstream's {key}\n- func: relu(Tensor self) -> Tensor\n")
     interpreter = Interpreter(
-        Path(sys.executable), "3.11.7", "cpython", ".cpython-311-x86_64-linux-gnu.so",
+        Path(sys.executable), "3.11.7", ".cpython-311-x86_64-linux-gnu.so",
         root / "python-include", root / "site",
     )  # fmt: skip
     return Base(

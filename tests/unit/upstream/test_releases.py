@@ -180,3 +180,12 @@ def test_a_default_that_is_not_pinned_is_refused(tmp_path: Path) -> None:
 
 def test_the_pins_lie_where_the_documentation_says() -> None:
     assert module.PINS.parts[-2:] == ("ci", "releases.toml")
+
+
+def test_a_name_that_is_no_wheels_never_reaches_the_file(tmp_path: Path) -> None:
+    pins = sample.releases(tmp_path / "releases.toml")
+    before = pins.path.read_bytes()
+    odd = WheelPin('torch-9.1.0-cp311-cp311-x"}] evil = [{a="b.whl', "1" * 64)
+    with pytest.raises(UsageError, match="malformed"):
+        add(pins, Release("9.1.0", sample.COMMIT, (odd,)))
+    assert pins.path.read_bytes() == before

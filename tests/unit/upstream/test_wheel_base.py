@@ -149,7 +149,7 @@ def test_a_truncated_wheel_is_refused(
 ) -> None:
     wheel = sample.write_wheel(tmp_path)
     wheel.write_bytes(wheel.read_bytes()[: int(wheel.stat().st_size * share)])
-    with pytest.raises(BaseRefusedError, match="damaged or was not downloaded whole"):
+    with pytest.raises(BaseRefusedError, match="damaged or was not downloaded completely"):
         opened(tmp_path, interpreter, wheel)
 
 

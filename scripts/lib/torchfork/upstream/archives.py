@@ -1,7 +1,7 @@
 """Archives: wheels, tarballs, Debian packages; read and unpacked without what leads out of them.
 
 Whatever no wheel should have is refused before anything is written, and every member that is read
-as a whole has a size limit.
+into memory has a size limit.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ..errors import BaseRefusedError, ToolMissingError
 from ..util import files, process
 
 Progress = Callable[[int, int], None]
-# Of members that are read as a whole; the largest of real wheels is 4 MB of RECORD.
+# Of members that are read into memory; the largest of real wheels is RECORD, of 4 MB.
 LIMIT = 64 << 20
 # A wheel of torch unpacks to some four times its size.
 GROWTH, ALWAYS_ALLOWED = 50, 1 << 30
@@ -40,19 +40,27 @@ GROWTH, ALWAYS_ALLOWED = 50, 1 << 30
 def opened(path: Path) -> Iterator[zipfile.ZipFile]:
     """A wheel as a zip archive without members that no wheel should have.
 
-    Raises BaseRefusedError for such a member, and for damage, also where it shows while reading.
+    Raises BaseRefusedError for such a member and for a damaged archive.
     """
     require_file(path)
-    try:
-        archive = zipfile.ZipFile(path)
-    except (zipfile.BadZipFile, OSError, ValueError, IndexError, struct.error) as error:
-        raise _damaged(path, error) from error
+    with _reading(path):
+        try:
+            archive = zipfile.ZipFile(path)
+        except OSError as error:
+            raise _damaged(path, error) from error
     with archive:
         _check_members(archive, path)
-        try:
-            yield archive
-        except (zipfile.BadZipFile, zlib.error, EOFError) as error:
-            raise _damaged(path, error) from error
+        yield archive
+
+
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Name the archive where zipfile meets damage; it says so in many ways."""
+    try:
+        yield
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, struct.error,
+            ValueError, IndexError, OverflowError) as error:  # fmt: skip
+        raise _damaged(path, error) from error
 
 
 def read_member(archive: zipfile.ZipFile, name: str, limit: int = LIMIT) -> str:
@@ -64,8 +72,10 @@ def read_member(archive: zipfile.ZipFile, name: str, limit: int = LIMIT) -> str:
     if member.file_size > limit:
         why = f"it has {member.file_size} bytes, and {limit} are allowed"
         raise BaseRefusedError("a text in this wheel is too large", where=where, why=why)
+    with _reading(Path(str(archive.filename))):
+        data = archive.read(member)
     try:
-        return archive.read(member).decode()
+        return data.decode()
     except UnicodeDecodeError as error:
         raise BaseRefusedError(
             "a text in this wheel is not UTF-8", where=where, why=str(error)
@@ -82,7 +92,7 @@ def dist_info_of(archive: zipfile.ZipFile) -> str:
     if len(found) == 1 and (only := found.pop()).startswith("torch-"):
         return only
     raise BaseRefusedError(
-        "this is not a whole torch wheel",
+        "this torch wheel is incomplete",
         where=str(archive.filename),
         why="it lacks its one torch-….dist-info/RECORD",
         next="give an official wheel, or build this tree with --from-source",
@@ -143,7 +153,7 @@ def require_file(path: Path) -> None:
 
 def _damaged(path: Path, error: Exception) -> BaseRefusedError:
     return BaseRefusedError(
-        "this file is damaged or was not downloaded whole",
+        "this file is damaged or was not downloaded completely",
         where=str(path),
         why=str(error),
         next="download it again",
@@ -152,21 +162,21 @@ def _damaged(path: Path, error: Exception) -> BaseRefusedError:
 
 def _check_members(archive: zipfile.ZipFile, path: Path) -> None:
     """Refuse members that would be written elsewhere, as links or twice, and too many bytes."""
-    wrong = _wrong_member(archive.infolist())
+    size, own = sum(m.file_size for m in archive.infolist()), path.stat().st_size
+    wrong = _wrong_member(archive.infolist(), own)
     if wrong:
         raise BaseRefusedError(
             "this wheel has a member that no wheel should have",
             where=f"{path}: {wrong[0]!r}",
             why=wrong[1],
         )
-    size, own = sum(m.file_size for m in archive.infolist()), path.stat().st_size
     if size > max(ALWAYS_ALLOWED, GROWTH * own):
         why = f"its members have {size} bytes, the file {own}"
         raise BaseRefusedError("this wheel unpacks to too much", where=str(path), why=why)
 
 
-def _wrong_member(members: list[zipfile.ZipInfo]) -> tuple[str, str] | None:
-    """The first member that no wheel should have, and why."""
+def _wrong_member(members: list[zipfile.ZipInfo], size: int) -> tuple[str, str] | None:
+    """The first member that no wheel of that size should have, and why."""
     found: set[str] = set()
     directories: set[str] = set()
     for member in members:
@@ -180,6 +190,8 @@ def _wrong_member(members: list[zipfile.ZipInfo]) -> tuple[str, str] | None:
             return name, "it is encrypted"
         if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             return name, "it is compressed in a way that wheels do not use"
+        if not 0 <= member.header_offset < size:
+            return name, "it is outside of the file"
         if name in found:
             return name, "it is there twice"
         found.add(name)
@@ -194,7 +206,7 @@ def _wrong_member(members: list[zipfile.ZipInfo]) -> tuple[str, str] | None:
 def unpack_wheel(
     path: Path, archive: zipfile.ZipFile, root: Path, progress: Progress | None
 ) -> None:
-    """Unpack a wheel, whole or not at all, and compare each file with RECORD."""
+    """Unpack a wheel, completely or not at all, and compare each file with RECORD."""
     record = record_of(archive)
     members = [member for member in archive.infolist() if not member.is_dir()]
     total, done, counting = sum(member.file_size for member in members), 0, threading.Lock()
@@ -227,7 +239,7 @@ def _unpack_share(
     target: Path,
     advance: Callable[[int], None],
 ) -> None:
-    with zipfile.ZipFile(path) as archive:
+    with _reading(path), zipfile.ZipFile(path) as archive:
         for member in members:
             digest = _unpack_member(archive, member, target / member.filename)
             if not record.get(member.filename, Recorded("", "")).matches(digest):

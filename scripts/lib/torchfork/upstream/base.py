@@ -28,9 +28,8 @@ class Interpreter:
 
     executable: Path
     version: str  # '3.11.7'
-    implementation: str  # 'cpython'
     extension_suffix: str  # '.cpython-311-x86_64-linux-gnu.so'
-    include: Path  # where Python.h lies
+    include: Path  # the directory of Python.h
     site_packages: Path  # its purelib
 
     @property

@@ -26,7 +26,7 @@ OnWait = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Assembled:
-    """A tree and what lies beside it."""
+    """A tree, and the packages unpacked beside it."""
 
     tree: SourceTree
     prefix: Path  # the unpacked packages: usr/include, usr/lib, usr/bin
@@ -41,17 +41,17 @@ def mirrors(environment: Mapping[str, str]) -> list[str]:
             "this machine has no apt, whose settings say where Debian's archive is",
             next=f"name a mirror: {MIRROR}=<the URL of the directory that holds pool/>",
         )
-    told = process.run(["apt-get", "indextargets", "--format", "$(SITE)"]).stdout
-    found = list(dict.fromkeys(line.strip().rstrip("/") for line in told.splitlines()))
+    listed = process.run(["apt-get", "indextargets", "--format", "$(SITE)"]).stdout
+    sites = list(dict.fromkeys(line.strip().rstrip("/") for line in listed.splitlines()))
     # A security mirror has its own pool; it comes last, for it has hardly any of the files.
-    found.sort(key=lambda site: "security" in site)
-    if not found:
+    sites.sort(key=lambda site: "security" in site)
+    if not sites:
         raise ToolMissingError(
             "the machine's apt is set up with no archive",
             where="/etc/apt/sources.list, /etc/apt/sources.list.d",
             next=f"name a mirror: {MIRROR}=<the URL of the directory that holds pool/>",
         )
-    return found
+    return sites
 
 
 def fetch(
@@ -63,7 +63,7 @@ def fetch(
 ) -> dict[Archive, Path]:
     """Every pinned file, from the cache or a mirror; each is hashed before it gets its name.
 
-    A run that is cut off keeps what has come whole. Raises DownloadError, HashMismatchError.
+    An interrupted run keeps the files that are complete. Raises DownloadError, HashMismatchError.
     """
     total = sum(archive.size for archive in pins.archives)
     found: dict[Archive, Path] = {}
@@ -96,12 +96,12 @@ def _fetch_one(archive: Archive, place: Path, sites: list[str]) -> None:
                 next=f"run the same command again, name another mirror with {MIRROR}=URL, or use "
                 "another source: --source git, --source PATH",
             )
-        found = files.sha256_file(partial)
-        if found != archive.sha256:
+        sha256 = files.sha256_file(partial)
+        if sha256 != archive.sha256:
             raise HashMismatchError(
                 f"{archive.name} is not the pinned file",
                 where=f"{site}/{archive.file}",
-                why=f"sha256 {found}\npinned {archive.sha256}",
+                why=f"sha256 {sha256}\npinned {archive.sha256}",
                 next=f"run the same command again, or name another mirror with {MIRROR}=URL",
             )
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -125,7 +125,7 @@ def _download(url: str, target: Path) -> str:
 def assemble(
     pins: DebianPins, fetched: Mapping[Archive, Path], root: Path, progress: Progress
 ) -> Assembled:
-    """Put tree and packages together below `root`, as a whole or not at all; once.
+    """Put tree and packages together below `root`, completely or not at all; once.
 
     The directory's name says of which pins it is, so that changed pins make another one.
     """
@@ -175,13 +175,13 @@ def _edit(path: Path, find: str, replace: str, pins: DebianPins) -> None:
         raise BaseRefusedError(
             "an edit of the pins does not match the sources",
             where=f"{pins.path}: {path.name}",
-            why=f"the text stands there {text.count(find)} times, once is needed:\n{find}",
+            why=f"the text occurs {text.count(find)} times, once is needed:\n{find}",
         )
     path.write_text(text.replace(find, replace), encoding="utf-8")
 
 
 def _wrap_programs(prefix: Path) -> None:
-    """Have each unpacked program find its libraries in the prefix, wherever that lies."""
+    """Have each unpacked program find its libraries in the prefix, wherever that is."""
     for program in sorted((prefix / "usr" / "bin").glob("*")):
         if program.is_symlink() or not program.is_file():
             continue

@@ -2,9 +2,9 @@
 
 Which wheel `torch==2.13.0` means is for the user's index settings to say: a CUDA build from one
 index, a CPU build from another. So pip is asked once for each state of those settings, and what it
-gave is remembered by its sha256; later runs with the same settings use the cached wheel without any
+gave is kept by its sha256; later runs with the same settings use the cached wheel without any
 network, and get the same one even when the index has changed. With other settings pip is asked
-again: a wheel that happens to lie in the cache is never preferred to what pip would give.
+again: a wheel that happens to be in the cache is never preferred to what pip would give.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ..errors import DownloadError, HashMismatchError, ToolMissingError
-from ..util import files, pip, process
+from ..util import files, memo, pip, process
 from .base import Interpreter
 from .pins import Release, Releases, WheelPin
-from .wheel import hashed
+from .wheel import OnWait, hashed, wait_silently
 
 LOCK_SECONDS = 3600.0
+Progress = Callable[[int], None]
 
 
 def fetch_wheel(
@@ -32,31 +33,25 @@ def fetch_wheel(
     releases: Releases,
     cache: Path,
     *,
-    refresh: bool = False,
-    progress: Callable[[int], None] | None = None,
-    on_wait: Callable[[str], None] = lambda holder: None,
+    progress: Progress | None = None,
+    on_wait: OnWait = wait_silently,
 ) -> Path:
     """The official wheel of a release for an interpreter, from the cache or through pip.
 
-    refresh: ask pip even if it was asked before with these settings.
     progress: called now and then with the number of bytes that have come in.
     """
     _check_python(release, interpreter)
     settings = pip.settings_key(interpreter.executable.parent.parent)
     key = files.sha256_text(release.version, interpreter.tag, platform.machine(), settings)[:32]
-    note = cache / "choices" / f"{key}.json"
-    with files.lock(
-        cache / "locks" / f"fetch-{release.version}.lock",
-        f"fetching torch {release.version}",
-        on_wait,
-        LOCK_SECONDS,
-    ):
-        kept = None if refresh else _remembered(note, release, cache)
-        if kept:
-            return kept
+    note, lock = cache / "choices" / f"{key}.json", _lock(release, cache)
+    with files.lock(lock, f"fetching torch {release.version}", on_wait, LOCK_SECONDS):
+        chosen = memo.recall(note, key, str)
+        pins = [pin for pin in release.wheels if pin.sha256 == chosen]
+        if cached := _intact(pins, cache):
+            return cached[0]
         wheel = _pinned_meanwhile(release, interpreter, releases, cache)
         wheel = wheel or _download(release, interpreter, releases, cache, progress)
-        files.write_json(note, {"version": release.version, "sha256": wheel.parent.name})
+        memo.keep(note, key, wheel.parent.name)
         return wheel
 
 
@@ -66,8 +61,8 @@ def fetch_smallest(
     releases: Releases,
     cache: Path,
     *,
-    progress: Callable[[int], None] | None = None,
-    on_wait: Callable[[str], None] = lambda holder: None,
+    progress: Progress | None = None,
+    on_wait: OnWait = wait_silently,
 ) -> Path:
     """The smallest wheel of a release, whatever machine it is for; another where that fails.
 
@@ -75,19 +70,18 @@ def fetch_smallest(
     those of every wheel of the release.
     """
     pins = sorted(release.wheels, key=lambda pin: _weight(pin, interpreter))
-    places = [place for pin in pins if (place := _place(cache, pin)).is_file()]
-    here = [place for place in places if hashed(place, cache) == place.parent.name]
-    if here and _weight(WheelPin(here[0].name, ""), interpreter)[0] == 0:
-        return here[0]
+    cached = _intact(pins, cache)
+    if cached and "macosx" in cached[0].name:
+        return cached[0]
     tags = ["--platform", pins[0].name.platform, "--implementation", "cp",
             "--python-version", pins[0].name.python.removeprefix("cp")]  # fmt: skip
-    lock = cache / "locks" / f"fetch-{release.version}.lock"
+    lock = _lock(release, cache)
     try:
         with files.lock(lock, f"fetching torch {release.version}", on_wait, LOCK_SECONDS):
             return _download(release, interpreter, releases, cache, progress, tags)
     except DownloadError:
-        if here:  # any other of the release does as well, only slower
-            return here[0]
+        if cached:  # any other of the release does as well, only slower
+            return cached[0]
         raise
 
 
@@ -99,23 +93,23 @@ def _weight(pin: WheelPin, interpreter: Interpreter) -> tuple[int, bool, str]:
 
 
 def cached_wheels(release: Release, interpreter: Interpreter, cache: Path) -> list[Path]:
-    """Wheels of this release for this interpreter that lie in the cache."""
+    """Wheels of this release for this interpreter in the cache."""
     fitting = release.wheels_for(interpreter.tag, platform.system(), platform.machine())
     return [path for pin in fitting if (path := _place(cache, pin)).is_file()]
+
+
+def _lock(release: Release, cache: Path) -> Path:
+    return cache / "locks" / f"fetch-{release.version}.lock"
 
 
 def _place(cache: Path, pin: WheelPin) -> Path:
     return cache / "wheels" / pin.sha256 / pin.file
 
 
-def _remembered(note: Path, release: Release, cache: Path) -> Path | None:
-    known = files.read_json(note)
-    sha256 = known.get("sha256") if isinstance(known, dict) else None
-    for pin in release.wheels:
-        if pin.sha256 == sha256 and (path := _place(cache, pin)).is_file():
-            # Hashed anew when its size or time has changed; a damaged file is fetched again.
-            return path if hashed(path, cache) == sha256 else None
-    return None
+def _intact(pins: Sequence[WheelPin], cache: Path) -> list[Path]:
+    """Those in the cache, hashed anew where size or time has changed; damaged ones left out."""
+    places = [path for pin in pins if (path := _place(cache, pin)).is_file()]
+    return [path for path in places if hashed(path, cache) == path.parent.name]
 
 
 def _pinned_meanwhile(
@@ -152,7 +146,7 @@ def _download(
     interpreter: Interpreter,
     releases: Releases,
     cache: Path,
-    progress: Callable[[int], None] | None,
+    progress: Progress | None,
     tags: Sequence[str] = (),
 ) -> Path:
     try:
@@ -163,73 +157,60 @@ def _download(
         scratch = Path(tempfile.mkdtemp(dir=cache, prefix=prefix))
     except OSError as error:
         raise files.output_error(cache, error) from error
+    command = [
+        *pip.command(interpreter.executable), "download", "--no-deps", "--only-binary=:all:",
+        "--disable-pip-version-check", "--no-input", "--progress-bar=off",
+        "--dest", scratch / "wheel", f"torch=={release.version}", *tags,
+    ]  # fmt: skip
     try:
-        outcome = _watched([*_command(release, interpreter, scratch), *tags], scratch, progress)
+        outcome = _watched(command, scratch, progress)
         if outcome.returncode:
-            at_hand = cached_wheels(release, interpreter, cache)
-            other = f"or use the wheel that is here: --base {at_hand[0]}" if at_hand else ""
+            cached = cached_wheels(release, interpreter, cache)
+            other = f"or use the wheel that is here: --base {cached[0]}" if cached else ""
             raise pip.download_error(outcome, f"torch {release.version}", cache, other)
         return _admit(_only_wheel(scratch, outcome), release, releases, cache)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _command(release: Release, interpreter: Interpreter, scratch: Path) -> list[str | Path]:
-    return [
-        *pip.command(interpreter.executable),
-        "download",
-        "--no-deps",
-        "--only-binary=:all:",
-        "--disable-pip-version-check",
-        "--no-input",
-        "--progress-bar=off",
-        "--dest",
-        scratch / "wheel",
-        f"torch=={release.version}",
-    ]
-
-
 def _watched(
-    command: list[str | Path], scratch: Path, progress: Callable[[int], None] | None
+    command: list[str | Path], scratch: Path, progress: Progress | None
 ) -> process.Outcome:
     """Run pip with its temporary files in `scratch`, where their growth can be watched."""
     done = threading.Event()
 
     def watch() -> None:
         while progress and not done.wait(0.3):
-            progress(sum(path.stat().st_size for path in _files(scratch)))
+            try:
+                sizes = [path.stat().st_size for path in scratch.rglob("*.whl") if path.is_file()]
+            except OSError:  # pip moves files while we look
+                continue
+            progress(sum(sizes))
 
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
     try:
         environment = {"TMPDIR": str(scratch), "LC_MESSAGES": "C"}
-        return process.run(command, cwd=scratch, env=environment, check=False)
+        return process.run(command, cwd=scratch, env=environment, check=False, supervised=True)
     finally:
         done.set()
         watcher.join()
 
 
-def _files(scratch: Path) -> list[Path]:
-    try:
-        return [path for path in scratch.rglob("*.whl") if path.is_file()]
-    except OSError:  # pip moves files while we look
-        return []
-
-
 def _only_wheel(scratch: Path, outcome: process.Outcome) -> Path:
-    found = sorted((scratch / "wheel").glob("*.whl"))
-    if len(found) != 1:
+    wheels = sorted((scratch / "wheel").glob("*.whl"))
+    if len(wheels) != 1:
         raise DownloadError(
-            f"pip left {len(found)} wheels where one is expected", where=outcome.command
+            f"pip left {len(wheels)} wheels where one is expected", where=outcome.command
         )
-    if not zipfile.is_zipfile(found[0]):
+    if not zipfile.is_zipfile(wheels[0]):
         raise DownloadError(
-            f"the download of {found[0].name} broke off",
+            f"the download of {wheels[0].name} broke off",
             where=outcome.command,
-            why=f"{found[0].stat().st_size} bytes came, and they are no complete archive",
+            why=f"{wheels[0].stat().st_size} bytes came, and they are no complete archive",
             next="run the same command again; if it persists, clear pip's cache: pip cache purge",
         )
-    return found[0]
+    return wheels[0]
 
 
 def _admit(wheel: Path, release: Release, releases: Releases, cache: Path) -> Path:
@@ -239,12 +220,12 @@ def _admit(wheel: Path, release: Release, releases: Releases, cache: Path) -> Pa
     if pinned and pinned[0] == release:
         return _move(wheel, _place(cache, pinned[1]))
     kept = _move(wheel, cache / "unpinned" / sha256 / wheel.name)
-    expected = [pin.sha256 for pin in releases.by_file(wheel.name)]
+    expected = " or ".join(pin.sha256 for pin in releases.by_file(wheel.name))
     raise HashMismatchError(
         f"pip gave a wheel for torch {release.version} that is not pinned",
         where=str(kept),
         why=f"sha256 {sha256}\n"
-        + (f"pinned {' or '.join(expected)}" if expected else f"no pin names {wheel.name}"),
+        + (f"pinned {expected}" if expected else f"no pin names {wheel.name}"),
         next="if you trust where it came from, check its commit and add it to the pins:\n"
         f"scripts/torchfork pin {kept}",
     )

@@ -1,6 +1,6 @@
 """Finds out about releases that are not pinned yet: what the index has, and upstream's own tag.
 
-pip resolves each wheel without fetching it and tells its sha256 as the index lists it; the commit
+pip resolves each wheel without fetching it and reports the sha256 that the index lists; the commit
 is for a wheel of the release to say, and for upstream's tag to confirm where it can be reached.
 """
 
@@ -105,13 +105,13 @@ def _resolve(
         if failure.what.startswith("pip found no wheel"):
             return None
         raise failure
-    told = json.loads(outcome.stdout)["install"][0]["download_info"]
-    name = told["url"].rpartition("/")[2].replace("%2B", "+")
-    sha256 = told.get("archive_info", {}).get("hashes", {}).get("sha256", "")
+    download = json.loads(outcome.stdout)["install"][0]["download_info"]
+    name = download["url"].rpartition("/")[2].replace("%2B", "+")
+    sha256 = download.get("archive_info", {}).get("hashes", {}).get("sha256", "")
     if not sha256:
         raise DownloadError(
-            f"the index tells no sha256 of {name}",
-            where=told["url"],
+            f"the index lists no sha256 of {name}",
+            where=download["url"],
             next="fetch the wheel and pin it by its own bytes: scripts/torchfork pin WHEEL",
         )
     return WheelPin(name, sha256)

@@ -25,7 +25,7 @@ from .interpreter import require_python_tag
 from .pins import Releases
 from .wheel import NEEDED, VERSION_FILE, check_commit, read_version_file
 
-# Where the file lies that the wheel brought under a name.
+# Where the file is that the wheel brought under a name.
 Original = Callable[[str], Path]
 # Read closely by everything that follows, so compared with RECORD byte for byte; of all the other
 # files (700 MB) only the sizes are compared.
@@ -43,7 +43,7 @@ except importlib.metadata.PackageNotFoundError:
 
 @dataclass(frozen=True)
 class Installation:
-    """Where an environment's torch lies."""
+    """Where an environment's torch is."""
 
     site: Path  # the site-packages directory
     dist_info: str
@@ -88,7 +88,7 @@ def open_installed(
 ) -> Base:
     """Check the installed torch and say what it is, with everything as its wheel brought it.
 
-    original: where each file of the wheel lies, by its name; in site-packages unless --develop
+    original: where each file of the wheel is, by its name; in site-packages unless --develop
     moved it aside.
     unpinned: accept a torch whose commit no release pins.
     """

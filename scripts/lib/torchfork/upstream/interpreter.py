@@ -42,7 +42,6 @@ def probe(path: str | Path | None = None, *, headers: bool = True) -> Interprete
     found = Interpreter(
         executable=Path(answer["executable"] or executable),
         version=answer["version"],
-        implementation=answer["implementation"],
         extension_suffix=answer["suffix"],
         include=Path(answer["include"]),
         site_packages=Path(answer["purelib"]),

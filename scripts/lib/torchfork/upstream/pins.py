@@ -6,7 +6,7 @@ import re
 import stat
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
@@ -141,9 +141,9 @@ class Releases:
 
 
 def load(path: Path | None = None) -> Releases:
-    """Read and check the releases; the project's own ci/releases.toml unless told otherwise."""
+    """Read and check the releases; the project's own ci/releases.toml by default."""
     path = path or PINS
-    releases = _read(path, lambda data: _releases(path, data))
+    releases = _parsed(path, _read(path), _releases)
     releases.get()
     return releases
 
@@ -160,7 +160,7 @@ def _releases(path: Path, data: dict[str, Any]) -> Releases:
 
 def _pin(entry: dict[str, str]) -> WheelPin:
     pin = WheelPin(entry["file"], _hash(entry["sha256"]))
-    if not re.fullmatch(r"torch-[^-]+(-\d[^-]*)?-cp\d+-[^-]+-[^-]+\.whl", pin.file):
+    if not re.fullmatch(r"torch-[\w.+]+(-\d\w*)?-cp\d+-\w+-[\w.]+\.whl", pin.file):
         raise ValueError(f"not the name of a torch wheel: {pin.file!r}")
     return pin
 
@@ -190,9 +190,10 @@ def add(releases: Releases, release: Release) -> Releases:
         text = target.read_bytes().decode()
         line_end = "\r\n" if "\r\n" in text else "\n"
         edited = _edited(text.replace("\r\n", "\n"), release, new)
+        pinned = _parsed(releases.path, edited, _releases)
         mode = stat.S_IMODE(target.stat().st_mode)
         files.write_text(target, edited.replace("\n", line_end), mode)
-        return load(releases.path)
+        return pinned
 
 
 def _edited(text: str, release: Release, pins: Sequence[WheelPin]) -> str:
@@ -212,7 +213,8 @@ def _edited(text: str, release: Release, pins: Sequence[WheelPin]) -> str:
         versions.insert(at, release.version)
     wheels = entries[versions.index(release.version)]["wheels"]
     for pin in pins:
-        row = tomlkit.value(f'{{ file = "{pin.file}", sha256 = "{pin.sha256}" }}')
+        row = tomlkit.parse('row = { file = "", sha256 = "" }')["row"]
+        row.update(asdict(pin))
         wheels.add_line(row, indent="  ")
     return tomlkit.dumps(document)
 
@@ -324,7 +326,7 @@ def load_debian(version: str, directory: Path = PINS.parent) -> DebianPins:
             if carried
             else "use another source: --source git, --source PATH",
         )
-    return _read(path, lambda data: _debian(path, data))
+    return _parsed(path, _read(path), _debian)
 
 
 def _debian(path: Path, data: dict[str, Any]) -> DebianPins:
@@ -370,12 +372,17 @@ def _hash(value: str) -> str:
     return value
 
 
-def _read(path: Path, parse: Callable[[dict[str, Any]], _Parsed]) -> _Parsed:
-    """What a file of pins says. Raises UsageError where it is missing or malformed."""
+def _read(path: Path) -> str:
     try:
-        return parse(tomllib.loads(path.read_text(encoding="utf-8")))
-    except OSError as error:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
         raise UsageError("cannot read the pins", where=str(path), why=str(error)) from error
+
+
+def _parsed(path: Path, text: str, parse: Callable[[Path, dict[str, Any]], _Parsed]) -> _Parsed:
+    """What a file of pins says. Raises UsageError where it is malformed."""
+    try:
+        return parse(path, tomllib.loads(text))
     except (tomllib.TOMLDecodeError, KeyError, TypeError, ValueError) as error:
         raise UsageError(
             "the pins are malformed",

@@ -63,7 +63,7 @@ Backend = Literal["setuptools", "scikit-build-core"]
 class SourceTree:
     """A tree of PyTorch's sources.
 
-    commit: the one that it is at; None where nothing tells.
+    commit: the one that it is at; None where it is unknown.
     is_git: whether git keeps it. A tree that torchfork unpacked has a provenance file instead.
     """
 
@@ -113,7 +113,7 @@ def open_tree(root: Path) -> SourceTree:
             "the tree's version cannot be read", where=str(root / "version.txt"), why=text
         )
     is_git = (root / ".git").exists()
-    # Not the repository that happens to lie around the tree.
+    # Not the repository that happens to contain the tree.
     commit = git.commit_of(root) if is_git else _recorded_commit(root)
     return SourceTree(root, found[0], commit, is_git)
 

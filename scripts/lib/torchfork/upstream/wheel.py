@@ -16,7 +16,7 @@ from packaging.utils import InvalidWheelFilename
 from packaging.version import InvalidVersion, Version
 
 from ..errors import BaseRefusedError, HashMismatchError
-from ..util import blocks, files
+from ..util import blocks, files, memo
 from . import archives
 from .base import Base, Interpreter
 from .interpreter import require_python_tag
@@ -32,7 +32,7 @@ _ASSIGNMENT = re.compile(r"^(__version__\s*=\s*)(['\"])([^'\"\n]*)\2", re.MULTIL
 
 
 def wait_silently(holder: str) -> None:
-    """For callers that show nobody who holds the lock."""
+    """For callers that do not show who holds the lock."""
 
 
 def parse_name(path: Path) -> WheelName:
@@ -61,7 +61,6 @@ class VersionFile:
     version: str
     git_version: str
     cuda: str | None
-    hip: str | None
 
 
 def read_version_file(text: str, where: str) -> VersionFile:
@@ -88,7 +87,7 @@ def read_version_file(text: str, where: str) -> VersionFile:
         Version(version)
     except InvalidVersion as error:
         raise _no_version_file(where, str(error)) from error
-    return VersionFile(version, commit, values.get("cuda"), values.get("hip"))
+    return VersionFile(version, commit, values.get("cuda"))
 
 
 def is_grafted(version: str) -> bool:
@@ -180,7 +179,7 @@ def official(path: Path, releases: Releases, *, new_release: bool = False) -> Re
     """The release that a wheel belongs to, with the wheel as its one pin.
 
     Its commit must be that of a pinned release; new_release accepts a release as the wheel names
-    it, which is for somebody who has compared the commit with upstream's tag.
+    it, for a user who has compared the commit with upstream's tag.
     """
     name = parse_name(path)
     version = read_version(path)
@@ -207,12 +206,12 @@ def read_version(path: Path) -> VersionFile:
 
 
 def _read_version(archive: zipfile.ZipFile, path: Path) -> VersionFile:
-    """The version of a whole wheel that carries no additions."""
+    """The version of a complete wheel that carries no additions."""
     archives.dist_info_of(archive)
     needed = [name.replace(".so", ".dylib") if "macosx" in path.name else name for name in NEEDED]
     if missing := [name for name in needed if name not in archive.NameToInfo]:
         raise BaseRefusedError(
-            "this is not a whole torch wheel",
+            "this torch wheel is incomplete",
             where=str(path),
             why=f"it lacks {', '.join(missing)}",
             next="give an official wheel, or build this tree with --from-source",
@@ -228,17 +227,11 @@ def _read_version(archive: zipfile.ZipFile, path: Path) -> VersionFile:
 
 
 def hashed(path: Path, cache: Path) -> str:
-    """The sha256 of a large file; remembered, so that it is read once."""
+    """The sha256 of a large file, which is read again only when it has changed."""
     state = path.stat()
-    key = files.sha256_text(str(path.absolute()))[:32]
-    seen = [state.st_size, state.st_mtime_ns, state.st_ino, state.st_ctime_ns]
-    note = cache / "hashes" / f"{key}.json"
-    known = files.read_json(note)
-    if isinstance(known, dict) and known.get("seen") == seen:
-        return str(known["sha256"])
-    sha256 = files.sha256_file(path)
-    files.write_json(note, {"seen": seen, "sha256": sha256})
-    return sha256
+    seen = f"{state.st_size} {state.st_mtime_ns} {state.st_ino} {state.st_ctime_ns}"
+    note = cache / "hashes" / f"{files.sha256_text(str(path.absolute()))[:32]}.json"
+    return memo.remember(note, seen, str, lambda: files.sha256_file(path))
 
 
 def _check_pins(

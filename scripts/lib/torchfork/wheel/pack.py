@@ -86,7 +86,7 @@ class _New:
 
 @dataclass(frozen=True)
 class _Kept:
-    """A member of the base, with the RECORD entry that it had."""
+    """A member of the base, with its RECORD entry."""
 
     member: str
     mode: int
@@ -118,7 +118,7 @@ class Writer:
         self._append(name, mode, method, zlib.crc32(data), len(data), len(body), [body])
 
     def copy(self, name: str, mode: int, source: IO[bytes], old: zipfile.ZipInfo) -> None:
-        """Copy a member of another archive as it lies there, under a name and mode of its own."""
+        """Copy a member of another archive as it is, under a name and mode of its own."""
         chunks = _compressed(source, old)
         self._append(
             name, mode, old.compress_type, old.CRC, old.file_size, old.compress_size, chunks
@@ -141,7 +141,7 @@ class Writer:
 
 
 def _compressed(source: IO[bytes], member: zipfile.ZipInfo) -> Iterator[bytes]:
-    """A member's bytes as they lie in the archive; its local header says where they begin."""
+    """A member's bytes as they are in the archive; its local header says where they begin."""
     source.seek(member.header_offset)
     header = source.read(_LOCAL_HEADER.size)
     if len(header) != _LOCAL_HEADER.size or header[:4] != b"PK\x03\x04":
@@ -248,7 +248,7 @@ def _plan(base: Base, overlay: Path, version: str, source: _Source) -> dict[str,
 def _set_version(
     plan: dict[str, _New | _Kept], dist_info: str, version: str, tag: str, source: _Source
 ) -> None:
-    """Say the new version, and the tag, in the three places that tell them."""
+    """Put the new version and the tag into the three files that have them."""
     changes: dict[str, Callable[[str], str]] = {
         VERSION_FILE: lambda text: replace_version(text, version, VERSION_FILE),
         f"{dist_info}/METADATA": lambda text: _metadata(text, version),
