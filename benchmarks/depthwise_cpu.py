@@ -33,25 +33,23 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from depthwise_cuda import (
+from depthwise_calls import (
     DTYPES,
     LAYOUTS,
-    PASSES,
-    Row,
     bytes_moved,
-    geometric_mean,
     operands,
+    operators,
     opponent,
     ours,
-    square,
+    parser,
+    selected,
+    standing,
 )
-from depthwise_cuda import SUITE as CUDA_SUITE
-from plot_depthwise import useful_flop
+from shapes import CPU_LIMITS, CPU_SUITE, Row
 
 MICROSECONDS = 1e6
 COPY_BYTES = 256 << 20
@@ -63,22 +61,6 @@ PRODUCT_SIZES = (512, 1024, 2048)
 TYPES = {**DTYPES, "fp64": torch.float64}
 # Rows that are timed in double too.
 DOUBLE_ROWS = ("144@56 k3 n1", "240@28 k5 n1", "96@56 k7 n1")
-
-
-# The CUDA suite's shapes at a CPU's batch sizes, by the networks that they come from.
-BATCHES = {"mobilenet": (1, 16), "efficientnet": (1, 16), "convnext": (1, 16),
-           "replk": (1,), "slak": (1,), "xception": (1,), "van": (1,)}  # fmt: skip
-
-
-def batched(row: Row, n: int) -> Row:
-    """The same row with another number of images."""
-    return replace(row, name=f"{row.name} n{n}", size=(n, *row.size[1:]))
-
-
-SUITE = (
-    *(batched(row, n) for row in CUDA_SUITE for n in BATCHES.get(row.name.split()[0], ())),
-    square("yolo 128@80 k3 n1", 1, 128, 80, 3, 1, 1),
-)
 
 
 def seconds(call: Callable[[], Any], calls: int) -> float:
@@ -206,7 +188,7 @@ def measure_row(
             "dtype": dtype,
             "pass": which,
             "bytes": bytes_moved(layouts["nchw"], which),
-            "multiply_adds": useful_flop(row, which) // 2,
+            "multiply_adds": row.useful_flop(which) // 2,
             "times": medians(contenders, options.budget),
         }
 
@@ -238,20 +220,19 @@ def line(result: dict[str, Any]) -> str:
     return "  ".join(columns)
 
 
-def summary(results: list[dict[str, Any]]) -> str:
-    """Geometric means and worst rows by threads, dtype, pass and order."""
-    groups: dict[tuple[int, str, str], list[dict[str, Any]]] = {}
+def summary(results: list[dict[str, Any]], *, random: bool) -> str:
+    """Where ours stands by threads, dtype (together where rows were drawn), pass and order."""
+    lines = ["threads, type, pass, order of both: conv2d / ours, geometric mean"]
+    worst = 10 if random else 4
+    groups: dict[tuple[int, str, str], dict[str, dict[str, Any]]] = {}
     for result in results:
-        groups.setdefault((result["threads"], result["dtype"], result["pass"]), []).append(result)
-    lines = ["threads, type, pass: conv2d / ours, geometric mean (worst) by order of both"]
+        dtype = "all" if random else result["dtype"]
+        group = groups.setdefault((result["threads"], dtype, result["pass"]), {})
+        group[f"{result['row']} {result['dtype']}"] = result
     for (threads, dtype, which), group in groups.items():
-        parts = []
         for kind in ("nchw same", "nhwc same", "nchw best", "nhwc best"):
-            values = {r["row"]: ratios(r)[kind] for r in group}
-            worst = min(values, key=lambda name: values[name])
-            parts.append(f"{kind} {geometric_mean(values.values()):.2f}"
-                         f" ({values[worst]:.2f} {worst})")  # fmt: skip
-        lines.append(f"{threads:2} {dtype} {which:8} " + "; ".join(parts))
+            found = standing({name: ratios(r)[kind] for name, r in group.items()}, worst)
+            lines.append(f"{threads:2} {dtype} {which:8} {kind} {found}")
     return "\n".join(lines)
 
 
@@ -299,60 +280,56 @@ def keep_pages() -> None:
 
 def parse(arguments: list[str]) -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("--library", help="a library that defines dw::fwd and dw::bwd")
-    parser.add_argument("--json", type=Path, help="write everything here, after every row")
-    parser.add_argument("--plot", type=Path, help="draw the roofline here (needs matplotlib)")
-    parser.add_argument("--dtypes", nargs="+", default=list(TYPES), choices=TYPES)
-    parser.add_argument("--passes", nargs="+", default=list(PASSES), choices=PASSES)
-    parser.add_argument("--rows", nargs="+", help="only rows whose name contains one of these")
-    parser.add_argument("--threads", nargs="+", type=int, help="default: 1 and all cores")
-    parser.add_argument("--ours-only", action="store_true", help="leave the opponent out")
-    parser.add_argument("--keep-pages", action="store_true", help="no page faults of results")
-    parser.add_argument("--budget", type=float, default=0.3, help="seconds for one line")
-    return parser.parse_args(arguments)
+    options = parser(__doc__, TYPES)
+    options.add_argument("--plot", type=Path, help="draw the roofline here (needs matplotlib)")
+    options.add_argument("--threads", nargs="+", type=int, help="default: 1 and all cores")
+    options.add_argument("--keep-pages", action="store_true", help="no page faults of results")
+    options.add_argument("--budget", type=float, default=0.3, help="seconds for one line")
+    return options.parse_args(arguments)
 
 
-def selected(row: Row, dtype: str, options: argparse.Namespace) -> bool:
+def has_type(row: Row, dtype: str) -> bool:
     """Whether the row is to be timed in this type."""
-    wanted = not options.rows or any(text in row.name for text in options.rows)
-    return wanted and (dtype != "fp64" or any(text in row.name for text in DOUBLE_ROWS))
+    return dtype != "fp64" or any(text in row.name for text in DOUBLE_ROWS)
 
 
 def main(arguments: list[str]) -> int:
-    """Measure the suite, print the table, write the JSON and the plot."""
+    """Measure the rows, print the table, write the JSON and the plot."""
     options = parse(arguments)
     if options.keep_pages:
         keep_pages()
-    if options.library:
-        torch.ops.load_library(options.library)
-        ops = (torch.ops.dw.fwd, torch.ops.dw.bwd)
-    else:
-        aten = torch.ops.aten
-        ops = (aten.depthwise_conv2d_ext.default, aten.depthwise_conv2d_ext_backward.default)
+    ops = operators(options.library)
     head = machine()
     print(json.dumps(head))
     print("NCHW, NHWC: us of ours, conv2d; conv2d / ours by its same, better order; copy, FMA")
     results: list[dict[str, Any]] = []
+    rows = selected(options, CPU_SUITE, CPU_LIMITS)
+    end = time.monotonic() + options.seconds
     for threads in options.threads or sorted({1, os.cpu_count() or 1}):
         torch.set_num_threads(threads)
         bandwidth = copy_bandwidth(options.budget)
-        for dtype in options.dtypes:
-            # 16-bit types are computed with in fp32.
-            arithmetic = torch.float64 if dtype == "fp64" else torch.float32
-            rate = product_rate(arithmetic, options.budget)
-            print(f"{threads} threads: copy {bandwidth / 1e9:.1f} GB/s,"
-                  f" {arithmetic} product {rate / 1e9:.1f} 10⁹ multiply-adds/s")  # fmt: skip
-            for row in (r for r in SUITE if selected(r, dtype, options)):
+        # 16-bit types are computed with in fp32.
+        rates = {d: product_rate(torch.float64 if d == "fp64" else torch.float32, options.budget)
+                 for d in {"fp32", *options.dtypes} & {"fp32", "fp64"}}  # fmt: skip
+        print(f"{threads} threads: copy {bandwidth / 1e9:.1f} GB/s, 10⁹ multiply-adds/s of a"
+              f" product: { {d: round(rate / 1e9, 1) for d, rate in rates.items()} }")  # fmt: skip
+        measured = 0
+        for row, dtypes in rows:
+            if time.monotonic() > end:
+                break
+            measured += 1
+            for dtype in dtypes:
+                if options.random is None and not has_type(row, dtype):
+                    continue
                 for result in measure_row(row, dtype, options, ops):
+                    rate = rates[dtype if dtype == "fp64" else "fp32"]
                     roofs = {"threads": threads, "bandwidth": bandwidth, "product_rate": rate}
                     results.append({**result, **roofs})
                     print(line(results[-1]), flush=True)
-                if options.json:
-                    options.json.write_text(json.dumps({**head, "results": results}, indent=1))
-    print(summary(results))
+            if options.json:
+                options.json.write_text(json.dumps({**head, "results": results}, indent=1))
+        print(f"{measured} of {len(rows)} rows measured")
+    print(summary(results, random=options.random is not None))
     if options.plot:
         plot(results, options.plot, f"{head['processor']}, torch {head['torch']}")
     return 0

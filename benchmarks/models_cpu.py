@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from depthwise_calls import geometric_mean
 from depthwise_cpu import machine, medians
-from depthwise_cuda import geometric_mean
 from real_models import FORMATS, IMAGE, inference, pairs, ratios, timm_model, training, write
 
 MODELS = ("mobilenetv2_100", "efficientnet_b0", "convnext_tiny")

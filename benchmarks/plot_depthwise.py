@@ -20,27 +20,13 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from depthwise_cuda import PASSES, SUITE, Row, best
+from depthwise_calls import PASSES
+from depthwise_cuda import best
+from shapes import CUDA_SUITE
 
 H200_PEAK_TFLOPS = 66.9  # fp32 outside the tensor cores, by the data sheet
 COLORS = {"fp32": "#4477aa", "fp16": "#ee6677", "bf16": "#228833"}
 Result = dict[str, Any]
-
-
-def live_taps(length: int, kernel: int, row: Row, padding: int) -> int:
-    """Pairs of an output position and a tap inside the image, along one dimension."""
-    outputs = (length + 2 * padding - row.dilation * (kernel - 1) - 1) // row.stride + 1
-    starts = (o * row.stride - padding for o in range(outputs))
-    return sum(0 <= s + k * row.dilation < length for s in starts for k in range(kernel))
-
-
-def useful_flop(row: Row, which: str) -> int:
-    """Multiplications and additions of one pass with taps inside the image."""
-    n, c, height, width = row.size
-    taps = live_taps(height, row.kernel[0], row, row.padding[0]) * live_taps(
-        width, row.kernel[1], row, row.padding[1]
-    )
-    return 2 * n * c * row.multiplier * taps * (2 if which == "backward" else 1)
 
 
 class Svg:
@@ -139,10 +125,10 @@ def bars(results: Sequence[Result], title: str) -> Svg:
 
 def roofline(results: Sequence[Result], bandwidth: float, peak: float, title: str) -> Svg:
     """A point for every row and dtype under min(bandwidth * intensity, peak), in FLOP/s."""
-    shapes = {row.name: row for row in SUITE}
+    shapes = {row.name: row for row in CUDA_SUITE}
     points = []
     for r in results:
-        flop = useful_flop(shapes[r["row"]], r["pass"])
+        flop = shapes[r["row"]].useful_flop(r["pass"])
         moved = r["floor"] * 1e-6 * bandwidth
         points.append((flop / moved, flop / (best(r, "ours") * 1e-6), r))
     lowest, highest = min(p[0] for p in points), max(p[0] for p in points)

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from depthwise_cuda import Clock
+from device_time import Clock
 from torch import Tensor
 
 DTYPES = {"fp32": torch.float32, "fp64": torch.float64, "fp16": torch.float16,
