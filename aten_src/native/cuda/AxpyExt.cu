@@ -1,39 +1,67 @@
-// CUDA kernels of axpy_ext: gpu_kernel's loops, as cuda/SigmoidExt.cu explains.
+// CUDA kernels of axpy_ext, by the loop of cuda/PointwiseExt.cuh.
 #define TORCH_ASSERT_NO_OPERATORS
 #include <ATen/native/AxpyExt.h>
 
-#include <ATen/Dispatch.h>
-#include <ATen/OpMathType.h>
-#include <ATen/native/TensorIterator.h>
 #include <c10/core/Scalar.h>
-#include <ATen/native/cuda/Loops.cuh>
+#include <ATen/native/cuda/PointwiseExt.cuh>
 
 namespace at::native {
 namespace {
 
-template <typename scalar_t>
-void axpy_kernel(TensorIteratorBase& iter, const Scalar& alpha_scalar) {
-  using opmath_t = opmath_type<scalar_t>;
-  const auto alpha = alpha_scalar.to<opmath_t>();
-  // A 0-d CPU tensor as operand becomes an argument of the kernel.
-  opmath_gpu_kernel_with_scalars<scalar_t>(
-      iter, [alpha] GPU_LAMBDA(opmath_t self, opmath_t other) -> opmath_t {
-        return alpha * self + other;
-      });
+template <typename T>
+struct Axpy {
+  using opmath_t = T;
+  static constexpr int kInputs = 2;
+  opmath_t alpha;
+  __device__ opmath_t operator()(opmath_t self, opmath_t other) const {
+    if constexpr (std::is_same_v<T, bool>) {
+      return (alpha && self) || other;
+    } else if constexpr (std::is_same_v<T, int64_t>) {
+      // Modulo 2^64, of which narrower integers of either sign keep what fits.
+      return static_cast<int64_t>(
+          static_cast<uint64_t>(alpha) * static_cast<uint64_t>(self) +
+          static_cast<uint64_t>(other));
+    } else {
+      return alpha * self + other;
+    }
+  }
+};
+
+template <typename scalar_t, typename opmath_t = scalar_t>
+void axpy(TensorIteratorBase& iter, const Scalar& alpha) {
+  pointwise_ext::run<scalar_t>(iter, Axpy<opmath_t>{alpha.to<opmath_t>()});
 }
 
-void axpy_ext_kernel_cuda(TensorIteratorBase& iter, const Scalar& alpha_scalar) {
-  if (iter.common_dtype() == kBool) {
-    const bool alpha = alpha_scalar.toBool();
-    opmath_gpu_kernel_with_scalars<bool>(iter, [alpha] GPU_LAMBDA(bool self, bool other) -> bool {
-      return (alpha && self) || other;
-    });
-    return;
+void axpy_ext_kernel_cuda(TensorIteratorBase& iter, const Scalar& alpha) {
+  switch (const auto dtype = iter.common_dtype()) {
+    case kBool:
+      return axpy<bool>(iter, alpha);
+    case kByte:
+    case kChar:
+      return axpy<uint8_t, int64_t>(iter, alpha);
+    case kShort:
+      return axpy<uint16_t, int64_t>(iter, alpha);
+    case kInt:
+      return axpy<uint32_t, int64_t>(iter, alpha);
+    case kLong:
+      return axpy<int64_t>(iter, alpha);
+    case kHalf:
+      return axpy<Half, float>(iter, alpha);
+    case kBFloat16:
+      return axpy<BFloat16, float>(iter, alpha);
+    case kFloat:
+      return axpy<float>(iter, alpha);
+    case kDouble:
+      return axpy<double>(iter, alpha);
+    case kComplexHalf:
+      return axpy<c10::complex<Half>, c10::complex<float>>(iter, alpha);
+    case kComplexFloat:
+      return axpy<c10::complex<float>>(iter, alpha);
+    case kComplexDouble:
+      return axpy<c10::complex<double>>(iter, alpha);
+    default:
+      TORCH_CHECK(false, "axpy_ext(): there is no kernel for the result's dtype ", dtype);
   }
-  AT_DISPATCH_ALL_TYPES_AND_COMPLEX_AND3(
-      kHalf, kBFloat16, kComplexHalf, iter.common_dtype(), "axpy_ext_cuda", [&] {
-        axpy_kernel<scalar_t>(iter, alpha_scalar);
-      });
 }
 
 } // namespace
