@@ -41,7 +41,6 @@ namespace {
 
 // So many have their channels alone: another launch to add partials costs more than is won. Fewer are
 // multiplied.
-constexpr int64_t kEnoughBlocks = 72;
 inline int64_t wanted_blocks() {
   return multiprocessors() * 2;
 }
@@ -52,7 +51,8 @@ void launch(const BackwardPass& pass, const Params& p) {
   Batch b = batch_of(p);
   b.flip = true; // of grad_input
   const int64_t groups = divide_up(b.channels, Traits::kChannels);
-  const dim3 grid = batch_grid<Traits>(b, groups >= kEnoughBlocks ? groups : wanted_blocks());
+  const dim3 grid =
+      batch_grid<Traits>(b, 2 * groups >= multiprocessors() ? groups : wanted_blocks());
   BatchOperands<scalar_t> operands{};
   operands.dst = mutable_pointer_or_null<scalar_t>(pass.grad_input);
   operands.src = pass.grad_output.const_data_ptr<scalar_t>();

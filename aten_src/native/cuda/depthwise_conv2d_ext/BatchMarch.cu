@@ -760,7 +760,8 @@ inline bool plan_batch_march(
     bool data,
     bool weight) {
   constexpr int64_t kLeastStreams = kOctet;
-  constexpr int64_t kLeastBlocks = 96; // with 72 all gradients of 24@56 k3 26 -> 30 us
+  // With half of them all gradients of 24@56 k3 26 -> 30 us.
+  const int64_t least_blocks = multiprocessors() * 3 / 4;
   constexpr int64_t kMostReach = 3;
   constexpr int64_t kMostBeside = 12; // columns
   constexpr double kLeastFill = .75;
@@ -799,16 +800,16 @@ inline bool plan_batch_march(
   b.streams = p.batch * b.row_parts * b.column_tiles;
   b.tiles = divide_up(b.streams, kTileImages);
   if (b.streams < kLeastStreams || b.tiles > kMostGridRows ||
-      b.tiles * p.output_channels() < kLeastBlocks) {
+      b.tiles * p.output_channels() < least_blocks) {
     return false;
   }
   // What others do faster. Of dst alone: 3 x 3 (144@56 80 us by patches, 87 here), 28 columns (240@28 k5 41
   // by whole planes, 52 here), few blocks of 5 x 5 (96@56 of 8 images 11 and 19; of 32 27 and 26). Of the
   // weight alone: 3 x 3 on planes that patches have whole (144@56 97 and 108).
-  constexpr int64_t kManyBlocks = 256;
+  const int64_t many_blocks = multiprocessors() * 2;
   constexpr int64_t kWholePlane = 56; // columns
   const bool small_window = p.padding_height <= 1;
-  const bool many = b.tiles * p.output_channels() >= kManyBlocks;
+  const bool many = b.tiles * p.output_channels() >= many_blocks;
   const bool seven = p.padding_height == kMostReach && !wide;
   if (p.multiplier == 1 &&
       ((!weight && (small_window || width == 28 || !(seven || many))) ||

@@ -910,38 +910,9 @@ bool boxes_backward(const BackwardPass& pass, const Params& p) {
         }
         return false; // not tried
       } else {
-        const auto with = [&](auto channels, auto data) {
-          return launch<
-              BoxesWeightTraits<scalar_t, Fixed, decltype(channels)::value, decltype(data)::value>>(
-              pass, p);
-        };
-        constexpr auto kAll = std::true_type();
-        constexpr auto kWeight = std::false_type();
-        const bool all = pass.grad_input.defined();
-        // Groups of 48 channels where they leave fewer lanes without one; of 5 x 5 where they leave no more,
-        // too (all gradients of 480@14 in half 50 us, 54 by groups of 32), but for the weight's gradient of
-        // small planes (1152@7 29, 27). All gradients of 3 x 3 in float do without: 144@56 197 us, 182.
-        constexpr int64_t kLeastHeight = 14;
-        using Warp = std::integral_constant<int, kWarpSize>;
-        using Wide = std::integral_constant<int, 48>;
-        const int64_t of_warps = divide_up(p.channels, Warp::value) * Warp::value;
-        const int64_t of_wide = divide_up(p.channels, Wide::value) * Wide::value;
-        if constexpr (Fixed::kHeight == 3) {
-          if (of_wide < of_warps) {
-            if (!all) {
-              return with(Wide(), kWeight);
-            }
-            if constexpr (sizeof(scalar_t) == 2) {
-              return with(Wide(), kAll);
-            }
-          }
-        } else if constexpr (Fixed::kHeight == 5) {
-          if (of_wide < of_warps ||
-              (of_wide == of_warps && (all || p.input_height >= kLeastHeight))) {
-            return all ? with(Wide(), kAll) : with(Wide(), kWeight);
-          }
-        }
-        return all ? with(Warp(), kAll) : with(Warp(), kWeight);
+        return pass.grad_input.defined()
+            ? launch<BoxesWeightTraits<scalar_t, Fixed, kWarpSize, true>>(pass, p)
+            : launch<BoxesWeightTraits<scalar_t, Fixed, kWarpSize, false>>(pass, p);
       }
     });
   });

@@ -579,64 +579,14 @@ bool plan_flat_planes(FlatPlan& plan, const Params& p, bool flip) {
   return true;
 }
 
-// The kernels that are faster than others anywhere. Beside those below, 64 images of 768@7 k7 fp32 take
-// forward 20 us and all gradients 35, with images as lanes 12 and 22; on the tensor cores 16 bit takes 14
-// for the forward of 384@14 k3 (14.5 here) and 18.7 for the weight's gradient of 1152@7 k5 (19.1).
+// The kernels that are faster than others anywhere: in float32 patches take the forward of 7 x 7 on planes of
+// 7 x 7, in 16 bit tensor cores what is left out here (64 images of 384@14 k3 forward 14 us there, 14.5 here).
 template <typename Traits>
 constexpr bool flat_planes_exist() {
   if (sizeof(typename Traits::scalar_t) == 4) {
-    return Traits::kWindow <= 5 || Traits::kParts > 1;
+    return Traits::kWindow <= 5 || Traits::kParts > 1 || Traits::kWeight;
   }
-  if (!Traits::kWeight || Traits::kWindow > 3) {
-    return Traits::kData && Traits::kParts == 1 && Traits::kWindow <= 5;
-  }
-  return true;
-}
-
-// Whether they are faster than others for so many images and channels. Fewer tiles than warps, or little
-// more, leave most of a multiprocessor's time to single ones; all images of a channel in one block need no
-// second kernel to add up.
-template <typename Traits>
-bool flat_planes_pay(const Params& p) {
-  const int64_t tiles = p.batch * divide_up(p.channels, Traits::kPlanes);
-  // Forward of 384@14 k3 fp32 of 4 images 6.1 us before, 6.6 here, of 12 8.4, 7.6; 960@7 in 16 bit of 2 4.7,
-  // 5.1, of 8 5.6, 5.4. All gradients of 64 images of 40@14 k3 fp32, 192 tiles, 20.4, 10.5.
-  const int64_t some_tiles = multiprocessors() * (Traits::kWeight ? 2 : 3) / 2;
-  const bool some = tiles >= some_tiles || Traits::kWindow > 3;
-  if constexpr (sizeof(typename Traits::scalar_t) == 4) {
-    // Fewer are no lanes of a warp: 1152@7 k5, all gradients of 8 images 24.5, 11.3.
-    constexpr int64_t kFewImages = 16;
-    if constexpr (!Traits::kWeight) {
-      // 1152@7 k5 of 32 images 10.3, 11.6, of 48 14.3, 12.5; 672@14 k5 15.6, 16.4 and 24.4, 19.6.
-      constexpr int64_t kManyTiles = 1500;
-      if (Traits::kWindow == 7) {
-        // Each warp has one tile at most, or there are many: 384@14 of 1 image 9.6, 9.0, of 16 11.7, 10.2, of
-        // 24 13.1, 14.9, of 32 14.0, 15.4, of 64 21.3, 21.0, of 128 35.7, 33.5; 768@14 of 128 66.5, 57.7.
-        const int64_t warps = multiprocessors() * Traits::kWarps;
-        return tiles <= warps || tiles >= kManyTiles;
-      }
-      return Traits::kWindow == 3 ? some : p.batch < kFewImages || tiles >= kManyTiles;
-    } else if constexpr (Traits::kRolled && (Traits::kData || Traits::kWindow > 5)) {
-      return true; // of 1 image of 384@14 k7 23.1, 15.8, of 32 32.2, 26.1
-    } else {
-      // All gradients of 32 images of 960@7 k3 11.4, 12.0, of 48 16.3, 14.9; 384@14 15.6, 16.0 and 23.9,
-      // 19.1; of 256 images of 96@7 17.9, 13.1. The weight's gradient of 32 images of 480@14 k5 15.3, 16.1,
-      // of 64 26.5, 21.1.
-      constexpr int64_t kManyTiles = Traits::kParts == 1 ? 1300 : Traits::kRolled ? 1000 : 800;
-      const int64_t few_channels = multiprocessors(); // no blocks of channels
-      return p.batch < kFewImages || p.channels < few_channels ? some : tiles >= kManyTiles;
-    }
-  } else {
-    if constexpr (!Traits::kWeight) {
-      // 1152@7 k5 of 4 images 9.0, 6.6, of 128 16.4, 17.0.
-      constexpr int64_t kFewImages = 8; // no rows of a matrix
-      return Traits::kWindow == 3 ? some : p.batch < kFewImages;
-    }
-    // All gradients of 48 images of 384@14 k3 14.1, 16.5, of 128 27.8, 22.7; 960@7 12.3, 13.0 and 24.5, 18.4;
-    // 1152@7 k5 15.8, 17.7 and 32.9, 30.8.
-    constexpr int64_t kManyTiles = Traits::kWindow == 3 ? 2500 : 4000;
-    return tiles >= kManyTiles;
-  }
+  return Traits::kWeight ? Traits::kWindow == 3 : Traits::kParts == 1 && Traits::kWindow <= 5;
 }
 
 // Calls launch with the traits of the planes and the window; false where there are none.
@@ -648,7 +598,7 @@ bool with_flat_planes(const Params& p, Type type, const Launch& launch) {
       constexpr int kSide = decltype(side)::value;
       using Traits = FlatPlanesTraits<scalar_t, kSide, decltype(window)::value, kData, kWeight>;
       if constexpr (flat_planes_exist<Traits>()) {
-        return flat_planes_pay<Traits>(p) && launch(Traits());
+        return launch(Traits());
       } else {
         return false;
       }

@@ -406,7 +406,7 @@ bool launch(const ForwardPass& pass, Lanes l) {
   // Fewer blocks than this last longer than all the work does in large_forward_kernel's smaller ones, as
   // an estimate. A little above it this wins: 29 x 29 at 28 x 28 with 17 channels of 32 images 65 -> 32
   // us, 31 x 31 at 56 x 56 with 5 channels 76 -> 46.
-  constexpr int64_t kLeastBlocks = 66;
+  const int64_t least_blocks = multiprocessors() / 2;
   const int64_t shared = plan<Traits>(l);
   if (shared == 0 || shared > kMostShared) {
     return false;
@@ -414,7 +414,7 @@ bool launch(const ForwardPass& pass, Lanes l) {
   const dim3 grid(
       l.row_tiles * divide_up(l.batch, kWarpSize), divide_up(l.channels, l.block_channels));
   constexpr size_t kAlignment = Traits::kWords * sizeof(float);
-  if (static_cast<int64_t>(grid.x) * grid.y < kLeastBlocks ||
+  if (static_cast<int64_t>(grid.x) * grid.y < least_blocks ||
       !is_aligned(pass.src.const_data_ptr(), kAlignment) ||
       !is_aligned(pass.dst.const_data_ptr(), kAlignment)) {
     return false;

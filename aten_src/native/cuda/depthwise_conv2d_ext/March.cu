@@ -61,31 +61,25 @@ struct ChannelsLastTraits {
   static_assert(kColumns <= 32, "a mask of 32 bits tells the columns inside the image");
 };
 
-// How the rows of a pass lie: in whole vectors; not so, but long; not so.
-enum class RowKind { kAligned, kLong, kShort };
-
 // kSeveral: a dst plane is the sum over m.sources src planes, each with taps of its own.
-template <typename scalar_t_, typename Window, RowKind kKind, bool kSeveral_>
+template <typename scalar_t_, typename Window, bool kSeveral_>
 struct PlanesTraits {
   using scalar_t = scalar_t_;
-  static constexpr bool kAligned = kKind == RowKind::kAligned;
   static constexpr bool kSeveral = kSeveral_;
   static constexpr int kHeight = Window::kHeight;
   static constexpr int kWidth = Window::kWidth;
   static constexpr int kStride = Window::kStride;
   static constexpr int kTaps = kHeight * kWidth;
   static constexpr int kOwnRow = kFirstOwnRow<scalar_t, Window>;
-  // A thread does too little with one column; but on short rows four would be idle too often.
-  static constexpr int kTile = kKind != RowKind::kShort || kHeight == 1 ? 4 : 1;
+  static constexpr int kTile = kHeight == 1 ? 4 : 1;
   static constexpr int kSlots = (kHeight + kStride - 1) / kStride;
   static constexpr int kColumns = (kTile - 1) * kStride + kWidth;
-  static constexpr int kLeft = (kWidth - 1) / 2; // the padding of the aligned kernel
   // Rows under way while one is used, in registers whose number must be known: the march takes
   // kUnrolled steps at a time. More rows are worth the registers where they are few: measured.
   static constexpr bool kHalfSize = sizeof(scalar_t) == 2;
   static constexpr int kUnrolled = kTaps > 25 ? 1
       : kStride > 1                           ? 2
-      : kTaps > 9                             ? (kAligned ? 3 : 1)
+      : kTaps > 9                             ? 1
                                               : (kHalfSize ? 3 : 1);
   static constexpr int kAhead = kUnrolled * kStride;
 };
@@ -360,26 +354,19 @@ __device__ __forceinline__ void march_plane(
   const int top = item.row_phase - m.padding_height;
   const scalar_t* const from = plane + left;
   uint32_t inside = 0;
-  if constexpr (!Traits::kAligned) {
 #pragma unroll
-    for (int c = 0; c < Traits::kColumns; ++c) {
-      const int w = left + c * m.dilation_width;
-      inside |= static_cast<uint32_t>(w >= 0 && w < m.src_width) << c;
-    }
+  for (int c = 0; c < Traits::kColumns; ++c) {
+    const int w = left + c * m.dilation_width;
+    inside |= static_cast<uint32_t>(w >= 0 && w < m.src_width) << c;
   }
-  using Row = std::conditional_t<Traits::kAligned, PlaneRow<Traits>, PlaneElements<Traits>>;
+  using Row = PlaneElements<Traits>;
   const int end_row = (item.last_row - 1) * kStride + Traits::kHeight;
   const auto load_row = [&](Row& row, int r) {
     const int h = top + r * m.dilation_height;
     if (r >= end_row || h < 0 || h >= m.src_height) {
       return;
     }
-    if constexpr (Traits::kAligned) {
-      const int own = left + Traits::kLeft;
-      row.load(from + Traits::kLeft + h * m.src_width, own > 0, own + Row::kOwn < m.src_width);
-    } else {
-      row.load(from + h * m.src_width, inside, m.dilation_width);
-    }
+    row.load(from + h * m.src_width, inside, m.dilation_width);
   };
 
   float slots[Traits::kSlots][kTile][1] = {};
@@ -442,11 +429,11 @@ __device__ __forceinline__ void march_plane(
       for (int t = 0; t < kTile; ++t) {
         values[t] = slots[Traits::kSlots - 1][t][0];
         if constexpr (Traits::kSeveral) {
-          const bool exists = Traits::kAligned || column + t * m.dilation_width < m.dst_width;
+          const bool exists = column + t * m.dilation_width < m.dst_width;
           values[t] += adds && exists ? static_cast<float>(to[t * m.dilation_width]) : 0.0f;
         }
       }
-      if constexpr (Traits::kAligned || kTile == 1) {
+      if constexpr (kTile == 1) {
         store_vector<scalar_t, kTile>(to, values);
       } else {
 #pragma unroll
@@ -557,36 +544,6 @@ void launch_planes(const ForwardPass& pass, March m) {
       m);
 }
 
-// Whether every row of src and dst falls into whole vectors of four, and the tiles of src and dst
-// lie over each other.
-template <typename Traits>
-bool planes_are_aligned(const ForwardPass& pass, const March& m) {
-  constexpr size_t kBytes = 4 * sizeof(typename Traits::scalar_t);
-  return Traits::kHeight > 1 && m.padding_width == Traits::kLeft && m.dilation_width == 1 &&
-      m.dst_width % 4 == 0 && m.src_width == m.dst_width * Traits::kStride &&
-      is_aligned(pass.dst.const_data_ptr(), kBytes) &&
-      is_aligned(pass.src.const_data_ptr(), kBytes);
-}
-
-template <typename scalar_t, typename Window, bool kSeveral>
-void launch_planes_order(const ForwardPass& pass, const March& m) {
-  constexpr int32_t kLongRow = 32;
-  if constexpr (Window::kHeight > 1) {
-    using Aligned = PlanesTraits<scalar_t, Window, RowKind::kAligned, kSeveral>;
-    if (planes_are_aligned<Aligned>(pass, m)) {
-      launch_planes<Aligned>(pass, m);
-      return;
-    }
-  }
-  if constexpr (Window::kHeight == 3 && Window::kStride == 1) {
-    if (m.dst_width >= kLongRow) {
-      launch_planes<PlanesTraits<scalar_t, Window, RowKind::kLong, kSeveral>>(pass, m);
-      return;
-    }
-  }
-  launch_planes<PlanesTraits<scalar_t, Window, RowKind::kShort, kSeveral>>(pass, m);
-}
-
 template <typename scalar_t, typename Window>
 bool launch_march(const ForwardPass& pass, const March& m, bool channels_last) {
   if (channels_last) {
@@ -595,11 +552,11 @@ bool launch_march(const ForwardPass& pass, const March& m, bool channels_last) {
   }
   if constexpr (sizeof(scalar_t) == sizeof(float)) {
     if (m.sources > 1) {
-      launch_planes_order<scalar_t, Window, true>(pass, m);
+      launch_planes<PlanesTraits<scalar_t, Window, true>>(pass, m);
       return true;
     }
   }
-  launch_planes_order<scalar_t, Window, false>(pass, m);
+  launch_planes<PlanesTraits<scalar_t, Window, false>>(pass, m);
   return true;
 }
 

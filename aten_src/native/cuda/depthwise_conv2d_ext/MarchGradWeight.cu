@@ -49,6 +49,49 @@ struct ChannelsLastTraits {
   using Grads = RowRing<scalar_t, kVector, kTile, kStages, kThreads>;
 };
 
+// The src columns of a thread in plane order, packed as they were loaded.
+template <typename Traits>
+struct PlaneRow {
+  using scalar_t = typename Traits::scalar_t;
+  static constexpr int kOwn = Traits::kTile * Traits::kStride;
+  static constexpr int kRight = Traits::kColumns - Traits::kLeft - kOwn;
+  static constexpr int halo_vector(int columns) {
+    return columns <= 1 ? 1 : columns == 2 ? 2 : 4;
+  }
+  static constexpr int kLeftVector = halo_vector(Traits::kLeft);
+  static constexpr int kRightVector = halo_vector(kRight);
+
+  Packed<scalar_t, kLeftVector> left;
+  Packed<scalar_t, 4> own[Traits::kStride];
+  Packed<scalar_t, kRightVector> right;
+
+  // `from` is the first own column.
+  __device__ __forceinline__ void load(const scalar_t* from, bool has_left, bool has_right) {
+    left = packed_zero<scalar_t, kLeftVector>();
+    right = packed_zero<scalar_t, kRightVector>();
+    if (has_left) {
+      left = load_vector<scalar_t, kLeftVector>(from - kLeftVector);
+    }
+#pragma unroll
+    for (int i = 0; i < Traits::kStride; ++i) {
+      own[i] = load_vector<scalar_t, 4>(from + i * 4);
+    }
+    if (kRight > 0 && has_right) {
+      right = load_vector<scalar_t, kRightVector>(from + kOwn);
+    }
+  }
+
+  __device__ __forceinline__ float column(int c) const {
+    if (c < Traits::kLeft) {
+      return unpack(left, kLeftVector - Traits::kLeft + c);
+    }
+    if (c < Traits::kLeft + kOwn) {
+      return unpack(own[(c - Traits::kLeft) / 4], (c - Traits::kLeft) % 4);
+    }
+    return unpack(right, c - Traits::kLeft - kOwn);
+  }
+};
+
 template <typename scalar_t_, typename Window, bool kAligned_>
 struct PlanesTraits {
   using scalar_t = scalar_t_;

@@ -17,7 +17,7 @@ struct ForwardBlock {
   static constexpr int kMostThreads = Traits::kTaps > 25 ? 128 : 256;
   static constexpr int kBlocks = Traits::kTaps > 25 ? 3 : Traits::kTaps > 9 ? 2 : 4;
   // A patch of stride 2 reads four times what it writes; one of a single row is for small problems.
-  static constexpr int kWanted = Traits::kStride > 1 || Traits::kRows == 1 ? 64 : 128; // patches
+  static constexpr int kWanted = Traits::kStride > 1 ? 64 : 128; // patches
   static constexpr int kRows = kPatchTile;
 };
 
@@ -271,11 +271,6 @@ bool launch_window(const ForwardPass& pass, const Patches& p) {
   constexpr int32_t kSmall = 28;
   if (!patches_fit(p.dst_height, p.dst_width) || (kSmallOnly && p.dst_height >= kSmall)) {
     return false;
-  }
-  if constexpr (Window::kHeight == 3) {
-    if (elements <= some_elements) {
-      return launch_rows<1, scalar_t, Window>(pass, p);
-    }
   }
   // Unrolled for all rows of a patch where a row is much to do: k = 5 and 7 take three quarters of
   // the time that they take with as many rows unrolled as there are taps; k = 3 takes the same.
