@@ -138,6 +138,7 @@ def test_a_conflict_is_resolved_once_and_goes_on(series: Series) -> None:
     with pytest.raises(StateError, match="not resolved"):
         workbench.go_on(workbench.open_bench(root), series, [])
     (root / SHAPES).write_text(NEW.replace("2.0 * math.pi * r", "1.0 * math.tau * r"))
+    git(root, "add", SHAPES)
     done = workbench.go_on(workbench.open_bench(root), series, [])
     assert not done.pending and not done.conflict
     changed = workbench.refresh(done, series, {})
@@ -185,16 +186,21 @@ def test_what_landed_upstream_is_left_out_and_named(series: Series) -> None:
 def test_a_new_patch_is_what_was_not_committed(series: Series) -> None:
     made = bench(series)
     (made.root / "torchgen/gen.py").write_text("x = 2\n")
+    (made.root / "torchgen/staged.py").write_text("y = 1\n")
+    git(made.root, "add", "torchgen/staged.py")
     line = "gen.patch  >=2.6  both  # why not"
     path = workbench.add(made, series, "gen.patch", GEN, line)
     after = load(series.folder.parent)
     assert after.patches[-1].name == "gen.patch" and path.is_file()
     assert (series.folder / "series").read_text().endswith("\n" + line + "\n")
-    assert plan(after, tree(SAMPLE), "2.13.0", "graft").texts["torchgen/gen.py"] == "x = 2\n"
+    texts = plan(after, tree(SAMPLE), "2.13.0", "graft").texts
+    assert texts["torchgen/gen.py"] == "x = 2\n" and texts["torchgen/staged.py"] == "y = 1\n"
     assert not lint(after, ["2.13.0"])
     assert workbench.refresh(made, after, []) == []
     with pytest.raises(PatchError, match=r"gen\.patch"):
         workbench.add(made, after, "gen.patch", GEN, line)
+    with pytest.raises(StateError, match="nothing"):
+        workbench.add(made, after, "more.patch", GEN, line.replace("gen", "more"))
 
 
 def test_nothing_is_dropped_by_accident(series: Series) -> None:
@@ -211,6 +217,19 @@ def test_nothing_is_dropped_by_accident(series: Series) -> None:
     git(made.root, "reset", "-q", "--hard", "HEAD~2")
     with pytest.raises(PatchError, match=r"odd\.patch.* is gone"):
         workbench.refresh(made, series, {})
+
+
+def test_what_no_patch_carries_is_refused_and_nothing_written(series: Series) -> None:
+    made = bench(series)
+    before = content(series.folder)
+    (made.root / "torch/link.py").symlink_to("/etc/passwd")
+    with pytest.raises(PatchError, match="symbolic link"):
+        workbench.add(made, series, "gen.patch", GEN, "gen.patch * both # x")
+    git(made.root, "add", "--all")
+    git(made.root, "commit", "-q", "--amend", "--no-edit")
+    with pytest.raises(PatchError, match="symbolic link"):
+        workbench.refresh(made, series, {})
+    assert content(series.folder) == before
 
 
 def test_a_directory_of_others_is_never_taken_for_a_workbench(

@@ -15,7 +15,7 @@ from . import git, planning
 from .folders import Folder
 from .planning import Change, Report
 from .series import SERIES, Header, Outcome, Patch, Series, State, load, parse_header, parse_line
-from .trees import Texts, Tree, directory, encode, write
+from .trees import Texts, Tree, decode, directory, encode, inside, write
 
 TRAILER = "Patch: "
 MARK = "<<<<<<< "
@@ -52,9 +52,11 @@ class Bench:
         return git.git(self.root, *arguments).stdout
 
     def uncommitted(self) -> Texts:
-        """The files that differ from the last commit."""
-        names = self.git("ls-files", "--modified", "--others", "-z").split("\0")
-        return {name: directory(self.root).read(name) for name in names if name}
+        """The files that differ from the last commit, whether they are staged or not."""
+        self.git("add", "--all", "--force", ".")
+        names = self.git("diff", "--cached", "--name-only", "--no-renames", "-z", "HEAD")
+        paths = {name: inside(self.root, name) for name in names.split("\0") if name}
+        return {n: decode(p.read_bytes()) if p.is_file() else None for n, p in paths.items()}
 
     def commit(self, texts: Texts, header: Header, name: str, change: Change | None = None) -> None:
         """Commit files as a patch, with the author that its file names."""
@@ -183,12 +185,12 @@ class Commit:
     name: str  # the patch's
     head: str  # as its patch file has it
 
-    def patch_text(self) -> str:
-        """It as a patch file. Raises PatchError for one that changes nothing."""
+    def patch_text(self, patch: Patch) -> str:
+        """It as a patch file. Raises PatchError for what no patch file may be."""
         diff = git.export(self.bench.root, f"{self.id}^", self.id)
         if not diff:
             raise PatchError(f"the commit of '{self.name}' changes nothing", where=self.id)
-        return self.head + diff
+        return git.parse_diff(self.head + diff, patch).text
 
     def contents(self, patch: Patch) -> Contents:
         """What must change below patches/ for a patch to be what this commit is."""
@@ -200,7 +202,7 @@ class Commit:
             before = git.texts_at(root, parent, names)
             new = change.rewritten(before, git.texts_at(root, self.id, names))
         else:
-            new = {patch.path: encode(self.patch_text())}
+            new = {patch.path: encode(self.patch_text(patch))}
         old = {path: path.read_bytes() if path.is_file() else None for path in new}
         return {path: data for path, data in new.items() if data != old[path]}
 
@@ -328,12 +330,15 @@ def add(bench: Bench, series: Series, name: str, header: Header, line: str) -> P
             where=patch.where(), why="it is taken, or it does not end with .patch",
             next="choose another one",
         )  # fmt: skip
-    bench.commit(bench.uncommitted(), header, patch.name)
+    texts = bench.uncommitted()
+    if not texts:
+        raise StateError("there is nothing to make a patch of", where=str(bench.root))
+    bench.commit(texts, header, patch.name)
     *_, commit = commits(bench)
     path = series.folder / SERIES
     old = patch.read_text(path) if path.exists() else ""
     old += "\n" if old and not old.endswith("\n") else ""
-    _write({patch.path: encode(commit.patch_text()), path: f"{old}{line}\n".encode()})
+    _write({patch.path: encode(commit.patch_text(patch)), path: f"{old}{line}\n".encode()})
     return patch.path
 
 
