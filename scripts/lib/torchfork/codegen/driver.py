@@ -16,6 +16,7 @@ import importlib
 import inspect
 import json
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Collection, Iterator
@@ -360,6 +361,8 @@ TASKS = {task.__name__: task for task in (headers, operators, describe, finished
 
 def main() -> None:
     """Read a request (JSON) from the first argument's file, write the answer to the second's."""
+    # A shell starts background programs with interrupts ignored; our supervisor ends us by one.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     request = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     # torchgen's objects live until the end: a tenth of its time went into looking for dead ones.
     gc.set_threshold(200_000, 50, 100)

@@ -91,8 +91,6 @@ def merge_and_validate(context: BuildContext, upstream: Upstream, ui: Ui) -> Mer
     the places where the additions go.
     """
     base, additions = context.base, context.additions
-    if leftovers := list(symbols.foreign_registrations(additions)):
-        raise combined(leftovers)
     patched = text_edits.patched(base, additions, ui)
     with ui.step("check and merge the YAML") as step:
         tree, manifest = merge_and_parse(context, upstream, patched)
@@ -116,7 +114,10 @@ def merge_and_parse(
     left out and the rest read again, until nothing is.
     """
     additions = context.additions
-    errors = list(validate.objections(additions, upstream, context.base.version))
+    errors = [
+        *validate.objections(additions, upstream, context.base.version),
+        *symbols.foreign_registrations(additions),
+    ]
     errors += formulas.scope_objections(additions, _scope(context, upstream))
     accepted = replace(context, additions=without(additions, errors))
     while True:
