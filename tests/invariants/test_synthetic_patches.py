@@ -13,7 +13,7 @@ from torchfork.additions.load import load
 from torchfork.edits.patches import git
 from torchfork.edits.patches.series import Header
 from torchfork.rebase import run, targets
-from torchfork.rebase.model import FAILED, PASSED, SubjectResult
+from torchfork.rebase.model import FAILED, PASSED, TargetResult
 from torchfork.upstream import pins
 from torchfork.upstream.base import Base
 
@@ -104,11 +104,11 @@ CHANGES: dict[str, tuple[dict[str, Edit], str, str]] = {
 }  # fmt: skip
 
 
-def rows(result: SubjectResult) -> dict[str, str]:
+def rows(result: TargetResult) -> dict[str, str]:
     found = {}
     for tier in result.tiers:
         if tier.tier == "b":
-            found = {row["name"]: row["state"] for row in tier.rows}
+            found = {row.name: row.state for row in tier.rows}
     return {name: state for name, state in found.items() if name.startswith("patches/")}
 
 

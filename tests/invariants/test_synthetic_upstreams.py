@@ -18,8 +18,8 @@ from pathlib import Path
 import pytest
 
 from torchfork.additions.load import load
-from torchfork.rebase import cross_release, run, targets
-from torchfork.rebase.model import FAILED, IMPOSSIBLE, NOT_REACHED, PASSED, SubjectResult
+from torchfork.rebase import compare, run, targets
+from torchfork.rebase.model import FAILED, IMPOSSIBLE, NOT_REACHED, PASSED, TargetResult
 from torchfork.upstream import pins as releases
 from torchfork.upstream import tree
 from torchfork.upstream.base import Base
@@ -74,14 +74,15 @@ class World:
                 path.write_text(after, encoding="utf-8")
         return replace(self.base, root=root, identity=files.sha256_text(str(root)))
 
-    def carry(self, *bases: Base) -> list[SubjectResult]:
+    def carry(self, *bases: Base) -> list[TargetResult]:
         """The results on each, compared with one another as a run of the matrix does."""
         named = [(f"9.{number}.0", base) for number, base in enumerate(bases)]
         found = [
-            run.carry(targets.Subject(targets.WHEEL, name), base, self.settings, lambda *_: None)
+            run.carry(targets.Target(targets.WHEEL, name), base, self.settings, lambda _: None)
             for name, base in named
         ]
-        return list(cross_release.compare(found, self.settings.opening.pins, self.settings.work))
+        pins, work = self.settings.opening.pins, self.settings.work
+        return list(compare.compare(found, pins, work, self.settings.additions.root))
 
 
 def link(source: str, target: str) -> None:
@@ -104,20 +105,20 @@ def world(base: Base, tmp_path_factory: pytest.TempPathFactory) -> World:
 
 
 @pytest.fixture(scope="module")
-def untouched(world: World) -> SubjectResult:
+def untouched(world: World) -> TargetResult:
     """What comes out without any change, which every test compares with."""
     (result,) = world.carry(world.upstream("untouched", {}))
     return result
 
 
-def states(result: SubjectResult) -> dict[str, str]:
+def states(result: TargetResult) -> dict[str, str]:
     return {tier.tier: tier.state for tier in result.tiers if tier.tier in "abc"}
 
 
-def test_the_untouched_upstream_takes_the_additions(untouched: SubjectResult) -> None:
+def test_the_untouched_upstream_takes_the_additions(untouched: TargetResult) -> None:
     assert states(untouched) == {"a": PASSED, "b": PASSED, "c": PASSED}
     assert not untouched.red
-    assert {row["state"] for row in untouched.operators} == {PASSED}
+    assert {row.state for row in untouched.operators} == {PASSED}
 
 
 def appended(text: str) -> Callable[[str], str]:
@@ -171,7 +172,7 @@ CHANGES: dict[str, tuple[dict[str, Callable[[str], str | None]], str, str]] = {
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_change_is_told_by_its_name_at_its_tier_with_what_to_do(
-    change: str, world: World, untouched: SubjectResult
+    change: str, world: World, untouched: TargetResult
 ) -> None:
     edits, tier, kind = CHANGES[change]
     (result,) = world.carry(world.upstream(change, edits))
@@ -188,20 +189,21 @@ def test_a_change_is_told_by_its_name_at_its_tier_with_what_to_do(
 def test_only_the_operator_that_landed_is_marked(world: World) -> None:
     entry = ENTRY.format("synth_double(Tensor self)")
     (result,) = world.carry(world.upstream("landed", {NATIVE: appended(entry)}))
-    marked = {row["name"]: row["state"] for row in result.operators}
+    marked = {row.name: row.state for row in result.operators}
     assert marked == {"synth_double": FAILED, "synth_half": NOT_REACHED}
 
 
 def test_two_collisions_are_both_told_at_once(world: World) -> None:
     both = ENTRY.format("synth_double(Tensor self)") + ENTRY.format("synth_half(Tensor self)")
     (result,) = world.carry(world.upstream("both", {NATIVE: appended(both)}))
-    assert {row["state"] for row in result.operators} == {FAILED}
+    assert {row.state for row in result.operators} == {FAILED}
+    assert [finding.kind for finding in result.tiers[0].findings] == ["landed upstream"] * 2
 
 
 def test_a_lost_place_is_marked_in_its_own_row(world: World) -> None:
     edits = CHANGES["a hook's place was deleted"][0]
     (result,) = world.carry(world.upstream("lost", edits))
-    rows = {row["name"]: row["state"] for tier in result.tiers for row in tier.rows}
+    rows = {row.name: row.state for tier in result.tiers for row in tier.rows}
     assert rows["torch/overrides.py"] == FAILED
     assert [name for name, state in rows.items() if state == FAILED] == ["torch/overrides.py"]
 
@@ -228,10 +230,10 @@ def test_what_an_earlier_release_took_is_called_new_validation(world: World) -> 
     failed = second.first_failure
     assert failed is not None and failed.finding is not None
     assert failed.finding.kind == "new validation", failed.log
-    assert "torch 9.0.0 took it" in failed.finding.why
+    assert "torch 9.0.0 accepted it" in failed.finding.why
     assert "native_functions_additions.yaml" in failed.finding.where
-    told = second.changes["sections"]["validations"] if second.changes else []
-    assert not second.facts or any("halves must say" in line for line in told)
+    added = second.changes.sections["validations"] if second.changes else ()
+    assert not second.facts or any("halves must say" in line for line in added)
 
 
 def test_changed_derivative_syntax_is_told_with_the_line_of_the_formula(world: World) -> None:
@@ -253,10 +255,11 @@ def test_what_changed_upstream_is_listed(world: World) -> None:
         f"{AUTOGRAD}/templates/VariableType.cpp": appended("// more\n"),
     }
     _, second = world.carry(world.upstream("as it was", {}), world.upstream("moved on", edits))
-    sections = second.changes["sections"]
-    assert second.changes["since"] == "9.0.0" and second.changes["operators"] >= 1
-    assert sections["touched"] == ["+ synth_half.theirs(Tensor self, Scalar by) -> Tensor"]
-    assert sections["templates"] == ["~ autograd/templates/VariableType.cpp"]
+    changes = second.changes
+    assert changes is not None and changes.since == "9.0.0" and changes.operators >= 1
+    touched = ("+ synth_half.theirs(Tensor self, Scalar by) -> Tensor",)
+    assert changes.sections["touched"] == touched
+    assert changes.sections["templates"] == ("~ autograd/templates/VariableType.cpp",)
 
 
 @pytest.fixture(scope="module")
@@ -286,11 +289,11 @@ def source(world: World) -> Path:
     return root
 
 
-def run_on(world: World, word: str, repository: str = "") -> SubjectResult:
+def run_on(world: World, word: str, repository: str = "") -> TargetResult:
     opening = replace(world.settings.opening, repository=repository)
     settings = replace(world.settings, opening=opening, tiers="abcd")
     chosen = targets.parse([word], opening.pins, everything=False)
-    return run.run(chosen, settings, lambda *_: None).subjects[0]
+    return run.run(chosen, settings, lambda *_: None).targets[0]
 
 
 def test_a_local_tree_comes_through_and_says_where_it_ends(world: World, source: Path) -> None:
@@ -312,4 +315,4 @@ def test_a_ref_that_is_not_there_is_red(world: World, source: Path) -> None:
     result = run_on(world, "no-such-branch", f"file://{source}")
     failed = result.first_failure
     assert failed is not None and failed.finding is not None
-    assert failed.finding.kind == "not to be had"
+    assert failed.finding.kind == "not available"

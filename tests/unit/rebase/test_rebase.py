@@ -246,9 +246,9 @@ def test_one_run_names_collisions_and_what_the_generator_refuses(
         base=base, additions=mine, layout=None, cache=tmp_path, work=tmp_path,  # type: ignore[arg-type]
         jobs=1, final=False, progress=str, log=str,
     )  # fmt: skip
-    with pytest.raises(tiers.TierFailed) as failed:
+    with pytest.raises(errors.ForkError) as failed:
         tiers.merge(context)
-    error = failed.value.error
+    error = failed.value
     said = [each.what for each in (error, *error.also)]
     assert said[0].startswith("'relu' exists") and said[1:] == ["refuses one", "refuses two"]
 

@@ -101,10 +101,7 @@ def merge(context: Context) -> Merged:
     context.log("list the operators of this torch")
     upstream = header_check.list_operators(base, context.cache)
     context.log(f"check, merge and parse {len(additions.native.entries)} entries")
-    try:
-        tree, manifest = graft.merge_and_parse(context, upstream)
-    except ForkError as error:
-        raise TierFailed([error]) from error
+    tree, manifest = graft.merge_and_parse(context, upstream)
     return Merged(outcome=manifest.summary, tree=tree, manifest=manifest)
 
 
