@@ -9,11 +9,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from ...errors import PatchError, StateError, UsageError
+from ...upstream import git as clone
 from ...util import files, memo
 from .. import BuildMode
 from . import git, planning
 from .folders import Folder
-from .planning import Change, Report
+from .planning import Report
 from .series import SERIES, Header, Outcome, Patch, Series, State, load, parse_header, parse_line
 from .trees import Texts, Tree, decode, directory, encode, inside, write
 
@@ -58,12 +59,18 @@ class Bench:
         paths = {name: inside(self.root, name) for name in names.split("\0") if name}
         return {n: decode(p.read_bytes()) if p.is_file() else None for n, p in paths.items()}
 
-    def commit(self, texts: Texts, header: Header, name: str, change: Change | None = None) -> None:
-        """Commit files as a patch, with the author that its file names."""
-        author, date = (change.author, change.date) if change else ("", "")
+    def commit(
+        self, texts: Texts, header: Header, name: str, author: str = "", date: str = ""
+    ) -> None:
+        """Commit files as a patch."""
         text = message(header, name)
         made = git.commit(self.root, texts, text, "HEAD", author=author, date=date)
         self.git("reset", "--quiet", "--hard", made)
+
+    def commit_patch(self, texts: Texts, patch: Patch) -> None:
+        """Commit files as a patch of the series, with the author that it names."""
+        change = planning.read(patch)
+        self.commit(texts, change.header, patch.name, change.author, change.date)
 
     def saved(self) -> Bench:
         """The same, kept for the next command."""
@@ -144,8 +151,7 @@ def go_on(bench: Bench, series: Series, ancestors: Sequence[Tree]) -> Bench:
             _stop(bench, outcome)
         landed = (patch.name,) if outcome.state is State.LANDED else ()
         if not landed:
-            change = planning.read(patch)
-            bench.commit(outcome.texts, change.header, patch.name, change)
+            bench.commit_patch(outcome.texts, patch)
         bench = replace(bench, pending=bench.pending[1:], landed=(*bench.landed, *landed)).saved()
     return bench
 
@@ -171,8 +177,7 @@ def _resolved(bench: Bench, patch: Patch) -> Bench:
             why=f"lines that start with '{MARK.strip()}' are left",
             next="edit them, then: scripts/torchfork patch refresh",
         )
-    change = planning.read(patch)
-    bench.commit(texts, change.header, patch.name, change)
+    bench.commit_patch(texts, patch)
     return replace(bench, conflict="", pending=bench.pending[1:]).saved()
 
 
@@ -350,27 +355,26 @@ def export(report: Report, tree: Path, branch: str) -> int:
     Raises UsageError for no git tree or a branch that is there, StateError for uncommitted edits.
     """
 
-    def users_git(*arguments: str) -> tuple[str, bool]:
-        done = git.git(tree, *arguments, check=False, own=False)
-        return done.stdout.strip(), not done.returncode
-
-    edited, is_tree = users_git("status", "--porcelain", "--untracked-files=no")
-    if not is_tree:
+    commit = clone.commit_of(tree)
+    edited = clone.changed_files(tree)
+    if commit is None:
         raise UsageError("this is no git tree", where=str(tree), next="name a clone of PyTorch")
     if edited:
         raise StateError(
             "the tree has uncommitted edits",
-            where=str(tree), why=edited, next="commit them, or scripts/torchfork unapply",
-        )  # fmt: skip
-    if users_git("rev-parse", "--verify", "--quiet", f"refs/heads/{branch}")[1]:
+            where=str(tree),
+            why="\n".join(edited[:10]),
+            next="commit them, or scripts/torchfork unapply",
+        )
+    if not clone.run(tree, "rev-parse", "--verify", "--quiet", f"refs/heads/{branch}").returncode:
         raise UsageError(
             f"the branch '{branch}' is there already",
-            where=str(tree), next=f"name another one, or: git branch -D {branch}",
-        )  # fmt: skip
-    if not users_git("check-ref-format", "--branch", branch)[1]:
+            where=str(tree),
+            next=f"name another one, or: git branch -D {branch}",
+        )
+    if clone.run(tree, "check-ref-format", "--branch", branch).returncode:
         raise UsageError(f"'{branch}' is no name for a branch", where=str(tree))
     made = [outcome for outcome in report.outcomes if outcome.texts]
-    commit = users_git("rev-parse", "HEAD")[0]
     for outcome in made:
         change = planning.read(outcome.patch)
         commit = git.commit(
