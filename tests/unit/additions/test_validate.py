@@ -23,6 +23,8 @@ UPSTREAM = Upstream(
         "relu(Tensor self) -> Tensor",
         "norm.dim(Tensor self, int[1] dim, *, bool keepdim=False) -> Tensor",
         "split(Tensor(a -> *) self, int n) -> Tensor(a)[]",
+        "hypot(Tensor self, Tensor other) -> Tensor",
+        "hypot.out(Tensor self, Tensor other, *, Tensor(a!) out) -> Tensor(a!)",
     ),
     frozenset({"core", "pointwise"}),
     frozenset({"CPU", "CUDA", "Meta", "CompositeExplicitAutograd", "CompositeImplicitAutograd"}),
@@ -112,6 +114,33 @@ def test_every_objection_of_a_run_is_named(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    "schema",
+    [
+        "hypot.mine(Tensor self, Tensor other, Tensor third) -> Tensor",
+        "hypot.mine(Tensor self, *, Tensor second, Tensor(a!) third) -> Tensor(a!)",
+    ],
+)
+def test_an_overload_with_the_types_of_upstreams_out_variant_is_refused(
+    tmp_path: Path, schema: str
+) -> None:
+    with pytest.raises(CollisionError, match=r"'hypot\.out'"):
+        checked(tmp_path, f"- func: {schema}\n")
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        "hypot.mine(Tensor self, Tensor other, *, Scalar scale) -> Tensor",
+        "hypot.mine(Tensor self, Tensor other, int[2] size=[1, 1]) -> Tensor",
+        "hypoty(Tensor self, Tensor other, Tensor third) -> Tensor",
+        "several(Tensor(a -> *) self, int dim=0) -> Tensor(a)[]",
+    ],
+)
+def test_an_overload_with_types_of_its_own_passes(tmp_path: Path, schema: str) -> None:
+    checked(tmp_path, f"- func: {schema}\n  variants: function, method\n")
+
+
 PAIR = "pair(Tensor x, Tensor grad) -> (Tensor low, Tensor high)"
 FORMULAS = [
     ("- name: relu(Tensor self) -> Tensor\n  self: grad", 1, NeedsSourceLaneError, "would change"),
@@ -150,10 +179,17 @@ def test_results_may_be_named_in_formulas_as_the_schema_names_them(tmp_path: Pat
     checked(tmp_path, sample.NATIVE, sample.DERIVATIVES + "  result: auto_linear\n")
 
 
-def test_a_formula_of_a_composite_would_never_run_and_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("dispatch", ["", "  dispatch:\n    CompositeImplicitAutograd: two\n"])
+def test_a_formula_of_a_composite_would_never_run_and_is_refused(
+    tmp_path: Path, dispatch: str
+) -> None:
     with pytest.raises(DerivativeError, match="made of operators") as caught:
-        checked(tmp_path, COMPOSITE, sample.DERIVATIVES)
+        checked(tmp_path, COMPOSITE + dispatch, sample.DERIVATIVES)
     assert "CompositeExplicitAutograd" in caught.value.next
+
+
+def test_a_formula_of_a_structured_operator_passes(tmp_path: Path) -> None:
+    checked(tmp_path, f"{COMPOSITE}  structured_delegate: swing.out\n", sample.DERIVATIVES)
 
 
 def test_a_registration_for_an_operator_that_nobody_declares_is_refused(tmp_path: Path) -> None:

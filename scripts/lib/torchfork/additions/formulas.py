@@ -22,7 +22,7 @@ _STRING = re.compile(r'"(?:\\.|[^"\\])*"|\'(?:\\.|[^\'\\])*\'')
 # A word that no qualifier and no object precedes: x of `x`, `x(...)`, not of `a.x`, `a->x`, `a::x`.
 _WORD = re.compile(r"(?<![\w.])(?<!->)(?<!::)[A-Za-z_]\w*(?!\w|\s*::)")
 _CALL = re.compile(r"(?<![\w.])(?<!->)(?<!::)(?:details::)?([A-Za-z_]\w*)(?=\s*\()")
-# A formula that declares names of its own: which words it may use cannot be told from its text.
+# A formula that declares names of its own: not every word of it can be looked up.
 _DECLARES = re.compile(r"\bauto\b|\[[&=]|[{;]")
 
 
@@ -253,7 +253,7 @@ def words_in(text: str) -> frozenset[str]:
 def headers_with(root: Path, folders: Collection[str], wanted: Collection[str]) -> set[str]:
     """Which of the wanted words a header in the folders (not below them) or in c10/ has.
 
-    Everything counts as found where root has no headers: nothing can be told there.
+    Every word counts as found where root has no headers.
     """
     if not (root / "ATen").is_dir():
         return set(wanted)

@@ -69,8 +69,8 @@ def adapt(stem: str, text: str) -> str:
         text = re.sub(r"\bTORCH_LIBRARY\(", "TORCH_LIBRARY_FRAGMENT(", text)
         text = re.sub(r"^.*m\.def\(\"get_gradients\(.*\n", "", text, flags=re.MULTILINE)
     if stem == "python_return_types":
-        # Siblings of an added overload keep the type that they have: only one of a name is told
-        # apart by isinstance, by pytrees and by vmap.
+        # Overloads beside an added one keep the type that they have: isinstance, pytrees and vmap
+        # know only one type of a name.
         text = re.sub(
             r"(PyTypeObject\* get_(\w+)_structseq\(\) \{.*?return )(&\w+);",
             r'\1torchfork::return_type("\2", \3);',
