@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -103,3 +104,17 @@ def test_submodules_are_modules_and_packages_alone(tmp_path: Path) -> None:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("")
     assert python_names.submodules_of(tmp_path) == {"fft", "random"}
+
+
+def test_a_file_that_this_python_cannot_read_has_no_names_and_is_no_failure() -> None:
+    texts = {**FILES, "torch/functional.py": "def f(:\n", "torch/special/__init__.py": "\0"}
+    found = python_names.attributes(texts.get, ())
+    assert "save" in found["torch"] and found["special"] == frozenset()
+
+
+def test_many_threads_may_read_at_once() -> None:
+    """CPython 3.11 loses count of the depth where two threads parse."""
+    text = "\n".join(f"def f{n}(a=[{n}, (1, 2)]): return a[{n}:{n} + 1]" for n in range(300))
+    with ThreadPoolExecutor(8) as pool:
+        modules = list(pool.map(python_names.parse, [text] * 64))
+    assert {len(module.body) for module in modules} == {300}

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from ..codegen import symbolic
 from ..codegen.model import Manifest, Operator, Variant
 from ..errors import AdditionsError
+from ..upstream.python_names import parse
 from .python_source import defines, has_all
 
 
@@ -272,7 +273,7 @@ def signature(manifest: Manifest, name: str, variant: Variant) -> str:
 
 def bare_parameters(hint: str) -> str:
     """'input, *, out=None' of 'def f(input: Tensor, *, out: Tensor = None) -> Tensor: ...'."""
-    function = ast.parse(hint).body[0]
+    function = parse(hint).body[0]
     assert isinstance(function, ast.FunctionDef)
     arguments = function.args
     for argument in [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]:

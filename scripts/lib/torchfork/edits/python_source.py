@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import re
 
+from ..upstream.python_names import parse
+
 
 def defines(text: str, name: str) -> bool:
     """Whether a module's, a stub's or a stub template's text defines or imports a name."""
@@ -25,7 +27,7 @@ def has_all(text: str) -> bool:
 
 def definitions(text: str, class_name: str | None) -> dict[str, list[ast.FunctionDef]]:
     """Functions of a stub by name: those at top level, or the methods of one class."""
-    body: list[ast.stmt] = ast.parse(text).body
+    body: list[ast.stmt] = parse(text).body
     if class_name is not None:
         classes = [n for n in body if isinstance(n, ast.ClassDef) and n.name == class_name]
         body = [node for found in classes for node in found.body]
@@ -38,4 +40,4 @@ def definitions(text: str, class_name: str | None) -> dict[str, list[ast.Functio
 
 def annotation_names(hint: str) -> set[str]:
     """Every bare name that a stub line uses in its annotations and defaults."""
-    return {node.id for node in ast.walk(ast.parse(hint)) if isinstance(node, ast.Name)}
+    return {node.id for node in ast.walk(parse(hint)) if isinstance(node, ast.Name)}

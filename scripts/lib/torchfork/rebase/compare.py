@@ -12,6 +12,7 @@ from ..additions.load import Additions
 from ..native import symbols
 from ..upstream.base import Base, Upstream
 from ..upstream.pins import Releases
+from ..upstream.python_names import parse
 from ..util import files, memo
 from .findings import KINDS
 from .model import PASSED, Changes, Facts, TargetResult, TierResult
@@ -104,7 +105,7 @@ def _validations(base: Base) -> tuple[str, ...]:
 def _refusals(path: Path) -> Iterator[str]:
     """The asserted conditions and raised messages of one file, without their line numbers."""
     try:
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+        tree = parse(path.read_text(encoding="utf-8"))
     except SyntaxError:  # a file for a Python that is newer than ours
         return
     for node in ast.walk(tree):

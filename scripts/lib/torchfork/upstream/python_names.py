@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -25,8 +26,15 @@ HOMES = {
     "nested": ("torch/nested/__init__.py",),
     "sparse": ("torch/sparse/__init__.py",),
 }
+_PARSER = threading.Lock()
 _DEEPEST = 4  # star imports followed one from another
 _STUB_NAME = re.compile(r"^(?:async )?(?:def|class) (\w+)|^(\w+) *[:=]", re.MULTILINE)
+
+
+def parse(text: str) -> ast.Module:
+    """ast.parse for several threads: CPython 3.11's fails at random where two run at once."""
+    with _PARSER:
+        return ast.parse(text)
 
 
 def attributes(read: Read, submodules: Iterable[str]) -> dict[str, frozenset[str]]:
@@ -46,6 +54,14 @@ def submodules_of(package: Path) -> set[str]:
     """The names of the modules and packages in a package's directory."""
     modules = {path.stem for path in package.glob("*.py")}
     return modules | {path.parent.name for path in package.glob("*/__init__.py")}
+
+
+def _body(text: str) -> list[ast.stmt]:
+    """A module's statements; none of a text that is for another Python than this one."""
+    try:
+        return parse(text).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return []
 
 
 def _of_files(read: Read, files: Iterable[str]) -> set[str]:
@@ -74,7 +90,7 @@ def _of_stub(text: str) -> set[str]:
 def _of_module(text: str, read: Read, depth: int) -> set[str]:
     names: set[str] = set()
     deleted: set[str] = set()
-    for statement in _statements(ast.parse(text).body):
+    for statement in _statements(_body(text)):
         if isinstance(statement, ast.Delete):
             deleted |= {node.id for node in statement.targets if isinstance(node, ast.Name)}
         elif isinstance(statement, ast.ImportFrom) and statement.names[0].name == "*":
@@ -124,7 +140,7 @@ def _of_star_import(statement: ast.ImportFrom, read: Read, depth: int) -> set[st
 
 def _listed(text: str) -> set[str]:
     """The strings of a module's __all__."""
-    listed = [s for s in ast.parse(text).body if "__all__" in set(_bound(s))]
+    listed = [s for s in _body(text) if "__all__" in set(_bound(s))]
     return {name for statement in listed for name in _bound(statement)} - {"__all__"}
 
 
@@ -137,7 +153,7 @@ def _of_tensor(read: Read) -> set[str]:
     )
     if stub:
         names |= set(re.findall(r"^    (?:def )?(\w+)(?=[(:]| *=)", stub[1], re.MULTILINE))
-    for statement in ast.parse(_text(read, "torch/_tensor.py") or "").body:
+    for statement in _body(_text(read, "torch/_tensor.py") or ""):
         if isinstance(statement, ast.ClassDef) and statement.name == "Tensor":
             names |= {name for inner in statement.body for name in _bound(inner)}
     docs = _text(read, "torch/_tensor_docs.py") or ""

@@ -21,6 +21,7 @@ from . import archives
 from .base import Base, Interpreter
 from .interpreter import require_python_tag
 from .pins import Release, Releases, WheelName, WheelPin
+from .python_names import parse
 
 OnWait = Callable[[str], None]
 LOCK_SECONDS = 900.0
@@ -67,7 +68,7 @@ def read_version_file(text: str, where: str) -> VersionFile:
     """Parse torch/version.py; `where` names the file in errors."""
     values: dict[str, str | None] = {}
     try:
-        statements = ast.parse(text).body
+        statements = parse(text).body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise _no_version_file(where, f"it is not Python: {error}") from error
     for statement in statements:
