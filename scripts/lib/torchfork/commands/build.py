@@ -7,20 +7,17 @@ import os
 import shlex
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..additions.load import Additions
 from ..additions.load import load as load_additions
-from ..codegen import header_check
-from ..codegen.model import Manifest
 from ..errors import UsageError
-from ..pipelines import graft, workdir
-from ..pipelines.graft import BuildContext
+from ..pipelines import workdir
 from ..state import installed_torch
 from ..upstream.base import Base
 from ..upstream.wheel import grafted_version
 from ..util import cache, files
 from ..util.ui import Ui
-from ..wheel import pack, repair, verify
 from . import build_source
 from .options import (
     PROJECT,
@@ -34,6 +31,10 @@ from .options import (
     open_base,
     positive,
 )
+
+if TYPE_CHECKING:
+    from ..codegen.model import Manifest
+    from ..pipelines.graft import Grafted
 
 
 @dataclass(frozen=True)
@@ -97,12 +98,15 @@ COMMANDS = (
 
 def check(options: argparse.Namespace, ui: Ui) -> None:
     """Read, merge and validate additions against a base."""
+    from ..codegen import header_check
+    from ..pipelines import graft
+
     additions = load_additions(options.additions)
     base = open_base(base_of(options), ui, headers=False)
     gated = header_check.check_headers(base, cache.directory(), ui)
     layout = workdir.for_base(base, additions, options.work.absolute())
     with workdir.locked(layout, ui):
-        context = BuildContext(base, additions, layout)
+        context = graft.BuildContext(base, additions, layout)
         merged = graft.merge_and_validate(context, gated.upstream, ui)
     ui.note(f"\n{options.additions} is fine for torch {base.version}; {_added(merged.manifest)}")
 
@@ -141,8 +145,12 @@ def run(options: BuildOptions, ui: Ui) -> None:
             ui.note(f"nothing to do: {known} is up to date")
             ui.result(str(known))
             return
+        # Only now: they take longer to import than a run with nothing to do takes.
+        from ..codegen import header_check
+        from ..pipelines import graft
+
         gated = header_check.check_headers(base, cache.directory(), ui)
-        grafted = graft.build(BuildContext(base, additions, layout), gated, ui)
+        grafted = graft.build(graft.BuildContext(base, additions, layout), gated, ui)
         if grafted.cuda_note and base.cuda:
             ui.warn(grafted.cuda_note)
         if options.develop:
@@ -164,7 +172,7 @@ def _with_installed(options: BuildOptions) -> BaseOptions:
     return BaseOptions(None, "installed", given.python, given.unpinned)
 
 
-def _develop(grafted: graft.Grafted, ui: Ui) -> None:
+def _develop(grafted: Grafted, ui: Ui) -> None:
     with ui.step("put it into the environment") as step:
         changes = installed_torch.install(grafted.base, grafted.overlay, on_wait=ui.warn)
         step.say(f"{len(changes.written)} files written, {changes.unchanged} as they were")
@@ -184,12 +192,14 @@ def undo(python: str | None, ui: Ui) -> None:
         step.say(f"{len(changes.restored)} restored, {len(changes.removed)} removed")
 
 
-def _with_true_tag(grafted: graft.Grafted, ui: Ui) -> Base:
+def _with_true_tag(grafted: Grafted, ui: Ui) -> Base:
     """The base with a platform tag that the new libraries keep.
 
     Some official tags promise less than their own libraries need (2.6.0 says manylinux1); only what
     the graft adds to that is corrected.
     """
+    from ..wheel import repair
+
     base = grafted.base
     needed = repair.needed_glibc(grafted.libraries)
     tag = repair.raised_tag(base.wheel_tag, needed)
@@ -202,7 +212,9 @@ def _with_true_tag(grafted: graft.Grafted, ui: Ui) -> Base:
     return replace(base, wheel_tag=tag)
 
 
-def _deliver(options: BuildOptions, grafted: graft.Grafted, inputs: str, ui: Ui) -> None:
+def _deliver(options: BuildOptions, grafted: Grafted, inputs: str, ui: Ui) -> None:
+    from ..wheel import pack, verify
+
     base = _with_true_tag(grafted, ui)
     version = grafted_version(base.version, options.number)
     with ui.step("pack the wheel") as step:
@@ -228,7 +240,7 @@ def _added(manifest: Manifest) -> str:
     return "added: " + ", ".join(names) if names else "added: nothing"
 
 
-def _announce(wheel: Path, grafted: graft.Grafted, base: Base, ui: Ui) -> None:
+def _announce(wheel: Path, grafted: Grafted, base: Base, ui: Ui) -> None:
     growth = wheel.stat().st_size - (base.wheel.stat().st_size if base.wheel else 0)
     size = f"{wheel.stat().st_size / 1e6:.1f} MB"
     if base.wheel:
