@@ -22,16 +22,16 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple
-
-from packaging.metadata import RawMetadata, parse_email
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..errors import BaseRefusedError, ToolMissingError
 from ..util import files, process
+from .base import TEXT_LIMIT
+
+if TYPE_CHECKING:
+    from packaging.metadata import RawMetadata
 
 Progress = Callable[[int, int], None]
-# Of members that are read into memory; the largest of real wheels is RECORD, of 4 MB.
-LIMIT = 64 << 20
 # A wheel of torch unpacks to some four times its size.
 GROWTH, ALWAYS_ALLOWED = 50, 1 << 30
 
@@ -63,7 +63,7 @@ def _reading(path: Path) -> Iterator[None]:
         raise _damaged(path, error) from error
 
 
-def read_member(archive: zipfile.ZipFile, name: str, limit: int = LIMIT) -> str:
+def read_member(archive: zipfile.ZipFile, name: str, limit: int = TEXT_LIMIT) -> str:
     """A text of a wheel. Raises BaseRefusedError where it is missing, too large or not UTF-8."""
     where = f"{archive.filename}: {name}"
     member = archive.NameToInfo.get(name)
@@ -132,6 +132,8 @@ def is_of_wheel(name: str) -> bool:
 
 def metadata_of(archive: zipfile.ZipFile) -> RawMetadata:
     """The METADATA of a wheel. Raises BaseRefusedError."""
+    from packaging.metadata import parse_email  # brings the email package
+
     name = f"{dist_info_of(archive)}/METADATA"
     return parse_email(read_member(archive, name))[0]
 
@@ -271,7 +273,8 @@ def unpack_tar(path: Path, target: Path, only: str = "") -> None:
     target.mkdir(parents=True, exist_ok=True)
     try:
         with tarfile.open(path) as archive:
-            members = list(_members(archive, only))
+            allowed = max(ALWAYS_ALLOWED, GROWTH * path.stat().st_size)
+            members = list(_members(archive, only, allowed))
             if not members:
                 raise BaseRefusedError(
                     f"the archive has no directory {only}" if only else "the archive is empty",
@@ -291,9 +294,12 @@ def unpack_tar(path: Path, target: Path, only: str = "") -> None:
         raise files.output_error(target, error) from error
 
 
-def _members(archive: tarfile.TarFile, only: str) -> Iterator[tarfile.TarInfo]:
-    """The members by their names below the archive's top directory."""
+def _members(archive: tarfile.TarFile, only: str, allowed: int) -> Iterator[tarfile.TarInfo]:
+    """The members by their names below the archive's top directory; of `allowed` bytes at most."""
     for member in archive:
+        allowed -= member.size
+        if allowed < 0:
+            raise tarfile.TarError(f"{member.name}: with it, the archive unpacks to too much")
         parts = PurePosixPath(member.name).parts[1:]
         if only:
             parts = parts[1:] if parts[:1] == (only,) else ()

@@ -8,18 +8,24 @@ from pathlib import Path
 
 from ..errors import BaseRefusedError
 
+# Of a text that is read into memory; the largest of real wheels is RECORD, of 4 MB.
+TEXT_LIMIT = 64 << 20
+
 
 def read_text(path: Path) -> str:
     """A text of a base's. Raises BaseRefusedError where the base has no such file."""
     try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise BaseRefusedError(
-            "this torch lacks a file that the graft reads",
-            where=str(path),
-            why=error.strerror or str(error),
-            next="use an official wheel: scripts/build_torch.sh --torch VERSION",
-        ) from error
+        if path.is_file() and path.stat().st_size <= TEXT_LIMIT:
+            return path.read_text(encoding="utf-8")
+        why = f"it is missing, not a file, or has more than {TEXT_LIMIT >> 20} MB"
+    except (OSError, UnicodeDecodeError) as error:
+        why = str(error)
+    raise BaseRefusedError(
+        "this torch lacks a file that the graft reads",
+        where=str(path),
+        why=why,
+        next="use an official wheel: scripts/build_torch.sh --torch VERSION",
+    )
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from packaging.tags import parse_tag
 from ..errors import BaseRefusedError
 from ..util import files, process
 from .archives import Recorded, is_of_wheel, read_record
-from .base import Base, Interpreter
+from .base import Base, Interpreter, read_text
 from .interpreter import require_python_tag
 from .pins import Releases
 from .wheel import NEEDED, VERSION_FILE, check_commit, read_version_file
@@ -94,20 +94,12 @@ def open_installed(
     """
     original = original or found.site.joinpath
 
-    def read(name: str) -> str:
-        try:
-            return original(name).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise BaseRefusedError(
-                "the installed torch is incomplete", where=str(found.site / name), why=str(error)
-            ) from error
-
-    listed = read_record(read(f"{found.dist_info}/RECORD"), str(found.record))
+    listed = read_record(read_text(original(f"{found.dist_info}/RECORD")), str(found.record))
     record = {name: row for name, row in listed.items() if is_of_wheel(name)}
     _check_complete(found, record)
-    version = read_version_file(read(VERSION_FILE), str(found.site / VERSION_FILE))
+    version = read_version_file(read_text(original(VERSION_FILE)), str(found.site / VERSION_FILE))
     check_commit(found.site / "torch", version, releases, unpinned)
-    tag = _wheel_tag(read(f"{found.dist_info}/WHEEL"), found)
+    tag = _wheel_tag(read_text(original(f"{found.dist_info}/WHEEL")), found)
     python_tag = min(one.interpreter for one in parse_tag(tag))
     require_python_tag(interpreter, python_tag, str(found.site / found.dist_info))
     _check_files(found, record, original)

@@ -18,7 +18,7 @@ from packaging.version import InvalidVersion, Version
 from ..errors import BaseRefusedError, HashMismatchError
 from ..util import blocks, files, memo
 from . import archives
-from .base import Base, Interpreter
+from .base import Base, Interpreter, read_text
 from .interpreter import require_python_tag
 from .pins import Release, Releases, WheelName, WheelPin
 from .python_names import parse
@@ -145,7 +145,7 @@ def open_wheel(
     root = cache / "unpacked" / sha256
     if root.is_dir():
         where = root / VERSION_FILE
-        version = read_version_file(where.read_text(encoding="utf-8"), str(where))
+        version = read_version_file(read_text(where), str(where))
         _check_pins(path, sha256, version, releases, unpinned)
     else:
         lock = cache / "locks" / f"unpack-{sha256[:16]}.lock"
@@ -160,7 +160,7 @@ def open_wheel(
         version=version.version,
         git_version=version.git_version,
         cuda=version.cuda,
-        dist_info=next(root.glob("torch-*.dist-info")).name,
+        dist_info=min((path.name for path in root.glob("torch-*.dist-info")), default=""),
         wheel_tag=name.tag,
         wheel=path.absolute(),
         identity=sha256,
