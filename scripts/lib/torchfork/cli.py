@@ -4,59 +4,72 @@ from __future__ import annotations
 
 import argparse
 import errno
+import importlib
 import logging
 import os
 import sys
 import traceback
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from . import __version__
-from .commands import (
-    build,
-    clean,
-    conformance,
-    listing,
-    patch,
-    pin,
-    rebase,
-    sbom,
-    tree,
-)
-from .commands.options import Command, add_common
+from .commands.options import add_common
 from .errors import ForkError, InternalError, OutputError, UsageError
 from .util.files import output_error
 from .util.ui import Ui, printable
 
 INTERRUPTED = 130
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command: its module below commands/, and the function there that adds its options.
+
+    That function also sets the parser's `run(options, ui)`. The module is imported only when the
+    command is given: a build with nothing to do takes less time than importing them all.
+    """
+
+    name: str
+    summary: str
+    module: str
+    function: str = "add_arguments"
+    aliases: tuple[str, ...] = ()
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add the command's options to its parser."""
+        module = importlib.import_module(f".commands.{self.module}", __package__)
+        getattr(module, self.function)(parser)
+
+
 COMMANDS = (
-    *build.COMMANDS,
-    *tree.COMMANDS,
-    *clean.COMMANDS,
-    Command(
-        "patch", "List, check, apply and edit the patches of the additions.",
-        patch.add_arguments,
-    ),
-    Command("rebase", "Carry the additions to other releases and report.", rebase.add_arguments),
-    Command(
-        "conformance", "Check that each added operator has what PyTorch's own have.",
-        conformance.add_arguments, aliases=("citizenship",),
-    ),
-    Command("releases", "List the pinned releases.", listing.add_arguments),
-    Command(
-        "pin", "Add an official wheel's hash, or a release, to ci/releases.toml.",
-        pin.add_arguments,
-    ),
-    Command(
-        "sbom", "Write the bill of materials of a wheel that was built here.", sbom.add_arguments
-    ),
+    Command("build", "Build a torch wheel with the additions inside.", "build",
+            "add_build_arguments"),
+    Command("check", "Validate additions against a base; needs no compiler, takes seconds.",
+            "build", "add_check_arguments"),
+    Command("apply", "Put the additions into a tree of PyTorch's sources.", "tree",
+            "add_apply_arguments"),
+    Command("unapply", "Take the additions out of a tree again, bit for bit.", "tree",
+            "add_unapply_arguments"),
+    Command("status", "Say what is applied to a tree, and who edited what.", "tree",
+            "add_status_arguments"),
+    Command("env", "Print what a source build sets, why, and whether the tree reads it.", "tree",
+            "add_env_arguments"),
+    Command("clean", "Remove build files; with --cache also kept downloads.", "clean"),
+    Command("patch", "List, check, apply and edit the patches of the additions.", "patch"),
+    Command("rebase", "Carry the additions to other releases and report.", "rebase"),
+    Command("conformance", "Check that each added operator has what PyTorch's own have.",
+            "conformance", aliases=("citizenship",)),
+    Command("releases", "List the pinned releases.", "listing"),
+    Command("pin", "Add an official wheel's hash, or a release, to ci/releases.toml.", "pin"),
+    Command("sbom", "Write the bill of materials of a wheel that was built here.", "sbom"),
 )  # fmt: skip
 
 
 def main(argv: Sequence[str]) -> int:
     """Parse, run, and turn an error into its message and exit code."""
     _open_closed_streams()
-    options = make_parser().parse_args(argv)
+    options = make_parser(argv[:1]).parse_args(argv)
     if options.verbose:
         _show_commands()
     ui = Ui(quiet=options.quiet)
@@ -79,8 +92,8 @@ def main(argv: Sequence[str]) -> int:
         return _report(translated, translated.exit_code, options.debug)
 
 
-def make_parser() -> argparse.ArgumentParser:
-    """All commands and their options."""
+def make_parser(given: Sequence[str]) -> argparse.ArgumentParser:
+    """All commands, and the options of those that are given."""
     parser = argparse.ArgumentParser(
         prog="torchfork",
         description="Carry your own native operators inside PyTorch.",
@@ -96,8 +109,9 @@ def make_parser() -> argparse.ArgumentParser:
             help=command.summary,
             description=command.summary,
         )
-        add_common(made)
-        command.add_arguments(made)
+        if {command.name, *command.aliases}.intersection(given):
+            add_common(made)
+            command.add_arguments(made)
     return parser
 
 

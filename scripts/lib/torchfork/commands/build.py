@@ -22,7 +22,6 @@ from . import build_source
 from .options import (
     PROJECT,
     BaseOptions,
-    Command,
     add_additions,
     add_base,
     add_work,
@@ -85,15 +84,6 @@ def add_check_arguments(parser: argparse.ArgumentParser) -> None:
     add_additions(parser)
     add_work(parser)
     parser.set_defaults(run=check)
-
-
-COMMANDS = (
-    Command("build", "Build a torch wheel with the additions inside.", add_build_arguments),
-    Command(
-        "check", "Validate additions against a base; needs no compiler, takes seconds.",
-        add_check_arguments,
-    ),
-)  # fmt: skip
 
 
 def check(options: argparse.Namespace, ui: Ui) -> None:

@@ -7,19 +7,21 @@ import os
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..additions.load import Additions
 from ..additions.load import load as load_additions
-from ..codegen.model import Manifest
 from ..errors import UsageError
-from ..pipelines import source, source_build, workdir
-from ..pipelines.source_build import Environment
+from ..pipelines import workdir
 from ..pipelines.workdir import tooling_fingerprint
-from ..upstream import interpreter, pins, sources
-from ..upstream.sources import SourceCheckout
+from ..upstream import interpreter, pins
 from ..util import cache, files
 from ..util.ui import Ui
-from .tree import require_clean
+
+if TYPE_CHECKING:
+    from ..codegen.model import Manifest
+    from ..pipelines.source_build import Environment
+    from ..upstream.sources import SourceCheckout
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,10 @@ def build(options: argparse.Namespace, ui: Ui) -> None:
 
 def run(options: SourceOptions, ui: Ui) -> None:
     """All steps, or those up to options.until."""
+    # Only now: a graft that has nothing to do takes less time than importing them.
+    from ..pipelines import source, source_build
+    from .tree import require_clean
+
     additions = load_additions(options.additions)
     target = interpreter.probe(options.python)
     opened = open_source(options, ui)
@@ -116,7 +122,9 @@ def run(options: SourceOptions, ui: Ui) -> None:
             return
         python = source_build.make_environment(opened, target, release, _trees(options), ui)
         version = source_build.wheel_version(opened, options.number)
-        environment = Environment(python, source_build.resolve_settings(opened, python, version))
+        environment = source_build.Environment(
+            python, source_build.resolve_settings(opened, python, version)
+        )
         inputs = _inputs(opened, environment, additions, options)
         known = workdir.up_to_date(layout, inputs, options.out)
         if known:
@@ -141,6 +149,8 @@ def run(options: SourceOptions, ui: Ui) -> None:
 
 def open_source(options: SourceOptions, ui: Ui) -> SourceCheckout:
     """Fetch or find the tree that the options name."""
+    from ..upstream import sources
+
     wanted = sources.Wanted(options.source, options.torch, options.git_url)
     with ui.step("fetch the sources") as step:
         opened = sources.open_source(

@@ -8,18 +8,13 @@ from pathlib import Path
 
 from ..util import cache
 from ..util.ui import Ui
-from .options import PROJECT, Command
+from .options import PROJECT
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this command."""
     parser.add_argument("--cache", action="store_true", help="also the cache of all checkouts")
     parser.set_defaults(run=run)
-
-
-COMMANDS = (
-    Command("clean", "Remove build files; with --cache also kept downloads.", add_arguments),
-)
 
 
 def run(options: argparse.Namespace, ui: Ui) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,16 +27,6 @@ class BaseOptions:
     base: str | None  # 'installed', the path of a wheel file, or None for an official wheel
     python: str | None  # the interpreter to build for
     unpinned: bool
-
-
-@dataclass(frozen=True)
-class Command:
-    """A command of the command line; add_arguments sets the parser's `run(options, ui)`."""
-
-    name: str
-    summary: str
-    add_arguments: Callable[[argparse.ArgumentParser], None]
-    aliases: tuple[str, ...] = ()
 
 
 def add_common(parser: argparse.ArgumentParser, default: object = False) -> None:

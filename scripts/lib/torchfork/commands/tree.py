@@ -15,7 +15,7 @@ from ..upstream.pins import Release
 from ..upstream.sources import SourceCheckout
 from ..upstream.tree import SourceTree
 from ..util.ui import Ui
-from .options import Command, add_additions, add_work, directory, positive
+from .options import add_additions, add_work, directory, positive
 
 # Where the value of a build setting comes from, as pipelines.settings names it.
 _ORIGINS = {
@@ -67,19 +67,6 @@ def _add_tree(parser: argparse.ArgumentParser) -> None:
         "tree", type=directory, nargs="?", default=Path(), metavar="TREE",
         help="the tree (default: the current directory)",
     )  # fmt: skip
-
-
-COMMANDS = (
-    Command("apply", "Put the additions into a tree of PyTorch's sources.", add_apply_arguments),
-    Command(
-        "unapply", "Take the additions out of a tree again, bit for bit.", add_unapply_arguments
-    ),
-    Command("status", "Say what is applied to a tree, and who edited what.", add_status_arguments),
-    Command(
-        "env", "Print what a source build sets, why, and whether the tree reads it.",
-        add_env_arguments,
-    ),
-)  # fmt: skip
 
 
 def apply(options: argparse.Namespace, ui: Ui) -> None:
