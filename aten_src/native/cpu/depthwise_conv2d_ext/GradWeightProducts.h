@@ -1,12 +1,15 @@
-// Gradients of the weight and the bias of depthwise_conv2d_ext over pixels: of [N, H, W, C], and of small
-// planes once they are transposed (DepthwiseConv2dExtSmallPlanes.h).
+// Gradients of the weight and the bias of depthwise_conv2d_ext by products of rows (GradWeight.h).
 //
-// Lanes are channels. Rows that meet the same kernel rows are summed up in one go.
+// Over pixels, of [N, H, W, C] and of small planes once they are transposed (TransposedPlanes.h), lanes are
+// channels, and rows that meet the same kernel rows are summed up in one go. Over other planes lanes are
+// columns, whose sums are added to each other at last: the input is packed as for the forward pass
+// (Planes.h) and grad_output with zeros up to whole vectors.
 #pragma once
 
 #include <ATen/Parallel.h>
-#include <ATen/native/cpu/DepthwiseConv2dExtGradWeight.h>
-#include <ATen/native/cpu/DepthwiseConv2dExtSmallPlanes.h>
+#include <ATen/native/cpu/depthwise_conv2d_ext/GradWeight.h>
+#include <ATen/native/cpu/depthwise_conv2d_ext/Planes.h>
+#include <ATen/native/cpu/depthwise_conv2d_ext/TransposedPlanes.h>
 
 namespace at::native {
 namespace {
@@ -101,7 +104,7 @@ class PixelGradWeight {
           if (plane + p.channels + lanes <= p.batch * p.channels) { // the next image's
             ask_for_planes(plane + p.channels, lanes, rows);
           }
-          run_rows(rows, {0, 0, 0, 1, kLanes}, {0, 0}, sums.data());
+          run_rows(rows, {0, 0, 0, 1}, {0, 0}, sums.data());
           terms += output_size;
           if (terms >= kTermsPerLane) {
             flush_lanes(channel, sums.data(), chunk, partial);
@@ -132,8 +135,7 @@ class PixelGradWeight {
     Products<stored_t> products; // but for what differs between vectors of channels
     int64_t sums; // where those of tap 0 of the group begin
     std::array<int64_t, kMaxProductCross> offsets;
-    ProductFunction<stored_t> add_all; // for whole vectors
-    ProductFunction<stored_t> add_some;
+    ProductFunction<stored_t> add;
     int64_t cross_taps;
     bool first_of_rows; // among those of the same kernel rows
   };
@@ -151,7 +153,7 @@ class PixelGradWeight {
   // between them.
   struct PixelScratch {
     PixelScratch(const PixelGradWeight& pass, int64_t rows, int64_t vectors)
-        : packed(pass.call_.p.kernel_size() >= kPackedTaps),
+        : packed(pass.is_packed()),
           input(packed ? pass.input_reach(rows) * pass.call_.p.input_width * kLanes : 0),
           grad(packed ? rows * pass.call_.p.output_width * kLanes : 0),
           sums(pass.sums_of_vector() * vectors) {}
@@ -177,14 +179,17 @@ class PixelGradWeight {
     int64_t grad;
     int64_t vector; // the first one's number in a pair of cache lines; of several it is 0
     int64_t vectors;
-    int64_t lanes; // of each
   };
 
+  // Of fewer channels than a vector has lanes too: a vector is zeros behind them.
+  bool is_packed() const {
+    return call_.p.kernel_size() >= kPackedTaps || call_.p.channels < kLanes;
+  }
   bool is_by_rows() const {
     const Params& p = call_.p;
     const int64_t pixels = p.input_height * p.input_width + p.output_height * p.output_width;
     const int64_t bytes = p.batch * pixels * p.channels * static_cast<int64_t>(sizeof(scalar_t));
-    return bytes > kRowBytes && p.kernel_size() < kPackedTaps &&
+    return bytes > kRowBytes && !is_packed() &&
         (p.kernel_size() <= kRowTaps || p.output_height * p.output_width <= kRowPlane);
   }
 
@@ -248,15 +253,13 @@ class PixelGradWeight {
   }
 
   // From the first image's pixels to those of `image` from a vector of channels on.
-  Place place_of(int64_t image, int64_t channel, int64_t vector, int64_t vectors, int64_t lanes)
-      const {
+  Place place_of(int64_t image, int64_t channel, int64_t vector, int64_t vectors) const {
     const Params& p = call_.p;
     return {
         image * p.input_height * p.input_width * p.channels + channel,
         image * p.output_height * p.output_width * p.channels + channel,
         vector,
-        vectors,
-        lanes};
+        vectors};
   }
 
   // The pixels of a vector of channels that some rows need, next to each other.
@@ -271,20 +274,20 @@ class PixelGradWeight {
         Lines::kNear};
   }
 
-  void pack_rows(const Place& place, Range rows, const PixelScratch& scratch) const {
+  void pack_rows(const Place& place, Range rows, int64_t lanes, const PixelScratch& scratch) const {
     const Params& p = call_.p;
     const Range met = input_rows(rows);
     pack_pixels(
         call_.input + place.input + met.begin * p.input_width * p.channels,
         met.size() * p.input_width,
         p.channels,
-        place.lanes,
+        lanes,
         scratch.input.data());
     pack_pixels(
         call_.grad + place.grad + rows.begin * p.output_width * p.channels,
         rows.size() * p.output_width,
         p.channels,
-        place.lanes,
+        lanes,
         scratch.grad.data());
   }
 
@@ -353,25 +356,26 @@ class PixelGradWeight {
       for (int64_t c = work.channels.begin; c < work.channels.end; c += kLanes) {
         acc_t* const sums =
             scratch.sums.data() + (c - work.channels.begin) / kLanes * sums_of_vector();
-        flush_lanes(c, sums, chunk, partial);
+        flush_lanes(c, sums, chunk, partial, c - first_of_vector(c));
       }
       return;
     }
     for (int64_t c = work.channels.begin; c < work.channels.end; c += kLanes) {
       const int64_t lanes = std::min(kLanes, work.channels.end - c);
+      const int64_t first = kPacked ? c : first_of_vector(c);
       const int64_t vector = (c - work.channels.begin) / kLanes % kVectorsAhead;
       const Distances next = distances(work, c - work.channels.begin, image_segments);
       for (const auto segment : c10::irange(work.segments.begin, work.segments.end)) {
         const auto& plan = plans[(segment - work.segments.begin) % planned];
-        const Place place = place_of(segment / image_segments, c, vector, 1, lanes);
+        const Place place = place_of(segment / image_segments, first, vector, 1);
         if constexpr (kPacked) {
-          pack_rows(place, rows_of(segment), scratch);
-          run_rows(plan, {0, 0, 0, 1, lanes}, {0, 0}, scratch.sums.data());
+          pack_rows(place, rows_of(segment), lanes, scratch);
+          run_rows(plan, {0, 0, 0, 1}, {0, 0}, scratch.sums.data());
         } else {
           run_rows(plan, place, next, scratch.sums.data());
         }
       }
-      flush_lanes(c, scratch.sums.data(), chunk, partial);
+      flush_lanes(c, scratch.sums.data(), chunk, partial, c - first);
     }
   }
 
@@ -387,7 +391,6 @@ class PixelGradWeight {
         rows_at_once * p.stride_height * p.input_width * p.channels,
         rows_at_once * p.output_width * p.channels};
     const int64_t whole = work.channels.size() / kLanes;
-    const int64_t lanes = work.channels.size() - whole * kLanes; // of a last vector
     // Segments that are not whole images are one at a time.
     const Range images{
         work.segments.begin / image_segments, (work.segments.end - 1) / image_segments + 1};
@@ -395,12 +398,12 @@ class PixelGradWeight {
       for (const auto& plan : plans) {
         const int64_t channel = work.channels.begin;
         if (whole > 0) {
-          run_rows(plan, place_of(image, channel, 0, whole, kLanes), next, sums);
+          run_rows(plan, place_of(image, channel, 0, whole), next, sums);
         }
-        if (lanes > 0) {
+        if (whole * kLanes < work.channels.size()) {
           run_rows(
               plan,
-              place_of(image, channel + whole * kLanes, 0, 1, lanes),
+              place_of(image, first_of_vector(channel + whole * kLanes), 0, 1),
               {0, 0},
               sums + whole * sums_of_vector());
         }
@@ -444,7 +447,6 @@ class PixelGradWeight {
       products.input += place.input;
       products.grad += place.grad;
       products.offsets = work.offsets.data();
-      products.lanes = place.lanes;
       products.vectors = place.vectors;
       products.vector_sums = sums_of_vector();
       if (next.input != 0) {
@@ -452,7 +454,7 @@ class PixelGradWeight {
           look_ahead(work, place.vector, v, next, products);
         }
       }
-      (place.lanes == kLanes ? work.add_all : work.add_some)(products);
+      work.add(products);
     }
     // Last, as the products ask for what they need and this does not: 960@7 k3 N=16 498 us and 440.
     for (int64_t v = 0; call_.grad_bias && v < place.vectors; ++v) {
@@ -460,8 +462,7 @@ class PixelGradWeight {
           plan.grad + place.grad + v * kLanes,
           plan.pitch,
           plan.pixels,
-          sums + (v + 1) * sums_of_vector() - kLanes,
-          place.lanes);
+          sums + (v + 1) * sums_of_vector() - kLanes);
     }
   }
 
@@ -496,8 +497,23 @@ class PixelGradWeight {
     }
   }
 
-  void flush_lanes(int64_t channel, acc_t* sums, int64_t chunk, PartialSums<kLanes>& partial) {
-    move_sums(sums, partial.at(chunk, 0, channel), partial.rows * kLanes);
+  // A last vector that is not whole begins earlier, with channels that the vector before has too.
+  int64_t first_of_vector(int64_t channel) const {
+    return std::min(channel, call_.p.channels - kLanes);
+  }
+
+  // The sums from lane `shift` on are those of `channel` and of those behind it.
+  void flush_lanes(
+      int64_t channel,
+      acc_t* sums,
+      int64_t chunk,
+      PartialSums<kLanes>& partial,
+      int64_t shift = 0) {
+    double* const totals = partial.at(chunk, 0, channel);
+    for (const auto row : c10::irange(partial.rows)) {
+      move_sums(sums + row * kLanes + shift, totals + row * kLanes, kLanes - shift);
+      std::fill_n(sums + row * kLanes, shift, acc_t(0));
+    }
   }
 
   // The kernel rows that are inside the image at an output row.
@@ -536,8 +552,7 @@ class PixelGradWeight {
       for_each_group(width_, work.cross_taps, [&](int64_t phase, const TapGroup& group) {
         products.positions = width_.results_of(phase);
         find_steps(group.source, width_, group.count, products);
-        work.add_all = product_function<stored_t, Lanes::kAll>(group.count, work.cross_taps);
-        work.add_some = product_function<stored_t, Lanes::kSome>(group.count, work.cross_taps);
+        work.add = product_function<stored_t>(group.count, work.cross_taps);
         work.sums = (kh * p.kernel_width + group.first) * kLanes;
         products.tap_step = group.step * kLanes;
         products.input = view.input + (first_row * p.input_width + group.source) * view.pitch;
@@ -552,6 +567,231 @@ class PixelGradWeight {
   GradWeightCall<scalar_t> call_;
   Dimension width_;
 };
+
+template <typename scalar_t>
+class PlaneGradWeight {
+  using acc_t = opmath_type<scalar_t>;
+  using Vec = Vectorized<acc_t>;
+  static constexpr int64_t kLanes = Vec::size();
+
+ public:
+  explicit PlaneGradWeight(const GradWeightCall<scalar_t>& call)
+      : call_(call),
+        height_(height_of(call.p, Direction::kForward)),
+        columns_(columns_of(call.p, Direction::kForward, kLanes)),
+        grad_pitch_(round_up(call.p.output_width, 2 * kLanes)) {}
+
+  // A task is some images of one input channel.
+  void run() {
+    const Params& p = call_.p;
+    const int64_t chunks = chunk_count(p.batch, p.channels);
+    PartialSums<kLanes> partial(chunks, p);
+    const int64_t band = band_results(
+        height_,
+        (columns_.pitch() + grad_pitch_) * static_cast<int64_t>(sizeof(acc_t)),
+        height_.result_step());
+    const int64_t input_rows = std::min(p.input_height, height_.source_reach(band));
+    const auto grain = grain_of(
+        ceil_div(p.batch, chunks) * p.multiplier * p.output_height * p.output_width *
+        p.kernel_size());
+    at::parallel_for(0, p.channels * chunks, grain, [&](int64_t begin, int64_t end) {
+      Scratch scratch(*this, band, input_rows);
+      for (const auto task : c10::irange(begin, end)) {
+        const int64_t chunk = task % chunks;
+        const Range images{p.batch * chunk / chunks, p.batch * (chunk + 1) / chunks};
+        sum_planes(task / chunks, images, band, scratch, chunk, partial);
+      }
+    });
+    finish(call_, partial);
+  }
+
+ private:
+  struct Scratch {
+    Scratch(const PlaneGradWeight& pass, int64_t band, int64_t input_rows)
+        : input(input_rows * pass.columns_.pitch()),
+          grad(band * pass.grad_pitch_),
+          sums(pass.call_.p.multiplier * (pass.call_.p.kernel_size() + 1) * kLanes),
+          row(pass.call_.p.input_width + 2 * kLanes) {}
+    AlignedBuffer<acc_t> input;
+    AlignedBuffer<acc_t> grad;
+    AlignedBuffer<acc_t> sums; // [multiplier][taps, bias][lanes]
+    AlignedBuffer<acc_t> row;
+  };
+
+  void sum_planes(
+      int64_t channel,
+      Range images,
+      int64_t band,
+      Scratch& scratch,
+      int64_t chunk,
+      PartialSums<kLanes>& partial) {
+    const Params& p = call_.p;
+    int64_t terms = 0;
+    for (const auto n : c10::irange(images.begin, images.end)) {
+      const int64_t plane = n * p.channels + channel;
+      for (int64_t first = 0; first < p.output_height; first += band) {
+        const Range rows{first, std::min(first + band, p.output_height)};
+        const int64_t lowest = pack_input(plane, rows, scratch);
+        for (const auto j : c10::irange(p.multiplier)) {
+          pack_grad(plane * p.multiplier + j, rows, scratch);
+          acc_t* const sums = scratch.sums.data() + j * (p.kernel_size() + 1) * kLanes;
+          if (call_.grad_bias) {
+            add_values(
+                scratch.grad.data(),
+                kLanes,
+                rows.size() * grad_pitch_ / kLanes,
+                sums + p.kernel_size() * kLanes);
+          }
+          if (call_.grad_weight) {
+            add_band(rows, lowest, packed_next(n, channel, j, rows, band), sums, scratch);
+          }
+        }
+        terms += rows.size() * grad_pitch_ / kLanes;
+        if (terms >= kTermsPerLane) {
+          flush_planes(channel, scratch, chunk, partial);
+          terms = 0;
+        }
+      }
+    }
+    flush_planes(channel, scratch, chunk, partial);
+  }
+
+  // Packs the input rows that a band of output rows meets; returns the first of them.
+  int64_t pack_input(int64_t plane, Range rows, Scratch& scratch) {
+    const Params& p = call_.p;
+    const int64_t window = (p.kernel_height - 1) * p.dilation_height;
+    const int64_t top = rows.begin * p.stride_height - p.padding_height;
+    const int64_t bottom = (rows.end - 1) * p.stride_height - p.padding_height + window;
+    const Range needed{std::max<int64_t>(top, 0), std::min(bottom + 1, p.input_height)};
+    for (int64_t row = needed.begin; call_.grad_weight && row < needed.end; ++row) {
+      pack_row(
+          call_.input + (plane * p.input_height + row) * p.input_width,
+          p.input_width,
+          columns_.classes,
+          scratch.input.data() + (row - needed.begin) * columns_.pitch() + columns_.lead,
+          columns_.class_pitch,
+          scratch.row.data());
+    }
+    return needed.begin;
+  }
+
+  void pack_grad(int64_t plane, Range rows, Scratch& scratch) {
+    const int64_t width = call_.p.output_width;
+    for (const auto row : c10::irange(rows.begin, rows.end)) {
+      convert_row(
+          call_.grad + (plane * call_.p.output_height + row) * width,
+          width,
+          scratch.grad.data() + (row - rows.begin) * grad_pitch_);
+    }
+  }
+
+  // What is packed next: a band of other planes, asked for while this one is worked on.
+  struct Slices {
+    Slice input;
+    Slice grad;
+  };
+
+  // The next band, or the first one of the next image or channel.
+  Slices packed_next(int64_t image, int64_t channel, int64_t j, Range rows, int64_t band) const {
+    const Params& p = call_.p;
+    const bool banded = rows.end < p.output_height;
+    const int64_t next = image + 1 < p.batch ? (image + 1) * p.channels + channel : channel + 1;
+    const int64_t plane = banded ? image * p.channels + channel : next;
+    if (plane >= p.batch * p.channels) {
+      return {{nullptr, 0}, {nullptr, 0}};
+    }
+    const int64_t first = banded ? rows.end : 0;
+    const int64_t last = std::min(first + band, p.output_height);
+    const auto slice = [&](const scalar_t* tensor, int64_t index, int64_t height, int64_t width) {
+      const Range part{first * height / p.output_height, last * height / p.output_height};
+      return Slice{
+          reinterpret_cast<const char*>(tensor + (index * height + part.begin) * width),
+          part.size() * width * static_cast<int64_t>(sizeof(scalar_t))};
+    };
+    return {
+        slice(call_.input, plane, p.input_height, p.input_width),
+        slice(call_.grad, plane * p.multiplier + j, p.output_height, p.output_width)};
+  }
+
+  // The products of packed rows: `rows` of grad_output, the input's from `lowest` on.
+  void add_band(Range rows, int64_t lowest, const Slices& next, acc_t* sums, Scratch& scratch) {
+    int64_t part = 0;
+    Products<acc_t> work{};
+    work.cross_step = kLanes;
+    work.input_step = height_.source_step() * columns_.pitch();
+    work.grad_step = height_.result_step() * grad_pitch_;
+    work.input_repeat_step = work.grad_repeat_step = kLanes;
+    const int64_t length = ceil_div(call_.p.input_width, columns_.classes);
+    for (int64_t b = 0; b < call_.p.kernel_width;) {
+      const int64_t cross =
+          cross_taps_at_once(call_.p.kernel_width - b, height_.most_taps(), Lines::kNear);
+      std::array<int64_t, kMaxProductCross> offsets;
+      for (const auto i : c10::irange(cross)) {
+        offsets[i] = columns_.cross[b + i].source;
+      }
+      // The vectors of columns at which one of these taps meets the image.
+      const int64_t begin = std::max<int64_t>(0, -columns_.positions[b + cross - 1]) / kLanes;
+      const int64_t end =
+          ceil_div(std::min(call_.p.output_width, length - columns_.positions[b]), kLanes);
+      work.offsets = offsets.data();
+      work.repeats = end - begin;
+      for_each_group(height_, cross, [&](int64_t phase, const TapGroup& group) {
+        const int64_t q = rows.begin / height_.result_step();
+        const int64_t source = group.source + q * height_.source_step();
+        work.positions = ceil_div(
+            std::min(rows.end, call_.p.output_height) - rows.begin - phase, height_.result_step());
+        if (work.positions <= 0) {
+          return;
+        }
+        find_steps(source, height_, group.count, work);
+        work.sums = sums + (group.first * call_.p.kernel_width + b) * kLanes;
+        work.tap_step = group.step * call_.p.kernel_width * kLanes;
+        work.input = scratch.input.data() + (source - lowest) * columns_.pitch() + begin * kLanes;
+        work.grad = scratch.grad.data() + phase * grad_pitch_ + begin * kLanes;
+        // The first groups of rows share the slices, the others ask for nothing.
+        work.ahead[0] = spread(next.input, part, height_.groups(), work);
+        work.also_ahead = spread(next.grad, part, height_.groups(), work);
+        ++part;
+        product_function<acc_t>(group.count, cross)(work);
+      });
+      b += cross;
+    }
+  }
+
+  void flush_planes(
+      int64_t channel,
+      Scratch& scratch,
+      int64_t chunk,
+      PartialSums<kLanes>& partial) {
+    const Params& p = call_.p;
+    acc_t* sums = scratch.sums.data();
+    for (const auto j : c10::irange(p.multiplier)) {
+      for (const auto row : c10::irange(p.kernel_size() + 1)) {
+        *partial.at(chunk, row, channel * p.multiplier + j) += sum_lanes(Vec::loadu(sums));
+        Vec(acc_t(0)).store(sums);
+        sums += kLanes;
+      }
+    }
+  }
+
+  GradWeightCall<scalar_t> call_;
+  Dimension height_;
+  Columns columns_;
+  int64_t grad_pitch_;
+};
+
+template <typename scalar_t>
+void grad_weight_of_pixels(const GradWeightCall<scalar_t>& call) {
+  PixelGradWeight<scalar_t>(call).run_pixels();
+}
+template <typename scalar_t>
+void grad_weight_of_small_planes(const GradWeightCall<scalar_t>& call) {
+  PixelGradWeight<scalar_t>(call).run_small_planes();
+}
+template <typename scalar_t>
+void grad_weight_of_planes(const GradWeightCall<scalar_t>& call) {
+  PlaneGradWeight<scalar_t>(call).run();
+}
 
 } // namespace
 } // namespace at::native

@@ -3,7 +3,7 @@
 // A task is one input plane with the output planes made from it. Its source rows are packed into
 // scratch: converted to the arithmetic type, zeros on all sides, and for a strided forward the
 // columns of each residue by themselves. After that every pass with any stride and dilation is the
-// same loop without borders or steps (DepthwiseConv2dExtTiles.h), and the packed rows are in the
+// same loop without borders or steps (Tiles.h), and the packed rows are in the
 // first- or second-level cache while each is read once for every column tap. Large planes are
 // packed in bands of rows. Results larger than the caches are put together strip by strip and stored past
 // them as one run of memory, whose cache lines rows are no whole numbers of.
@@ -15,22 +15,115 @@
 #include <ATen/OpMathType.h>
 #include <ATen/Parallel.h>
 #include <ATen/core/TensorBase.h>
-#include <ATen/native/cpu/DepthwiseConv2dExtColumns.h>
-#include <ATen/native/cpu/DepthwiseConv2dExtExact.h>
-#include <ATen/native/cpu/DepthwiseConv2dExtGeometry.h>
-#include <ATen/native/cpu/DepthwiseConv2dExtPixels.h>
-#include <ATen/native/cpu/DepthwiseConv2dExtTiles.h>
+#include <ATen/native/cpu/depthwise_conv2d_ext/Pixels.h>
+#include <ATen/native/cpu/depthwise_conv2d_ext/Problem.h>
+#include <ATen/native/cpu/depthwise_conv2d_ext/Tiles.h>
+#include <c10/util/SmallVector.h>
 
 namespace at::native {
 namespace {
 
-// Result rows that are worked on at once, some vectors of columns after the other: those of a march, or
-// some tiles. Of grad_input of k3 with a stride, whose columns are brought together afterwards, a tile
-// (96@112 k3s2 N=1 314 us, 344 by two; 144@56 k5s2 182 and 166).
-constexpr int64_t kTiledStripRows = kMarchResults / kPlaneTileRows * kPlaneTileRows;
-// Windows with more zeros above and below a plane are gone through position by position: dilations, paddings
-// or strides of thousands.
-constexpr int64_t kMostZeroBytes = 16 << 20;
+// Bytes of packed rows that a band should not exceed, half of a second-level cache.
+constexpr int64_t kBandBytes = 256 << 10;
+
+// Result rows that are computed from one packing of rows of `row_bytes`: a multiple of `unit`, and at
+// least as many as make the sources that two bands share less than half of a band's.
+inline int64_t band_results(const Dimension& height, int64_t row_bytes, int64_t unit) {
+  const int64_t shared = height.source_reach(1);
+  const int64_t sources = std::max(kBandBytes / row_bytes - shared, shared);
+  const int64_t results =
+      height.direction == Direction::kForward ? sources / height.stride : sources * height.stride;
+  return std::min(round_up(std::max<int64_t>(results, 1), unit), round_up(height.results, unit));
+}
+
+// The columns of one pass. Neighbouring lanes of a vector are neighbouring results of one phase:
+// all results of a forward, whose sources are `classes` packed sub-rows; for grad_input every
+// stride-th result, from sources as they are.
+struct Columns {
+  int64_t results;
+  int64_t result_step; // between results of a phase, and the number of phases
+  int64_t sources;
+  int64_t classes;
+  int64_t lead; // zeros before a sub-row
+  int64_t class_pitch;
+  // By phase: a kernel row's taps, the column of its sub-row that each meets at the first result,
+  // and the same as an offset in a packed row.
+  c10::SmallVector<int64_t, 32> taps;
+  c10::SmallVector<int64_t, 32> positions;
+  c10::SmallVector<CrossTap, 32> cross;
+  c10::SmallVector<int64_t, 4> phase_begin; // into these
+
+  int64_t phases() const {
+    return static_cast<int64_t>(phase_begin.size()) - 1;
+  }
+  int64_t results_of(int64_t phase) const {
+    return ceil_div(results - phase, result_step);
+  }
+  int64_t pitch() const {
+    return classes * class_pitch;
+  }
+
+  // The taps [begin, end) that meet the image at some of `count` results, but for those between.
+  Range live_taps(int64_t phase, int64_t first, int64_t count) const {
+    const int64_t length = ceil_div(sources, classes);
+    const auto outside = [&](int64_t tap) {
+      return positions[tap] + first >= length || positions[tap] + first + count <= 0;
+    };
+    Range live{phase_begin[phase], phase_begin[phase + 1]};
+    while (live.begin < live.end && outside(live.begin)) {
+      ++live.begin;
+    }
+    while (live.begin < live.end && outside(live.end - 1)) {
+      --live.end;
+    }
+    return live;
+  }
+};
+
+inline Columns columns_of(const Params& p, Direction direction, int64_t lanes) {
+  const Dimension width = width_of(p, direction);
+  const bool forward = direction == Direction::kForward;
+  Columns c;
+  c.results = width.results;
+  c.sources = width.sources;
+  c.result_step = forward ? 1 : width.stride;
+  c.classes = forward ? width.stride : 1;
+  c.phase_begin.push_back(0);
+  c10::SmallVector<int64_t, 32> classes;
+  int64_t lowest = 0;
+  int64_t highest = 0;
+  for (const auto phase : c10::irange(std::min(c.result_step, c.results))) {
+    for (const auto tap : c10::irange(width.kernel)) {
+      const int64_t position = forward ? tap * width.dilation - width.padding
+                                       : phase + width.padding - tap * width.dilation;
+      if (!forward && floor_mod(position, width.stride) != 0) {
+        continue;
+      }
+      c.taps.push_back(tap);
+      classes.push_back(forward ? floor_mod(position, width.stride) : 0);
+      c.positions.push_back(floor_div(position, width.stride));
+      lowest = std::min(lowest, c.positions.back());
+      highest = std::max(highest, c.positions.back());
+    }
+    c.phase_begin.push_back(static_cast<int64_t>(c.taps.size()));
+  }
+  c.lead = round_up(-lowest, lanes);
+  const int64_t read = highest + round_up(c.results_of(0), 2 * lanes);
+  const int64_t written = round_up(ceil_div(c.sources, c.classes), 2 * lanes);
+  c.class_pitch = c.lead + round_up(std::max(read, written), lanes);
+  for (const auto phase : c10::irange(c.phases())) {
+    for (const auto i : c10::irange(c.phase_begin[phase], c.phase_begin[phase + 1])) {
+      const int64_t offset = c.positions[i] + c.lead + classes[i] * c.class_pitch;
+      c.cross.push_back({offset, i - c.phase_begin[phase]});
+    }
+  }
+  return c;
+}
+
+// Result rows that are worked on at once, some vectors of columns after the other. Of grad_input of k3 with a
+// stride, whose columns are brought together afterwards, a tile (96@112 k3s2 N=1 314 us, 344 by two;
+// 144@56 k5s2 182 and 166).
+constexpr int64_t kStripRows = 2 * kPlaneTile.rows;
 
 template <typename scalar_t>
 class PlanePass {
@@ -52,17 +145,10 @@ class PlanePass {
         band_(band_results(
             height_,
             source_planes_ * columns_.pitch() * static_cast<int64_t>(sizeof(acc_t)),
-            height_.result_step() * kPlaneTileRows)),
+            height_.result_step() * kPlaneTile.rows)),
         band_steps_(band_ / height_.result_step()),
         source_rows_(std::min(height_.sources, height_.source_reach(band_))),
         lowest_(height_.first_source(0)),
-        zero_rows_(
-            (kPlaneTileRows + std::min<int64_t>(kMaxTaps, height_.most_taps()) - 2) *
-            height_.source_step()),
-        zero_rows_before_(std::clamp<int64_t>(-lowest_, 0, zero_rows_)),
-        tiled_(
-            zero_rows_before_ + zero_rows_ <=
-            kMostZeroBytes / static_cast<int64_t>(sizeof(acc_t)) / columns_.pitch()),
         first_band_(reached_rows(lowest_)),
         finite_(all_finite(weight_, pass.params.output_channels() * pass.params.kernel_size())),
         strip_rows_(strip_rows()),
@@ -91,8 +177,7 @@ class PlanePass {
   // One thread's memory: the packed rows, the filters, results to be stored.
   struct Scratch {
     explicit Scratch(const PlanePass& pass)
-        : packed(
-              pass.tiled_ ? pass.source_planes_ * pass.packed_rows() * pass.columns_.pitch() : 0),
+        : packed(pass.source_planes_ * pass.source_rows_ * pass.columns_.pitch()),
           filter(static_cast<int64_t>(pass.filter_order_.size())),
           stage(pass.strip_rows_ * pass.stage_pitch() + 2 * kLanes),
           row(pass.columns_.sources + 2 * kLanes),
@@ -118,15 +203,8 @@ class PlanePass {
     int64_t first_group;
     int64_t group_count;
     int64_t results; // rows
-    TilesFunction<acc_t> function;
   };
 
-  // Of a plane's band: those of the image, and zeros above and below for the tiles that meet its border.
-  // A condition for each line instead had GCC 12 note which sums were written and keep addresses in vector
-  // registers, on the ports of the multiply-adds.
-  int64_t packed_rows() const {
-    return zero_rows_before_ + source_rows_ + zero_rows_;
-  }
   int64_t phase_pitch() const {
     return round_up(columns_.results_of(0), 2 * kLanes);
   }
@@ -142,10 +220,9 @@ class PlanePass {
   // No more than there are, and whose stage is as large as a band's rows at most.
   int64_t strip_rows() const {
     const int64_t row_bytes = stage_pitch() * static_cast<int64_t>(sizeof(acc_t));
-    const bool three = is_marched<Weights::kOfPlane>(params_.kernel_height);
-    const int64_t most = three ? kMarchResults : kTiledStripRows;
-    const bool many = (columns_.result_step == 1 || !three) && most * row_bytes <= kBandBytes;
-    return std::min<int64_t>(many ? most : kPlaneTileRows, height_.results_of(0));
+    const bool many = (columns_.result_step == 1 || params_.kernel_height > 3) &&
+        kStripRows * row_bytes <= kBandBytes;
+    return std::min<int64_t>(many ? kStripRows : kPlaneTile.rows, height_.results_of(0));
   }
 
   void run_task(int64_t task, Scratch& scratch) {
@@ -155,7 +232,7 @@ class PlanePass {
     const int64_t source_size = height_.sources * columns_.sources;
     scalar_t* const results = result_ + task * result_planes_ * result_size;
     const scalar_t* const sources = source_ + task * source_planes_ * source_size;
-    if (!tiled_ || (!finite_ && !all_finite(filters, params_.multiplier * params_.kernel_size()))) {
+    if (!finite_ && !all_finite(filters, params_.multiplier * params_.kernel_size())) {
       for (const auto r : c10::irange(result_planes_)) {
         exact_plane(
             results + r * result_size,
@@ -209,8 +286,7 @@ class PlanePass {
   void pack(const scalar_t* sources, int64_t first, Scratch& scratch) const {
     const Range rows = band_sources(first);
     for (const auto plane : c10::irange(source_planes_)) {
-      acc_t* packed =
-          scratch.packed.data() + (plane * packed_rows() + zero_rows_before_) * columns_.pitch();
+      acc_t* packed = scratch.packed.data() + plane * source_rows_ * columns_.pitch();
       const scalar_t* source = sources + plane * height_.sources * columns_.sources;
       for (int64_t row = rows.begin; row < rows.end; ++row, packed += columns_.pitch()) {
         pack_row(
@@ -220,9 +296,6 @@ class PlanePass {
             packed + columns_.lead,
             columns_.class_pitch,
             scratch.row.data());
-      }
-      if (band_ < height_.results && rows.end == height_.sources) {
-        std::fill_n(packed, zero_rows_ * columns_.pitch(), acc_t(0));
       }
     }
   }
@@ -236,7 +309,7 @@ class PlanePass {
 
   // Finds the groups of all phases, the same for every plane, and the order of their weights.
   void add_groups() {
-    const TapGroups rows(height_, kMaxTaps);
+    const TapGroups rows(height_);
     c10::SmallVector<Range, 4> runs;
     for (const auto column_phase : c10::irange(columns_.phases())) {
       runs.push_back(add_runs(column_phase));
@@ -245,15 +318,16 @@ class PlanePass {
       for (const auto column_phase : c10::irange(columns_.phases())) {
         const auto first = static_cast<int64_t>(groups_.size());
         for (const auto plane : c10::irange(source_planes_)) {
-          for (const TapGroup& group : rows.of_phase(phase)) {
-            add_group(plane, group, column_phase);
-          }
+          add_tile_groups<acc_t, Weights::kOfPlane, kPlaneTile.rows, kPlaneTile.vectors>(
+              rows.of_phase(phase),
+              height_,
+              height_.source_step() * columns_.pitch(),
+              groups_,
+              [&](const TapGroup& group) { return tile_group(plane, group, column_phase); });
         }
         const auto count = static_cast<int64_t>(groups_.size()) - first;
-        const auto function =
-            tiles_function<acc_t, Weights::kOfPlane>(groups_.data() + first, count);
         const auto [first_run, last_run] = runs[column_phase];
-        phases_.push_back({first_run, last_run, first, count, height_.results_of(phase), function});
+        phases_.push_back({first_run, last_run, first, count, height_.results_of(phase)});
       }
     }
   }
@@ -280,21 +354,19 @@ class PlanePass {
     return {first, static_cast<int64_t>(runs_.size())};
   }
 
-  void add_group(int64_t plane, const TapGroup& group, int64_t column_phase) {
+  // Its weights follow each other tap by tap.
+  TileGroup<acc_t> tile_group(int64_t plane, const TapGroup& group, int64_t column_phase) {
     const int64_t begin = columns_.phase_begin[column_phase];
     const int64_t end = columns_.phase_begin[column_phase + 1];
-    groups_.push_back(
-        {(plane * packed_rows() + zero_rows_before_) * columns_.pitch(),
-         (group.source - lowest_) * columns_.pitch(),
-         static_cast<int64_t>(filter_order_.size()),
-         end - begin,
-         group.count});
+    const auto weight = static_cast<int64_t>(filter_order_.size());
     for (const auto i : c10::irange(group.count)) {
       const int64_t row = plane * params_.kernel_height + group.first + i * group.step;
       for (const auto t : c10::irange(begin, end)) {
         filter_order_.push_back(row * params_.kernel_width + columns_.taps[t]);
       }
     }
+    const int64_t source = (plane * source_rows_ + group.source) * columns_.pitch();
+    return {source, {}, weight, end - begin, 0, {}, 1};
   }
 
   // The band's results from `first` on, strip by strip.
@@ -305,11 +377,10 @@ class PlanePass {
     const int64_t ahead_step =
         next.size() > 0 ? ceil_div(next.size(), ceil_div(end - begin, strip_rows_)) : 0;
     Tiles<acc_t> tiles{};
-    tiles.source = scratch.packed.data();
+    tiles.shape = kPlaneTile;
+    tiles.source = scratch.packed.data() - band_sources(first).begin * columns_.pitch();
     tiles.line_step = height_.source_step() * columns_.pitch();
-    const int64_t lowest = first == 0 ? lowest_ : height_.first_source(first);
-    tiles.first_line = std::min<int64_t>(lowest, 0) * columns_.pitch();
-    tiles.lines_end = band_sources(first).size() * columns_.pitch();
+    tiles.first_result = begin;
     tiles.weights = scratch.filter.data();
     tiles.start = &start;
     const auto phase_count = static_cast<int64_t>(phases_.size());
@@ -334,7 +405,7 @@ class PlanePass {
       if (stream_) {
         scratch.run.add(count);
       }
-      tiles.first_line += strip_rows_ * tiles.line_step;
+      tiles.first_result += strip_rows_;
     }
   }
 
@@ -355,7 +426,7 @@ class PlanePass {
         tiles.cross_count = runs_[run].live.size();
         tiles.first_lane = runs_[run].columns.begin;
         tiles.last_lane = runs_[run].columns.end;
-        phases[phase].function(tiles);
+        run_tiles<acc_t, Weights::kOfPlane>(tiles);
         tiles.ahead = {0, 0};
       }
       tiles.target += phase_pitch();
@@ -384,9 +455,6 @@ class PlanePass {
   int64_t band_steps_; // of a phase
   int64_t source_rows_; // packed rows of a band and plane
   int64_t lowest_; // source row that the first result meets
-  int64_t zero_rows_; // below those packed, and at most above
-  int64_t zero_rows_before_;
-  bool tiled_; // not position by position
   Range first_band_; // source rows of
   bool finite_; // all filters
   int64_t strip_rows_; // of results
@@ -394,10 +462,15 @@ class PlanePass {
   bool direct_;
   bool stream_; // results past the caches
   c10::SmallVector<Run, 4> runs_;
-  c10::SmallVector<TileGroup, 4> groups_;
+  c10::SmallVector<TileGroup<acc_t>, 4> groups_;
   c10::SmallVector<Phase, 4> phases_; // [phases of rows][phases of columns]
   c10::SmallVector<int64_t, 64> filter_order_; // packed weights as the filters' taps
 };
+
+template <typename scalar_t>
+void packed_plane_pass(const Pass& pass) {
+  PlanePass<scalar_t>(pass).run();
+}
 
 } // namespace
 } // namespace at::native

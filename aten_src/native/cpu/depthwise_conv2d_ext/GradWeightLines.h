@@ -9,7 +9,7 @@
 #pragma once
 
 #include <ATen/Parallel.h>
-#include <ATen/native/cpu/DepthwiseConv2dExtGradWeight.h>
+#include <ATen/native/cpu/depthwise_conv2d_ext/GradWeight.h>
 
 namespace at::native {
 namespace {
@@ -565,8 +565,7 @@ class LineGradWeight {
           scratch.grad.data(),
           kLanes,
           rows.size() * form_.grad_pitch,
-          sums + p.kernel_size() * kLanes,
-          kLanes);
+          sums + p.kernel_size() * kLanes);
     }
     const Range met = met_by(rows);
     if (!call_.grad_weight || met.begin >= met.end) {
@@ -622,6 +621,13 @@ class LineGradWeight {
   int64_t band_; // rows of grad_output
   int64_t input_band_; // rows of the input that they meet at most
 };
+
+template <typename scalar_t>
+void grad_weight_of_lines([[maybe_unused]] const GradWeightCall<scalar_t>& call) {
+  if constexpr (!kVectorsAreArrays) {
+    LineGradWeight<scalar_t>(call).run();
+  }
+}
 
 } // namespace
 } // namespace at::native

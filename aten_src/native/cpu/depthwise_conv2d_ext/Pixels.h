@@ -1,21 +1,261 @@
 // Forward and grad_input of depthwise_conv2d_ext over pixels, [N, H, W, C], multiplier 1.
 //
-// A tile is kTileRows pixels of a row by one or two vectors of channels, more by one where windows are
-// large (DepthwiseConv2dExtTiles.h): a source pixel is loaded once a kernel row for all of the results
-// that it meets. Channels follow each other innermost, so that memory is read in the order in which it
-// lies; the weights, tap by tap for each vector of channels, are then read once a tile. Pixels outside
-// the image are passed over, never multiplied. 16-bit values are converted as they are loaded and stored.
+// A tile (Tiles.h) is some pixels of a row by one or two vectors of channels: a source pixel is loaded once a
+// kernel row for all of the results that it meets. Channels follow each other innermost, so that memory is
+// read in the order in which it lies; the weights, tap by tap for each vector of channels, are then read once
+// a tile. Windows of 3 x 3 go through one or two rows at once. Pixels outside the image are passed over, never
+// multiplied. 16-bit values are converted as they are loaded and stored.
 #pragma once
 
 #include <ATen/Parallel.h>
 #include <ATen/core/TensorBase.h>
-#include <ATen/native/cpu/DepthwiseConv2dExtGeometry.h>
-#include <ATen/native/cpu/DepthwiseConv2dExtTiles.h>
+#include <ATen/native/cpu/depthwise_conv2d_ext/Problem.h>
+#include <ATen/native/cpu/depthwise_conv2d_ext/Tiles.h>
 #include <c10/util/SmallVector.h>
+#include <array>
 #include <utility>
 
 namespace at::native {
 namespace {
+
+// Results of a march. Of 16-bit values and of results stored past the caches they are the rows of most images,
+// as a march begins with some 50 cycles for nothing; not of others, of which more lines would be in use at
+// once than caches like (fp32, 728@65 dilated 1,235 us by 16 and 1,549 by 128).
+constexpr int64_t kMarchResults = 16;
+constexpr int64_t kLongMarchResults = 128;
+
+// A march along one or two rows of results, column by column of the three or four rows of pixels that they
+// meet: each pixel, once loaded, is multiplied into all results that have a tap for it. A result is three
+// columns' sums, those of the first two one chain of additions that begins with the bias, that of the last
+// another. So each row has but two sums between columns. With two rows of two vectors they, the weights of
+// two taps across and what a column needs for itself are AVX-512's registers; the other weights are operands
+// in memory. None of the sums may be: their stores would wait in the core's buffer behind those of results,
+// which wait for memory (384@14 N=16 517 us with ten such stores a column, 369 without).
+//
+// Of two rows of results the first and the last row of pixels may be outside the image. All indices are
+// constants from the start: those of loops are too late for GCC 12, which then keeps sums in memory.
+template <typename scalar_t, int kVectors, int kRows>
+class PixelMarch {
+  using acc_t = opmath_type<scalar_t>;
+  using Vec = Vectorized<acc_t>;
+  static constexpr int kLanes = Vec::size();
+  static constexpr int kSide = 3;
+  static constexpr int kSums = kRows * kVectors;
+  template <int kCount>
+  using Numbers = std::make_integer_sequence<int, kCount>;
+  static constexpr int kHeld = kSide * (kSide - 1) * kVectors;
+  // In each column: [taps down, and what sums begin with][vectors][lanes].
+  using Read = std::array<acc_t, (kSide + 1) * kVectors * kLanes>;
+
+ public:
+  static C10_NOINLINE void run(const Tiles<scalar_t>& t, TilePlace at, Range results) {
+    alignas(kCacheLine) Read read;
+    const acc_t* const scales = t.weights + at.weights + t.groups[0].weight;
+    DEPTHWISE_UNROLL for (int v = 0; v < kVectors; ++v) {
+      DEPTHWISE_UNROLL for (int c = 0; c < kSide; ++c) {
+        Vec::loadu(scales + t.cross[c].weight + 2 * t.groups[0].weight_step + v * t.block_step)
+            .store(&read[(c * kVectors + v) * kLanes]);
+      }
+      Vec::loadu(t.start + start_of<acc_t>(at) + v * kLanes)
+          .store(&read[(kSide * kVectors + v) * kLanes]);
+    }
+    PixelMarch(t, at, results, read.data(), Numbers<kHeld>(), Numbers<kSums>()).march();
+  }
+
+ private:
+  template <int... h, int... s>
+  C10_ALWAYS_INLINE PixelMarch(
+      const Tiles<scalar_t>& t,
+      TilePlace at,
+      Range results,
+      const acc_t* read,
+      std::integer_sequence<int, h...> /*held*/,
+      std::integer_sequence<int, s...> /*sums*/)
+      : ahead_(at.ahead),
+        stream_(t.stream),
+        read_(read),
+        columns_(results.size() + kSide - 1),
+        inside_{t.groups[0].lines.begin - results.begin, t.groups[0].lines.end - results.begin},
+        line_step_(t.line_step),
+        pixel_(
+            t.source + t.groups[0].source + t.cross[1].source + at.lane +
+            results.begin * t.line_step),
+        row_before_(t.cross[0].source - t.cross[1].source),
+        row_step_(t.cross[2].source - t.cross[1].source),
+        target_(t.target + results.begin * t.target_step + at.lane),
+        target_step_(t.target_step),
+        second_row_(t.second_row),
+        first_inside_(kRows == 1 || t.first_inside),
+        last_inside_(kRows == 1 || t.last_inside),
+        held_{held_in_register(
+            Vec::loadu(
+                t.weights + at.weights + t.groups[0].weight +
+                t.cross[h / kVectors / (kSide - 1)].weight +
+                h / kVectors % (kSide - 1) * t.groups[0].weight_step +
+                h % kVectors * t.block_step))...},
+        older_{start(s % kVectors)...},
+        newer_{start(s % kVectors)...},
+        last_{start(s % kVectors)...},
+        begun_{start(s % kVectors)...} {}
+
+  C10_ALWAYS_INLINE void march() {
+    const int64_t begin = std::clamp<int64_t>(inside_.begin, 0, columns_);
+    const int64_t end = std::clamp<int64_t>(inside_.end, begin, columns_);
+    pass(begin);
+    pixel_ += begin * line_step_;
+    while (column_ < std::min<int64_t>(end, kSide - 1)) {
+      add<false>(Numbers<kVectors>());
+    }
+    while (column_ < end) {
+      add<true>(Numbers<kVectors>());
+    }
+    pass(columns_);
+  }
+
+  C10_ALWAYS_INLINE Vec start(int v) const {
+    return Vec::loadu(read_ + (kSide * kVectors + v) * kLanes);
+  }
+
+  // The columns up to `end` are outside.
+  C10_ALWAYS_INLINE void pass(int64_t end) {
+    for (; column_ < end; ++column_) {
+      if (column_ >= kSide - 1) {
+        store(older_);
+      }
+      move_on(Numbers<kSums>());
+    }
+  }
+  template <int... s>
+  C10_ALWAYS_INLINE void move_on(std::integer_sequence<int, s...> /*sums*/) {
+    ((older_[s] = newer_[s]), ...);
+    ((newer_[s] = start(s % kVectors)), ...);
+  }
+
+  // The next column, which is inside, and which results begin with or end too.
+  template <bool kEnds, int... v>
+  C10_ALWAYS_INLINE void add(std::integer_sequence<int, v...> /*vectors*/) {
+    ahead_.ask_for_part();
+    read_ = held_in_register(read_); // no more registers than there are
+    (add_vector<kEnds, v>(Numbers<kRows>()), ...);
+    pixel_ += line_step_;
+    if constexpr (kEnds) {
+      store(last_);
+    }
+    ++column_;
+  }
+
+  // The rows that all results meet first.
+  template <bool kEnds, int v, int... r>
+  C10_ALWAYS_INLINE void add_vector(std::integer_sequence<int, r...> rows) {
+    (add_pixel<kEnds, v, r + 1>(rows), ...);
+    if (first_inside_) {
+      add_pixel<kEnds, v, 0>(rows);
+    }
+    if (last_inside_) {
+      add_pixel<kEnds, v, kRows + 1>(rows);
+    }
+    (finish<kEnds, r * kVectors + v>(), ...);
+  }
+
+  template <bool kEnds, int v, int kRow, int... r>
+  C10_ALWAYS_INLINE void add_pixel(std::integer_sequence<int, r...> /*rows*/) {
+    const Vec values =
+        held_in_register(load<v>(pixel_ + (kRow == 0 ? row_before_ : (kRow - 1) * row_step_)));
+    (multiply<kEnds, v, kRow, r>(values), ...);
+  }
+
+  template <int v>
+  static C10_ALWAYS_INLINE Vec load(const scalar_t* pixel) {
+    if constexpr (kVectors == 2) {
+      return load_of_two(pixel, v, kLanes);
+    } else {
+      return load_lanes(pixel);
+    }
+  }
+
+  template <bool kEnds, int v, int kRow, int r>
+  C10_ALWAYS_INLINE void multiply(const Vec& values) {
+    constexpr int c = kRow - r; // the tap down
+    if constexpr (c >= 0 && c < kSide) {
+      constexpr int i = r * kVectors + v;
+      constexpr bool kBegins = kRow == 1;
+      if constexpr (kEnds) {
+        const Vec weight = Vec::loadu(read_ + (c * kVectors + v) * kLanes);
+        last_[i] = kBegins ? values * weight : vec::fmadd(values, weight, last_[i]);
+      }
+      newer_[i] = vec::fmadd(values, held_[(c * (kSide - 1) + 1) * kVectors + v], newer_[i]);
+      begun_[i] =
+          vec::fmadd(values, held_[c * (kSide - 1) * kVectors + v], kBegins ? start(v) : begun_[i]);
+    }
+  }
+
+  template <bool kEnds, int i>
+  C10_ALWAYS_INLINE void finish() {
+    if constexpr (kEnds) {
+      last_[i] = older_[i] + last_[i];
+    }
+    older_[i] = newer_[i];
+    newer_[i] = begun_[i];
+  }
+
+  C10_ALWAYS_INLINE void store(const Vec* sums) {
+    if (stream_) {
+      stream_vectors<kVectors>(sums, target_);
+      if constexpr (kRows == 2) {
+        stream_vectors<kVectors>(sums + kVectors, target_ + second_row_);
+      }
+    } else {
+      store_vectors<kVectors>(sums, target_);
+      if constexpr (kRows == 2) {
+        store_vectors<kVectors>(sums + kVectors, target_ + second_row_);
+      }
+    }
+    target_ += target_step_;
+  }
+
+  AheadParts ahead_;
+  bool stream_;
+  const acc_t* read_; // in each column
+  int64_t columns_;
+  Range inside_; // the columns that are
+  int64_t line_step_;
+  const scalar_t* pixel_; // of the next column, in row 1
+  // From row 1 to row 0, and to the next; of a single row of results with strides the former may be any.
+  int64_t row_before_;
+  int64_t row_step_;
+  scalar_t* target_; // of the next result
+  int64_t target_step_;
+  int64_t second_row_;
+  bool first_inside_; // rows of pixels
+  bool last_inside_;
+  int64_t column_ = 0;
+  Vec held_[kHeld]; // [taps down][first taps across][vectors]
+  Vec older_[kSums]; // [rows][vectors] of results that want one more column
+  Vec newer_[kSums]; // two
+  Vec last_[kSums];
+  Vec begun_[kSums];
+};
+
+// Whether a line's results are those of a window of three by three.
+template <typename scalar_t>
+bool is_marched(const Tiles<scalar_t>& t) {
+  return !kVectorsAreArrays && t.shape.vectors == 2 && t.cross_count == 3 && t.group_count == 1 &&
+      t.groups[0].taps == 3;
+}
+
+template <typename scalar_t, int kRows>
+void march_of_pixels(const Tiles<scalar_t>& t) {
+  if constexpr (!kVectorsAreArrays) {
+    const bool is_long = sizeof(scalar_t) == 2 || t.stream;
+    const int64_t length = std::min(is_long ? kLongMarchResults : kMarchResults, t.results);
+    const TileShape shape{static_cast<int>(length), 2};
+    for_each_tile(t, shape, false, length, [&](const TilePlace& at, int vectors) {
+      const Range results{at.first, std::min(at.first + length, t.results)};
+      vectors == 2 ? PixelMarch<scalar_t, 2, kRows>::run(t, at, results)
+                   : PixelMarch<scalar_t, 1, kRows>::run(t, at, results);
+    });
+  }
+}
 
 // Bytes of weights that are gone through for each tile: what stays in a first-level cache beside the
 // pixels. Of more channels than these are, a part is done for the whole row before the next.
@@ -53,9 +293,11 @@ class ArithmeticValues {
   AlignedBuffer<acc_t> converted_;
 };
 
-// Whether results are taken by tiles of many, of one vector.
-inline bool are_tiles_of_many(const Params& p, const Dimension& width) {
-  return p.kernel_size() >= kManyTaps && width.results_of(0) > 2 * kTileRows;
+// Whether results are taken by kManyTapsTile.
+template <typename acc_t>
+bool are_tiles_of_many(const Params& p, const Dimension& width) {
+  return kHasManyTaps<acc_t> && p.kernel_size() >= kManyTaps &&
+      width.results_of(0) > kPixelTile.rows;
 }
 
 // The order of a kernel row's weights: those of a group follow each other, as their sources do.
@@ -110,7 +352,7 @@ LaneWeights<opmath_type<scalar_t>> lane_weights(
     }
   }
   const bool even_and_odd =
-      kEvenAndOdd<scalar_t> && last == LastVector::kOfLast && !are_tiles_of_many(p, width);
+      kEvenAndOdd<scalar_t> && last == LastVector::kOfLast && !are_tiles_of_many<acc_t>(p, width);
   const ArithmeticValues<scalar_t> values(weight.const_data_ptr<scalar_t>(), p.channels * size);
   const scalar_t* const biases = bias.defined() ? bias.const_data_ptr<scalar_t>() : nullptr;
   for (const auto i : c10::irange(vectors)) {
@@ -156,12 +398,13 @@ class PixelRows {
         source_step_(height_.source_step()),
         target_step_(width_.result_step() * pitch),
         line_step_(width_.source_step() * pitch),
-        kernel_rows_(height_, p.kernel_height),
-        many_(are_tiles_of_many(p, width_)) {
-    const TapGroups taps(width_, kMaxTaps);
+        kernel_rows_(height_) {
+    const bool many = are_tiles_of_many<acc_t>(p, width_);
+    shape_ = pitch < kLanes ? kPartialTile : many ? kManyTapsTile : kPixelTile;
+    const TapGroups taps(width_);
     const TapOrder order(width_);
     for (const auto phase : c10::irange(width_.phases())) {
-      add_phase(phase, taps.of_phase(phase), order, pitch);
+      add_phase(phase, taps.of_phase(phase), order);
     }
   }
 
@@ -181,14 +424,20 @@ class PixelRows {
       int64_t first_weight,
       Range ahead = {0, 0}) {
     find_kernel_rows(row);
-    run_tiles(
-        image, result, channels, first_weight, ahead, [](const Phase& phase, const auto& tiles) {
-          phase.function(tiles);
-        });
+    run_phases(image, result, channels, first_weight, ahead, [](const auto& tiles) {
+      const bool marches = is_marched<scalar_t>(tiles) && tiles.results > tiles.shape.rows;
+      marches ? march_of_pixels<scalar_t, 1>(tiles) : run_tiles<scalar_t, Weights::kOfLane>(tiles);
+    });
   }
 
-  // The same for this row and the next, where are_taken_by_pairs.
-  void run_pair(const scalar_t* image, scalar_t* result, int64_t row, Range channels, Range ahead) {
+  // The same for this row and, where are_taken_by_pairs and it exists, the next.
+  void run_pair(
+      const scalar_t* image,
+      scalar_t* result,
+      int64_t row,
+      Range channels,
+      int64_t first_weight,
+      Range ahead) {
     const int64_t next = width_.results * pitch_;
     const TapGroup& group = kernel_rows_.of_phase(0)[0];
     const auto source_row = [&](int64_t i) {
@@ -197,9 +446,12 @@ class PixelRows {
     const auto is_inside = [&](int64_t i) {
       return source_row(i) >= 0 && source_row(i) < height_.sources;
     };
-    if (!is_inside(1) || !is_inside(2)) {
-      run(image, result, row, channels, 0, ahead);
-      run(image, result + next, row + 1, channels, 0);
+    const bool has_next = row + 1 < height_.results;
+    if (!has_next || !is_inside(1) || !is_inside(2)) {
+      run(image, result, row, channels, first_weight, ahead);
+      if (has_next) {
+        run(image, result + next, row + 1, channels, first_weight);
+      }
       return;
     }
     cross_.clear();
@@ -207,9 +459,11 @@ class PixelRows {
       const int64_t tap = group.first + i * group.step;
       cross_.push_back({source_row(i) * width_.sources * pitch_, tap * row_weights_});
     }
-    run_tiles(image, result, channels, 0, ahead, [&](const Phase& /*phase*/, auto& tiles) {
+    run_phases(image, result, channels, first_weight, ahead, [&](auto& tiles) {
       tiles.second_row = next;
-      tiles_of_row_pair(tiles, is_inside(0), is_inside(3));
+      tiles.first_inside = is_inside(0);
+      tiles.last_inside = is_inside(3);
+      march_of_pixels<scalar_t, 2>(tiles);
     });
   }
 
@@ -219,11 +473,10 @@ class PixelRows {
     int64_t results;
     int64_t first_group;
     int64_t group_count;
-    TilesFunction<scalar_t> function;
   };
 
   template <typename F>
-  void run_tiles(
+  void run_phases(
       const scalar_t* image,
       scalar_t* result,
       Range channels,
@@ -231,12 +484,12 @@ class PixelRows {
       Range ahead,
       const F& run_phase) {
     Tiles<scalar_t> tiles{};
+    tiles.shape = shape_;
     tiles.source = image;
     tiles.target_step = target_step_;
     tiles.first_lane = channels.begin;
     tiles.last_lane = channels.end;
     tiles.line_step = line_step_;
-    tiles.lines_end = width_.sources * pitch_;
     tiles.stream = stream_;
     tiles.cross = cross_.data();
     tiles.cross_count = static_cast<int64_t>(cross_.size());
@@ -249,25 +502,29 @@ class PixelRows {
       tiles.groups = groups_.data() + phases_[phase].first_group;
       tiles.group_count = phases_[phase].group_count;
       tiles.ahead = std::exchange(ahead, Range{0, 0});
-      run_phase(phases_[phase], tiles);
+      run_phase(tiles);
     }
   }
 
-  void add_phase(int64_t phase, ArrayRef<TapGroup> taps, const TapOrder& order, int64_t channels) {
+  void add_phase(int64_t phase, ArrayRef<TapGroup> taps, const TapOrder& order) {
     const auto first = static_cast<int64_t>(groups_.size());
-    const auto count = static_cast<int64_t>(taps.size());
-    for (const TapGroup& group : taps) {
-      groups_.push_back(
-          {0, group.source * pitch_, order[group.first] * kLanes, kLanes, group.count});
+    if (shape_.vectors == kPartialTile.vectors) {
+      add_shape<kPartialTile.rows, kPartialTile.vectors>(taps, order);
+    } else if (shape_.rows == kPixelTile.rows) {
+      add_shape<kPixelTile.rows, kPixelTile.vectors>(taps, order);
+    } else if constexpr (kHasManyTaps<acc_t>) {
+      add_shape<kManyTapsTile.rows, kManyTapsTile.vectors>(taps, order);
     }
-    const int64_t results = width_.results_of(phase);
-    auto function = tiles_function<scalar_t, Weights::kOfLane>(groups_.data() + first, count);
-    if (channels < kLanes) {
-      function = &tiles_of_few_lanes<scalar_t, Weights::kOfLane>;
-    } else if (many_) {
-      function = &tiles_of_many_taps<scalar_t>;
-    }
-    phases_.push_back({results, first, count, function});
+    phases_.push_back(
+        {width_.results_of(phase), first, static_cast<int64_t>(groups_.size()) - first});
+  }
+
+  template <int kRows, int kVectors>
+  void add_shape(ArrayRef<TapGroup> taps, const TapOrder& order) {
+    add_tile_groups<scalar_t, Weights::kOfLane, kRows, kVectors>(
+        taps, width_, line_step_, groups_, [&](const TapGroup& group) -> TileGroup<scalar_t> {
+          return {group.source * pitch_, {}, order[group.first] * kLanes, kLanes, 0, {}, 1};
+        });
   }
 
   // The taps of a kernel column that meet the image, by source row and weight row.
@@ -297,9 +554,9 @@ class PixelRows {
   int64_t target_step_; // of a row's pixels, in values
   int64_t line_step_;
   TapGroups kernel_rows_;
-  bool many_; // results a tile
+  TileShape shape_;
   c10::SmallVector<Phase, 4> phases_; // of a row's results
-  c10::SmallVector<TileGroup, 4> groups_;
+  c10::SmallVector<TileGroup<scalar_t>, 4> groups_;
   c10::SmallVector<CrossTap, 32> cross_; // of the row at work
   bool stream_ = false;
 };
@@ -341,12 +598,12 @@ inline int64_t rows_met_before(int64_t row, const Params& p, Direction direction
 
 // Whether two rows of results are taken at once.
 template <typename acc_t>
-bool are_taken_by_pairs(const Params& p, const Dimension& height, const Dimension& width) {
+bool are_taken_by_pairs(int64_t channels, const Dimension& height, const Dimension& width) {
   const auto is_of_three = [](const Dimension& d) {
     return d.kernel == 3 && d.groups() == 1 && d.result_step() == 1;
   };
-  return is_marched<Weights::kOfLane>(3) && p.channels >= Vectorized<acc_t>::size() &&
-      is_of_three(height) && is_of_three(width);
+  return !kVectorsAreArrays && channels >= Vectorized<acc_t>::size() && is_of_three(height) &&
+      is_of_three(width);
 }
 
 // A task is one row of results, or two.
@@ -372,7 +629,7 @@ void pixel_pass(const Pass& pass) {
         std::clamp<int64_t>(image * height.sources + met, 0, p.batch * height.sources);
     return reinterpret_cast<int64_t>(of.sources + index * width.sources * p.channels);
   };
-  const int64_t rows_at_once = are_taken_by_pairs<acc_t>(p, height, width) ? 2 : 1;
+  const int64_t rows_at_once = are_taken_by_pairs<acc_t>(p.channels, height, width) ? 2 : 1;
   const int64_t tasks = ceil_div(height.results, rows_at_once); // of an image
   const auto grain = grain_of(rows_at_once * p.output_width * p.channels * p.kernel_size());
   at::parallel_for(0, p.batch * tasks, grain, [&](int64_t begin, int64_t end) {
@@ -397,8 +654,8 @@ void pixel_pass(const Pass& pass) {
         const Range ahead_of_part{
             ahead.begin + ahead.size() * channels.begin / p.channels,
             ahead.begin + ahead.size() * channels.end / p.channels};
-        if (row + 1 < height.results && rows_at_once == 2) {
-          rows.run_pair(sources, results, row, channels, ahead_of_part);
+        if (rows_at_once == 2) {
+          rows.run_pair(sources, results, row, channels, 0, ahead_of_part);
         } else {
           rows.run(sources, results, row, channels, 0, ahead_of_part);
         }

@@ -8,6 +8,7 @@
 // alone, so that a row of the source that is in a register serves as many results as it has taps.
 #pragma once
 
+#include <ATen/OpMathType.h>
 #include <ATen/core/TensorBase.h>
 #include <ATen/native/DepthwiseConv2dExt.h>
 #include <c10/util/ArrayRef.h>
@@ -16,9 +17,10 @@
 #include <algorithm>
 #include <cstdint>
 #include <numeric>
+#include <vector>
 
 namespace at::native {
-namespace {
+inline namespace CPU_CAPABILITY {
 
 using Params = DepthwiseConv2dExtParams;
 
@@ -34,6 +36,19 @@ struct Pass {
   const Params& params;
   Direction direction;
 };
+
+// The gradients of weight and bias, of which one may be undefined.
+struct GradWeightPass {
+  const TensorBase& grad_weight;
+  const TensorBase& grad_bias;
+  const TensorBase& grad_output;
+  const TensorBase& input;
+  const Params& params;
+};
+
+} // namespace CPU_CAPABILITY
+
+namespace {
 
 // The quotient rounded down and what is left of it, for a positive divisor.
 inline int64_t floor_div(int64_t value, int64_t divisor) {
@@ -100,6 +115,10 @@ struct Dimension {
         ? first * stride - padding
         : floor_div(first + padding - (kernel - 1) * dilation, stride);
   }
+  // The q + i for which source + (q + i) * source_step() is inside.
+  Range inside(int64_t source) const {
+    return {-floor_div(source, source_step()), -floor_div(source - sources, source_step())};
+  }
   // Source positions between the first and the last that `count` neighbouring results meet.
   int64_t source_reach(int64_t count) const {
     const int64_t window = (kernel - 1) * dilation;
@@ -136,18 +155,13 @@ struct Dimension {
 // a dozen divisions each, as long as several tiles.
 class TapGroups {
  public:
-  // No group has more than `most` taps.
-  TapGroups(const Dimension& dimension, int64_t most) {
+  explicit TapGroups(const Dimension& dimension) {
     begin_.push_back(0);
     for (const auto phase : c10::irange(dimension.phases())) {
       for (const auto g : c10::irange(dimension.groups())) {
-        const TapGroup all = dimension.group(phase, g);
-        for (int64_t done = 0; done < all.count; done += most) {
-          groups_.push_back(
-              {all.first + done * all.step,
-               all.step,
-               std::min(most, all.count - done),
-               all.source + done * dimension.source_step()});
+        const TapGroup group = dimension.group(phase, g);
+        if (group.count > 0) {
+          groups_.push_back(group);
         }
       }
       begin_.push_back(static_cast<int64_t>(groups_.size()));
@@ -203,6 +217,89 @@ inline Dimension width_of(const Params& p, Direction direction) {
       p.stride_width,
       p.padding_width,
       p.dilation_width);
+}
+
+// Position by position, for operands that are not finite: kernels that multiply the zeros beside an image make
+// a NaN of zero times infinity. These loops visit positions inside the image alone.
+
+// Calls visit(oh, ow, ih, iw, tap) for all pairs of an output and an input position of a plane.
+template <typename Visit>
+void for_each_tap(const Params& p, const Visit& visit) {
+  for (const auto oh : c10::irange(p.output_height)) {
+    for (const auto kh : c10::irange(p.kernel_height)) {
+      const int64_t ih = oh * p.stride_height - p.padding_height + kh * p.dilation_height;
+      if (ih < 0 || ih >= p.input_height) {
+        continue;
+      }
+      for (const auto ow : c10::irange(p.output_width)) {
+        for (const auto kw : c10::irange(p.kernel_width)) {
+          const int64_t iw = ow * p.stride_width - p.padding_width + kw * p.dilation_width;
+          if (iw >= 0 && iw < p.input_width) {
+            visit(oh, ow, ih, iw, kh * p.kernel_width + kw);
+          }
+        }
+      }
+    }
+  }
+}
+
+// A plane of the output from one of the input, or of grad_input from `multiplier` planes of
+// grad_output.
+template <typename scalar_t>
+void exact_plane(
+    scalar_t* result,
+    const scalar_t* source,
+    const scalar_t* filters,
+    const scalar_t* bias,
+    const Params& p,
+    Direction direction) {
+  using acc_t = opmath_type<scalar_t>;
+  const int64_t output_size = p.output_height * p.output_width;
+  const bool forward = direction == Direction::kForward;
+  std::vector<acc_t> sums(
+      forward ? output_size : p.input_height * p.input_width, bias ? acc_t(*bias) : acc_t(0));
+  for (const auto j : c10::irange(forward ? 1 : p.multiplier)) {
+    for_each_tap(p, [&](int64_t oh, int64_t ow, int64_t ih, int64_t iw, int64_t tap) {
+      const int64_t output = oh * p.output_width + ow;
+      const int64_t input = ih * p.input_width + iw;
+      const acc_t weight = acc_t(filters[j * p.kernel_size() + tap]);
+      if (forward) {
+        sums[output] += acc_t(source[input]) * weight;
+      } else {
+        sums[input] += acc_t(source[j * output_size + output]) * weight;
+      }
+    });
+  }
+  std::copy(sums.begin(), sums.end(), result);
+}
+
+// The pixels of one channel in either memory order.
+template <typename scalar_t>
+struct ChannelView {
+  const scalar_t* first;
+  int64_t image_step;
+  int64_t pixel_step;
+};
+
+// One filter's gradient.
+template <typename scalar_t>
+void exact_grad_weight(
+    scalar_t* grad_weight,
+    const ChannelView<scalar_t>& grad_output,
+    const ChannelView<scalar_t>& input,
+    const Params& p) {
+  std::vector<double> sums(p.kernel_size(), 0);
+  for (const auto n : c10::irange(p.batch)) {
+    for_each_tap(p, [&](int64_t oh, int64_t ow, int64_t ih, int64_t iw, int64_t tap) {
+      const int64_t output = (oh * p.output_width + ow) * grad_output.pixel_step;
+      const int64_t pixel = (ih * p.input_width + iw) * input.pixel_step;
+      sums[tap] += static_cast<double>(grad_output.first[n * grad_output.image_step + output]) *
+          static_cast<double>(input.first[n * input.image_step + pixel]);
+    });
+  }
+  for (const auto tap : c10::irange(p.kernel_size())) {
+    grad_weight[tap] = static_cast<scalar_t>(sums[tap]);
+  }
 }
 
 } // namespace

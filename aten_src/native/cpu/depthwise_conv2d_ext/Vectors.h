@@ -232,18 +232,15 @@ C10_ALWAYS_INLINE Vectorized<acc_t> held_in_register(const Vectorized<acc_t>& va
   return values;
 #endif
 }
+C10_ALWAYS_INLINE uint32_t held_in_register(uint32_t bits) {
+#if defined(__GNUC__)
+  asm("" : "+r"(bits));
+#endif
+  return bits;
+}
 template <typename T>
 C10_ALWAYS_INLINE const T* held_in_register(const T* pointer) {
 #if defined(CPU_CAPABILITY_AVX512)
-  asm("" : "+r"(pointer));
-#endif
-  return pointer;
-}
-
-// The same address, unknown to the compiler: what is there is read again, as an operand in memory.
-template <typename T>
-C10_ALWAYS_INLINE const T* unknown_address(const T* pointer) {
-#if defined(__GNUC__)
   asm("" : "+r"(pointer));
 #endif
   return pointer;
@@ -253,24 +250,12 @@ C10_ALWAYS_INLINE const T* unknown_address(const T* pointer) {
 using LaneBits = uint32_t;
 
 #if defined(CPU_CAPABILITY_AVX512)
-// Only these lanes are read or written; the others are zeros, or those of `others`.
+// Only these lanes are read or written; the others are zeros.
 C10_ALWAYS_INLINE Vectorized<float> load_chosen(const float* source, LaneBits lanes) {
   return _mm512_maskz_loadu_ps(static_cast<__mmask16>(lanes), source);
 }
 C10_ALWAYS_INLINE Vectorized<double> load_chosen(const double* source, LaneBits lanes) {
   return _mm512_maskz_loadu_pd(static_cast<__mmask8>(lanes), source);
-}
-C10_ALWAYS_INLINE Vectorized<float> load_chosen(
-    const float* source,
-    LaneBits lanes,
-    const Vectorized<float>& others) {
-  return _mm512_mask_loadu_ps(others, static_cast<__mmask16>(lanes), source);
-}
-C10_ALWAYS_INLINE Vectorized<double> load_chosen(
-    const double* source,
-    LaneBits lanes,
-    const Vectorized<double>& others) {
-  return _mm512_mask_loadu_pd(others, static_cast<__mmask8>(lanes), source);
 }
 C10_ALWAYS_INLINE void store_chosen(
     const Vectorized<float>& values,
@@ -283,13 +268,6 @@ C10_ALWAYS_INLINE void store_chosen(
     double* target,
     LaneBits lanes) {
   _mm512_mask_storeu_pd(target, static_cast<__mmask8>(lanes), values);
-}
-// The first value in the lower half of the lanes, the second in the upper one.
-C10_ALWAYS_INLINE Vectorized<float> halves_of(float low, float high) {
-  return _mm512_mask_blend_ps(0xff00, _mm512_set1_ps(low), _mm512_set1_ps(high));
-}
-C10_ALWAYS_INLINE Vectorized<double> halves_of(double low, double high) {
-  return _mm512_mask_blend_pd(0xf0, _mm512_set1_pd(low), _mm512_set1_pd(high));
 }
 #endif
 

@@ -1,0 +1,500 @@
+// What the gradients of the weight of depthwise_conv2d_ext have in common in both memory orders.
+//
+// Sums over the whole batch are taken in vectors of the arithmetic type for some hundred terms a
+// lane, then in double. The batch is cut into chunks by the shape alone; each chunk of a channel is
+// summed by one thread, and the chunks are added in their order, so that results do not depend on
+// the number of threads.
+//
+// The kernels multiply zeros outside the image, so that a NaN may be of infinity times zero: a
+// filter whose gradient has one is computed again by exact_grad_weight.
+//
+// grad_weight[tap] is a sum of products of grad_output and the input over all positions. As in
+// Tiles.h, both memory orders are marched through along one dimension (rows of
+// planes, pixels of channels last), along which the taps of a group meet neighbouring positions. At
+// each step one vector of the input for every tap of the other dimension meets the vectors of
+// grad_output of the last positions, one for every tap of the group: 1 + kCross loads for
+// kTaps * kCross multiply-adds, whose sums stay in registers.
+#pragma once
+
+#include <ATen/core/TensorBase.h>
+#include <ATen/native/cpu/depthwise_conv2d_ext/Problem.h>
+#include <ATen/native/cpu/depthwise_conv2d_ext/Vectors.h>
+#include <array>
+#include <cmath>
+
+namespace at::native {
+namespace {
+
+// Taps of a group that are taken at once with 1, 2, 3 ... of the other dimension: their sums, their
+// vectors of grad_output and one of the input are to be registers. 5 x 5 take 31 of AVX-512's 32. Of the
+// 16 of AVX2, 3 x 3 take 13; 3 x 5 and 4 x 7 are for pixels that are far (below). Of 0 there is no loop.
+#if defined(CPU_CAPABILITY_AVX512) || !defined(__x86_64__)
+constexpr bool kFewRegisters = false;
+constexpr std::array<int, 7> kTapsAtOnce = {4, 0, 4, 0, 5, 0, 4};
+#elif defined(CPU_CAPABILITY_AVX2)
+constexpr bool kFewRegisters = true;
+constexpr std::array<int, 7> kTapsAtOnce = {4, 0, 3, 0, 3, 0, 4};
+#else
+constexpr bool kFewRegisters = true;
+constexpr std::array<int, 1> kTapsAtOnce = {3};
+#endif
+constexpr int kMaxProductCross = kTapsAtOnce.size();
+
+// What is gone through for the sums: some rows in the first-level cache, or a tensor as it is.
+enum class Lines { kNear, kFar };
+
+// What later products read, asked for along the way: two cache lines with each step, in bytes from the
+// first ones. They go to the second-level cache; the first one has no room (240@28 k5 N=16 2.5 ms, and
+// 2.0 this way).
+struct Ahead {
+  const void* first;
+  int64_t step;
+  int64_t repeat_step;
+};
+
+template <typename scalar_t>
+struct Products {
+  using acc_t = opmath_type<scalar_t>;
+  // Vectors in two neighbouring cache lines, which memory delivers twice as fast together as every other
+  // line alone (25 GB/s instead of 12).
+  static constexpr int64_t kPairVectors =
+      2 * kCacheLine / (Vectorized<acc_t>::size() * static_cast<int64_t>(sizeof(scalar_t)));
+  acc_t* sums; // one vector for each pair of taps
+  int64_t tap_step; // of sums, between taps of the group
+  int64_t cross_step; // of sums, between taps of the other dimension
+  const scalar_t* input; // what tap 0 of the group meets at position 0
+  int64_t input_step; // between positions
+  const int64_t* offsets; // of `input`, for each tap of the other dimension
+  const scalar_t* grad; // of position 0
+  int64_t grad_step;
+  int64_t positions;
+  // Tap i meets step j of the input at position j - i. The steps that are inside the image:
+  int64_t first;
+  int64_t last;
+  int64_t repeats; // lines of the same form, one after the other
+  int64_t input_repeat_step;
+  int64_t grad_repeat_step;
+  // Neighbouring vectors of lanes, one after the other, and from one's sums to the next one's.
+  int64_t vectors = 1;
+  int64_t vector_sums = 0;
+  std::array<Ahead, kPairVectors> ahead; // by each of a pair of cache lines; of null, nothing
+  Ahead also_ahead; // by the first of them
+};
+
+// What is in registers. Lambdas that refer to it would have GCC 12 keep it in memory, loops a part.
+template <typename scalar_t, int kTaps, int kCross>
+struct ProductSums {
+  using acc_t = opmath_type<scalar_t>;
+  using Vec = Vectorized<acc_t>;
+  using Taps = std::make_integer_sequence<int, kTaps>;
+  using Cross = std::make_integer_sequence<int, kCross>;
+  using Sums = std::make_integer_sequence<int, kTaps * kCross>;
+  Vec sums[kTaps * kCross];
+  Vec grads[kTaps]; // of the positions j, j - 1, ...: each is loaded once and moved on
+
+  explicit C10_ALWAYS_INLINE ProductSums(const Products<scalar_t>& p, const acc_t* values)
+      : ProductSums(p, values, Sums(), Taps()) {}
+
+  static C10_ALWAYS_INLINE int64_t sum_at(const Products<scalar_t>& p, int n) {
+    return n / kCross * p.tap_step + n % kCross * p.cross_step;
+  }
+
+  // Members that begin as something: arrays of vectors without a value are zeroed by a loop, and GCC 12
+  // keeps in memory what a loop goes through.
+  template <int... n, int... i>
+  C10_ALWAYS_INLINE ProductSums(
+      const Products<scalar_t>& p,
+      const acc_t* values,
+      std::integer_sequence<int, n...> /*sums*/,
+      std::integer_sequence<int, i...> /*taps*/)
+      : sums{Vec::loadu(values + sum_at(p, n))...}, grads{(void(i), Vec(acc_t(0)))...} {}
+
+  template <int... n>
+  C10_ALWAYS_INLINE void store_sums(
+      const Products<scalar_t>& p,
+      acc_t* values,
+      std::integer_sequence<int, n...> /*sums*/) const {
+    (sums[n].store(values + sum_at(p, n)), ...);
+  }
+
+  // The gradient at a position; no position, no gradient.
+  static C10_ALWAYS_INLINE Vec
+  grad_at(const scalar_t* grad, int64_t position, const Products<scalar_t>& p) {
+    const bool inside = position >= 0 && position < p.positions;
+    return inside ? load_lanes(grad + position * p.grad_step) : Vec(acc_t(0));
+  }
+
+  // The gradients before step p.first.
+  template <int... i>
+  C10_ALWAYS_INLINE void load_grads(
+      const scalar_t* grad,
+      const Products<scalar_t>& p,
+      std::integer_sequence<int, i...> /*taps*/) {
+    ((grads[i] = grad_at(grad, p.first - 1 - i, p)), ...);
+  }
+
+  // As a loop, k3 on 144@56 took 97 us instead of 88.
+  template <int kLast>
+  C10_ALWAYS_INLINE void move_grads() {
+    if constexpr (kLast > 0) {
+      grads[kLast] = grads[kLast - 1];
+      move_grads<kLast - 1>();
+    }
+  }
+
+  template <int b, int... i>
+  C10_ALWAYS_INLINE void multiply(const Vec& values, std::integer_sequence<int, i...> /*taps*/) {
+    ((sums[i * kCross + b] = vec::fmadd(values, grads[i], sums[i * kCross + b])), ...);
+  }
+
+  template <int... b>
+  C10_ALWAYS_INLINE void step(
+      const scalar_t* input,
+      const Vec& grad,
+      const Products<scalar_t>& p,
+      std::integer_sequence<int, b...> /*cross*/) {
+    move_grads<kTaps - 1>();
+    grads[0] = grad;
+    (multiply<b>(load_lanes(input + p.offsets[b]), Taps()), ...);
+  }
+};
+
+inline const char* first_ahead(const Ahead& ahead, int64_t repeat) {
+  return static_cast<const char*>(ahead.first) + repeat * ahead.repeat_step;
+}
+C10_ALWAYS_INLINE void ask_for(const char* lines) {
+  __builtin_prefetch(lines, 0, 2);
+  __builtin_prefetch(lines + kCacheLine, 0, 2);
+}
+
+template <typename scalar_t, int kTaps, int kCross>
+void add_products(const Products<scalar_t>& p) {
+  using Vec = Vectorized<opmath_type<scalar_t>>;
+  constexpr int64_t kPair = Products<scalar_t>::kPairVectors;
+  const int64_t positions_end = std::min(p.positions, p.last);
+  for (int64_t v = 0; v < p.vectors; ++v) {
+    const int64_t lane = v * Vec::size();
+    const Ahead of_vector = p.ahead[v % kPair];
+    const bool also = v % kPair == 0 && p.also_ahead.first;
+    const int64_t pair = v / kPair * 2 * kCacheLine;
+    auto* const values = p.sums + v * p.vector_sums;
+    ProductSums<scalar_t, kTaps, kCross> sums(p, values);
+    for (int64_t repeat = 0; repeat < p.repeats; ++repeat) {
+      const scalar_t* const input = p.input + lane + repeat * p.input_repeat_step;
+      const scalar_t* const grad = p.grad + lane + repeat * p.grad_repeat_step;
+      const char* const ahead = first_ahead(of_vector, repeat) + pair;
+      const char* const also_ahead = first_ahead(p.also_ahead, repeat) + pair;
+      sums.load_grads(grad, p, typename decltype(sums)::Taps());
+      int64_t j = p.first;
+      for (; j < positions_end; ++j) {
+        if (of_vector.first) {
+          ask_for(ahead + j * of_vector.step);
+        }
+        if (also) {
+          ask_for(also_ahead + j * p.also_ahead.step);
+        }
+        sums.step(
+            input + j * p.input_step,
+            load_lanes(grad + j * p.grad_step),
+            p,
+            typename decltype(sums)::Cross());
+      }
+      for (; j < p.last; ++j) {
+        sums.step(
+            input + j * p.input_step,
+            Vectorized<opmath_type<scalar_t>>(0),
+            p,
+            typename decltype(sums)::Cross());
+      }
+    }
+    sums.store_sums(p, values, typename decltype(sums)::Sums());
+  }
+}
+
+template <typename scalar_t>
+using ProductFunction = void (*)(const Products<scalar_t>&);
+
+inline int64_t group_taps_at_once(int64_t taps, int64_t cross) {
+  return std::min<int64_t>(taps, kTapsAtOnce[cross - 1]);
+}
+// How many taps of the other dimension to take at once with groups of `group_taps`. With few registers, 7 are
+// whole where lines are far and 5 where groups are small: each pass less over what is far outweighs sums in
+// memory (AVX2, channels last, 96@56 k7 N=16 18.2 ms instead of 21.9), which cost more than passes over what
+// is near (NCHW 240@28 k5 453 us instead of 319).
+inline int64_t cross_taps_at_once(int64_t taps, int64_t group_taps, Lines lines) {
+  int64_t cross = std::min<int64_t>(taps, kMaxProductCross);
+  const auto pays = [&] {
+    return kTapsAtOnce[cross - 1] > 0 && !(kFewRegisters && cross == 7 && lines == Lines::kNear) &&
+        !(kFewRegisters && cross == 5 && group_taps > kTapsAtOnce[cross - 1]);
+  };
+  while (!pays()) {
+    --cross;
+  }
+  return cross;
+}
+
+template <typename scalar_t, int kCross, int... kTapsLessOne>
+ProductFunction<scalar_t> choose_taps(
+    int64_t taps,
+    std::integer_sequence<int, kTapsLessOne...> /*unused*/) {
+  static constexpr std::array<ProductFunction<scalar_t>, sizeof...(kTapsLessOne)> kFunctions = {
+      &add_products<scalar_t, kTapsLessOne + 1, kCross>...};
+  return kFunctions[taps - 1];
+}
+
+template <typename scalar_t, int kCross = kMaxProductCross>
+ProductFunction<scalar_t> product_function(int64_t taps, int64_t cross) {
+  constexpr int kTaps = kTapsAtOnce[kCross - 1];
+  if constexpr (kCross > 1) {
+    if (kTaps == 0 || cross < kCross) {
+      return product_function<scalar_t, kCross - 1>(taps, cross);
+    }
+  }
+  if constexpr (kTaps > 0) {
+    return choose_taps<scalar_t, kCross>(taps, std::make_integer_sequence<int, kTaps>());
+  }
+  return nullptr;
+}
+
+// Terms that a lane adds up before it is added in double: 512 keep the error of a sum near that of
+// its terms, and the additions in double below 2 % of the products.
+constexpr int64_t kTermsPerLane = 512;
+// Chunks that all channels together are cut into at least, where the batch allows.
+constexpr int64_t kWantedTasks = 32;
+
+// From so many taps on, the pixels of a vector of channels are copied next to each other first. fp32,
+// one thread of AVX2: 128@56 k31 29.1 -> 19.3 ms, 512@14 k27 5.2 -> 4.3, 1024@7 k13 1.62 -> 1.46; windows
+// of 7 within a tenth of what they were, of 5 up to a fifth slower.
+constexpr int64_t kPackedTaps = 64;
+
+// Operands of one call; a result that is not wanted is null.
+template <typename scalar_t>
+struct GradWeightCall {
+  Params p;
+  scalar_t* grad_weight;
+  scalar_t* grad_bias;
+  const scalar_t* grad;
+  const scalar_t* input;
+};
+
+// Sums of each chunk, of all filters by vectors of them: [chunk][vector][tap or bias][lane].
+template <int64_t kLanes>
+struct PartialSums {
+  PartialSums(int64_t chunk_count, const Params& p)
+      : chunks(chunk_count),
+        rows(p.kernel_size() + 1),
+        vectors(ceil_div(p.output_channels(), kLanes)),
+        values(chunk_count * vectors * rows * kLanes) {}
+  double* at(int64_t chunk, int64_t row, int64_t channel) {
+    return values.data() + ((chunk * vectors + channel / kLanes) * rows + row) * kLanes +
+        channel % kLanes;
+  }
+  int64_t chunks;
+  int64_t rows;
+  int64_t vectors;
+  AlignedBuffer<double> values;
+};
+
+// How many chunks to cut `length` into, where each is cut into `parts` in another way. By the shape
+// alone, as it decides in which order results are added.
+inline int64_t chunk_count(int64_t length, int64_t parts) {
+  return std::max<int64_t>(1, std::min(length, ceil_div(kWantedTasks, parts)));
+}
+
+// Calls visit(phase, taps) for all taps of a dimension, as many at once as registers allow.
+template <typename Visit>
+void for_each_group(const Dimension& dimension, int64_t cross, const Visit& visit) {
+  for (const auto phase : c10::irange(dimension.phases())) {
+    for (const auto g : c10::irange(dimension.groups())) {
+      TapGroup rest = dimension.group(phase, g);
+      while (rest.count > 0) {
+        TapGroup now = rest;
+        now.count = group_taps_at_once(rest.count, cross);
+        visit(phase, now);
+        rest.first += now.count * rest.step;
+        rest.source += now.count * dimension.source_step();
+        rest.count -= now.count;
+      }
+    }
+  }
+}
+
+// The steps from source position `source` on that are inside the image.
+template <typename stored_t>
+void find_steps(
+    int64_t source,
+    const Dimension& dimension,
+    int64_t taps,
+    Products<stored_t>& work) {
+  const int64_t step = dimension.source_step();
+  work.first = source >= 0 ? 0 : ceil_div(-source, step);
+  work.last =
+      std::min(work.positions + taps - 1, floor_div(dimension.sources - 1 - source, step) + 1);
+}
+
+// Neighbouring bytes that will be read later; of null, none.
+struct Slice {
+  const char* first;
+  int64_t size;
+};
+
+// Part `part` of `parts` of a slice, asked for in equal shares by all steps of some products.
+template <typename stored_t>
+Ahead spread(const Slice& slice, int64_t part, int64_t parts, const Products<stored_t>& work) {
+  const int64_t steps = (work.last - work.first) * work.repeats;
+  if (!slice.first || part >= parts || steps <= 0) {
+    return {nullptr, 0, 0};
+  }
+  const int64_t step = ceil_div(slice.size / parts, steps);
+  return {
+      slice.first + slice.size * part / parts - work.first * step,
+      step,
+      (work.last - work.first) * step};
+}
+
+// Adds `count` vectors, `step` apart, to a vector of sums.
+template <typename stored_t>
+void add_values(const stored_t* values, int64_t step, int64_t count, opmath_type<stored_t>* sums) {
+  using Vec = Vectorized<opmath_type<stored_t>>;
+  constexpr int kChains = 4; // additions that do not wait for each other
+  constexpr int kBlock = 8 * kChains; // vectors whose sum is taken by itself, for its error
+  const auto load = [&](int64_t i) {
+    return load_lanes(values + i * step);
+  };
+  Vec total(opmath_type<stored_t>(0));
+  for (int64_t block = 0; block < count; block += kBlock) {
+    const int64_t end = std::min(count, block + kBlock);
+    Vec chains[kChains];
+    std::fill_n(chains, kChains, Vec(opmath_type<stored_t>(0)));
+    int64_t i = block;
+    for (; i + kChains <= end; i += kChains) {
+      DEPTHWISE_UNROLL for (int chain = 0; chain < kChains; ++chain) {
+        chains[chain] = chains[chain] + load(i + chain);
+      }
+    }
+    for (; i < end; ++i) {
+      chains[0] = chains[0] + load(i);
+    }
+    total = total + ((chains[0] + chains[1]) + (chains[2] + chains[3]));
+  }
+  (Vec::loadu(sums) + total).store(sums);
+}
+
+template <typename scalar_t>
+ChannelView<scalar_t> channel_view(
+    const Params& p,
+    const scalar_t* tensor,
+    int64_t channel,
+    int64_t channels,
+    int64_t pixels) {
+  const bool last = p.channels_last;
+  return {tensor + (last ? channel : channel * pixels), channels * pixels, last ? channels : 1};
+}
+
+// Adds sums to others in double and begins them anew.
+template <typename acc_t>
+void move_sums(acc_t* sums, double* totals, int64_t count) {
+  for (const auto i : c10::irange(count)) {
+    totals[i] += static_cast<double>(sums[i]);
+    sums[i] = acc_t(0);
+  }
+}
+
+template <int64_t kLanes, typename acc_t, typename sum_t>
+Vectorized<acc_t> load_sums(const sum_t* sums) {
+  if constexpr (std::is_same_v<sum_t, acc_t>) {
+    return Vectorized<acc_t>::loadu(sums);
+  } else {
+    std::array<acc_t, kLanes> values;
+    DEPTHWISE_UNROLL for (int64_t lane = 0; lane < kLanes; ++lane) {
+      values[lane] = static_cast<acc_t>(sums[lane]);
+    }
+    return Vectorized<acc_t>::loadu(values.data());
+  }
+}
+
+// Writes the results of a vector of filters from their sums, [tap or bias][lane]: by squares, as a tap's
+// sums are next to each other and a filter's results are.
+template <int64_t kLanes, typename scalar_t, typename sum_t>
+void write_filters(const GradWeightCall<scalar_t>& call, const sum_t* sums, Range filters) {
+  using acc_t = opmath_type<scalar_t>;
+  using Vec = Vectorized<acc_t>;
+  const Params& p = call.p;
+  const int64_t taps = p.kernel_size();
+  const int64_t lanes = filters.size();
+  for (int64_t lane = 0; call.grad_bias && lane < lanes; ++lane) {
+    call.grad_bias[filters.begin + lane] = static_cast<scalar_t>(sums[taps * kLanes + lane]);
+  }
+  if (!call.grad_weight) {
+    return;
+  }
+  Vec unlimited(acc_t(0)); // NaN where a sum is not finite
+  alignas(kCacheLine) std::array<acc_t, kLanes * kLanes> square{};
+  for (int64_t i = 0; i < taps; i += kLanes) {
+    // The last square overlaps the one before.
+    const int64_t first = std::max<int64_t>(0, std::min(i, taps - kLanes));
+    const int64_t count = std::min(kLanes, taps - first);
+    for (const auto row : c10::irange(count)) {
+      const Vec values = load_sums<kLanes, acc_t>(sums + (first + row) * kLanes);
+      unlimited = vec::fmadd(values, Vec(acc_t(0)), unlimited);
+      if (!std::is_same_v<sum_t, acc_t> || count < kLanes) {
+        values.store(square.data() + row * kLanes);
+      }
+    }
+    const acc_t* from = square.data();
+    if constexpr (std::is_same_v<sum_t, acc_t>) {
+      if (count == kLanes) { // else a square would reach beyond the sums
+        from = sums + first * kLanes;
+      }
+    }
+    scalar_t* const target = call.grad_weight + filters.begin * taps + first;
+    if constexpr (std::is_same_v<scalar_t, acc_t>) {
+      if (count == kLanes && lanes == kLanes) {
+        transpose_square(from, kLanes, target, taps);
+        continue;
+      }
+    }
+    transpose_square(from, kLanes, square.data(), kLanes);
+    for (const auto lane : c10::irange(lanes)) {
+      store_lanes(Vec::loadu(square.data() + lane * kLanes), target + lane * taps, count);
+    }
+  }
+  std::array<acc_t, kLanes> limits;
+  unlimited.store(limits.data());
+  for (const auto lane : c10::irange(lanes)) {
+    bool certain = true;
+    for (int64_t tap = 0; std::isnan(limits[lane]) && tap < taps; ++tap) {
+      certain &= !std::isnan(sums[tap * kLanes + lane]);
+    }
+    if (!certain) {
+      const int64_t channel = filters.begin + lane;
+      exact_grad_weight(
+          call.grad_weight + channel * taps,
+          channel_view(
+              p, call.grad, channel, p.output_channels(), p.output_height * p.output_width),
+          channel_view(
+              p, call.input, channel / p.multiplier, p.channels, p.input_height * p.input_width),
+          p);
+    }
+  }
+}
+
+// Adds the chunks and writes the results.
+template <int64_t kLanes, typename scalar_t>
+void finish(const GradWeightCall<scalar_t>& call, PartialSums<kLanes>& partial) {
+  const int64_t size = partial.vectors * partial.rows * kLanes;
+  double* const sums = partial.values.data();
+  for (const auto chunk : c10::irange(1, partial.chunks)) {
+    for (const auto i : c10::irange(size)) {
+      sums[i] += sums[chunk * size + i];
+    }
+  }
+  const int64_t filters = call.p.output_channels();
+  for (int64_t first = 0; partial.chunks > 0 && first < filters; first += kLanes) {
+    write_filters<kLanes>(
+        call, partial.at(0, 0, first), {first, std::min(first + kLanes, filters)});
+  }
+}
+
+} // namespace
+} // namespace at::native
