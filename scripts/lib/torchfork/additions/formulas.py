@@ -241,7 +241,7 @@ def _hidden(entry: Entry, key: str, name: str) -> DerivativeError:
         why="upstream's FunctionsManual.h declares it for libtorch's own formulas alone",
         next="write a helper of your own in aten_src/native/*FunctionsManual.{h,cpp}, call "
         f"operators instead, or build from source: {FROM_SOURCE}",
-        kind="helper hidden",
+        kind="symbol hidden",
     )
 
 

@@ -16,7 +16,6 @@ from ..errors import (
     ForkError,
     KernelError,
     NeedsSourceLaneError,
-    combined,
 )
 from ..upstream.base import Upstream
 from . import formulas
@@ -25,90 +24,15 @@ from .schema import argument_names, same_schema, words
 from .yaml_file import Entry
 
 FROM_SOURCE = "scripts/build_torch.sh --from-source"
-CPP_KEYWORDS = frozenset(
-    [
-        "alignas",
-        "alignof",
-        "and_eq",
-        "asm",
-        "auto",
-        "bitand",
-        "bitor",
-        "bool",
-        "case",
-        "catch",
-        "char",
-        "compl",
-        "concept",
-        "const",
-        "constexpr",
-        "const_cast",
-        "decltype",
-        "default",
-        "delete",
-        "do",
-        "double",
-        "dynamic_cast",
-        "else",
-        "enum",
-        "explicit",
-        "export",
-        "extern",
-        "float",
-        "for",
-        "friend",
-        "goto",
-        "if",
-        "inline",
-        "int",
-        "long",
-        "mutable",
-        "namespace",
-        "new",
-        "noexcept",
-        "nullptr",
-        "operator",
-        "or_eq",
-        "private",
-        "protected",
-        "public",
-        "register",
-        "reinterpret_cast",
-        "requires",
-        "return",
-        "short",
-        "signed",
-        "sizeof",
-        "static",
-        "static_assert",
-        "static_cast",
-        "struct",
-        "switch",
-        "template",
-        "this",
-        "throw",
-        "try",
-        "typedef",
-        "typeid",
-        "typename",
-        "union",
-        "unsigned",
-        "using",
-        "virtual",
-        "void",
-        "volatile",
-        "while",
-        "xor",
-        "xor_eq",
-    ]
-)
-
-
-def check(additions: Additions, upstream: Upstream, version: str) -> None:
-    """Raise every objection to the additions on this base, as one error."""
-    errors = list(objections(additions, upstream, version))
-    if errors:
-        raise combined(errors)
+_CPP_KEYWORDS = """
+alignas alignof and_eq asm auto bitand bitor bool case catch char compl concept const constexpr
+const_cast decltype default delete do double dynamic_cast else enum explicit export extern float
+for friend goto if inline int long mutable namespace new noexcept nullptr operator or_eq private
+protected public register reinterpret_cast requires return short signed sizeof static
+static_assert static_cast struct switch template this throw try typedef typeid typename union
+unsigned using virtual void volatile while xor xor_eq
+"""
+CPP_KEYWORDS = frozenset(_CPP_KEYWORDS.split())
 
 
 def objections(additions: Additions, upstream: Upstream, version: str) -> Iterator[ForkError]:
@@ -192,7 +116,7 @@ def _overwritten_attributes(
                 where=entry.where(),
                 why=f"{shown}.{attribute} is no operator; the added one would take its place",
                 next=f"call it otherwise, {name}_ext",
-                kind="name taken in Python",
+                kind="name taken upstream",
             )
 
 
