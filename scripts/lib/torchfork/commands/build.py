@@ -47,6 +47,8 @@ class BuildOptions:
     develop: bool
     verify: bool
     work: Path
+    overlay: bool
+    name: str | None  # of the overlay's distribution
 
 
 def add_build_arguments(parser: argparse.ArgumentParser) -> None:
@@ -70,6 +72,13 @@ def add_build_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--undo", action="store_true", help="take a --develop graft out again, bit for bit"
+    )
+    parser.add_argument(
+        "--overlay", action="store_true",
+        help="make a small wheel of the difference alone, which requires the official torch",
+    )  # fmt: skip
+    parser.add_argument(
+        "--name", metavar="NAME", help="what the overlay is called (default: overlay.toml's name)"
     )
     parser.add_argument(
         "--no-verify", action="store_true", help="do not install and try the finished wheel"
@@ -117,6 +126,8 @@ def _run(options: argparse.Namespace, ui: Ui) -> None:
         develop=options.develop,
         verify=not options.no_verify,
         work=options.work.absolute(),
+        overlay=options.overlay,
+        name=options.name,
     )
     run(chosen, ui)
 
@@ -203,17 +214,22 @@ def _with_true_tag(grafted: Grafted, ui: Ui) -> Base:
 
 
 def _deliver(options: BuildOptions, grafted: Grafted, inputs: str, ui: Ui) -> None:
-    from ..wheel import pack, verify
+    from ..wheel import overlay, pack, verify
 
     base = _with_true_tag(grafted, ui)
-    version = grafted_version(base.version, options.number)
     with ui.step("pack the wheel") as step:
-        wheel = pack.pack(base, grafted.overlay, version, options.out, pack.epoch_from())
+        if options.overlay:
+            name = overlay.named(options.additions, options.name)
+            wheel = overlay.pack(base, grafted.overlay, name, options.out, pack.epoch_from())
+        else:
+            version = grafted_version(base.version, options.number)
+            wheel = pack.pack(base, grafted.overlay, version, options.out, pack.epoch_from())
         changed = len(files.tree_files(grafted.overlay))
         step.say(f"{wheel.stat().st_size / 1e6:.1f} MB, {changed} files of it new or changed")
     if options.verify:
+        check = verify.verify_overlay if options.overlay else verify.verify
         with ui.step("verify in a clean environment") as step:
-            report = verify.verify(
+            report = check(
                 wheel, base, grafted.manifest, options.work / "verify", cache.directory(),
                 say=lambda text: step.advance(0, 0, text), on_wait=ui.warn,
             )  # fmt: skip
@@ -250,5 +266,6 @@ def _inputs(options: BuildOptions, base: Base, additions: Additions) -> str:
     return files.sha256_text(
         base.identity, additions.fingerprint(), str(additions.root), workdir.tooling_fingerprint(),
         str(base.interpreter.executable), str(options.number), str(options.verify),
+        str(options.overlay), options.name or "",
         *(os.environ.get(name, "") for name in names),
     )  # fmt: skip

@@ -119,6 +119,15 @@ def read_record(text: str, where: str = "RECORD") -> dict[str, Recorded]:
         raise BaseRefusedError("this RECORD cannot be read", where=where, why=str(error)) from error
 
 
+def record_text(rows: Mapping[str, Recorded], own_name: str) -> bytes:
+    """RECORD as a file, in the order given; own_name: its own path, which has no hash."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerows((name, *row) for name, row in rows.items())
+    writer.writerow((own_name, "", ""))
+    return text.getvalue().encode()
+
+
 def record_of(archive: zipfile.ZipFile) -> dict[str, Recorded]:
     """The RECORD of a wheel. Raises BaseRefusedError."""
     name = f"{dist_info_of(archive)}/RECORD"

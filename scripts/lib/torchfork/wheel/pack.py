@@ -7,9 +7,7 @@ takes a minute, to copy them a second.
 from __future__ import annotations
 
 import contextlib
-import csv
 import hashlib
-import io
 import os
 import re
 import stat
@@ -24,7 +22,7 @@ from pathlib import Path
 from typing import IO, Protocol
 
 from ..errors import BaseRefusedError, UsageError
-from ..upstream.archives import Recorded, is_of_wheel, read_record, record_hash
+from ..upstream.archives import Recorded, is_of_wheel, read_record, record_hash, record_text
 from ..upstream.base import Base
 from ..upstream.wheel import VERSION_FILE, replace_version
 from ..util import files
@@ -299,13 +297,9 @@ def _write(stream: IO[bytes], plan: dict[str, _New | _Kept], source: _Source, ep
 def _record(
     plan: dict[str, _New | _Kept], order: list[str], source: _Source, own_name: str
 ) -> bytes:
-    text = io.StringIO()
-    rows = csv.writer(text, lineterminator="\n")
     with ThreadPoolExecutor(2) as pool:
         entries = pool.map(lambda name: _recorded(plan[name], source), order)
-        rows.writerows((name, *entry) for name, entry in zip(order, entries, strict=True))
-    rows.writerow((own_name, "", ""))
-    return text.getvalue().encode()
+        return record_text(dict(zip(order, entries, strict=True)), own_name)
 
 
 def _recorded(entry: _New | _Kept, source: _Source) -> Recorded:

@@ -15,7 +15,7 @@ from pathlib import Path
 from packaging.specifiers import SpecifierSet
 
 from ..codegen.model import Manifest
-from ..errors import VerificationError
+from ..errors import UsageError, VerificationError
 from ..upstream import archives
 from ..upstream.archives import Recorded
 from ..upstream.base import Base
@@ -129,6 +129,52 @@ def _verify(
         len(record) - 1,
         time.monotonic() - started,
     )
+
+
+def verify_overlay(
+    wheel: Path,
+    base: Base,
+    manifest: Manifest,
+    workdir: Path,
+    cache: Path,
+    *,
+    say: Callable[[str], None] = lambda text: None,
+    on_wait: Callable[[str], None] = lambda holder: None,
+) -> Report:
+    """Install the official wheel and the overlay beside it, and compare as `verify` does.
+
+    Raises VerificationError with what differs, UsageError where the base is no wheel file.
+    """
+    if base.wheel is None:
+        raise UsageError(
+            "an overlay is verified beside an official wheel, and this base is an installed torch",
+            where=str(base.root),
+            next="say --no-verify, or name the wheel: --base FILE.whl",
+        )
+    workdir = (workdir / "overlay").absolute()
+    guard = workdir / "verify.lock"
+    with files.lock(guard, f"verifying {wheel.name}", on_wait, LOCK_SECONDS):
+        started = time.monotonic()
+        with archives.opened(base.wheel) as archive:
+            required = archives.metadata_of(archive).get("requires_dist", [])
+        with archives.opened(wheel) as archive:
+            count = len(archive.namelist()) - 1
+        neutral = workdir / "neutral"
+        neutral.mkdir(parents=True, exist_ok=True)
+        python = venv.with_wheel(base.wheel, base.interpreter, required, workdir, neutral, say)
+        arguments = ("install", "--no-deps", "--force-reinstall", "--no-index", str(wheel.absolute()))
+        outcome = venv.pip_run(python, neutral, *arguments)
+        if outcome.returncode:
+            raise _failed("pip does not install the overlay", outcome.stderr.strip(), str(wheel))
+        say("pip check")
+        _pip_check(python, neutral)
+        say("operators")
+        probed = _probe(python, neutral, None, [asdict(op) for op in manifest.operators])
+        upstream = _base_schemas(base, python, neutral, cache)
+        _check_operators(wheel, upstream, probed)
+        added = tuple(sorted(op.name for op in probed.operators))
+        seconds = time.monotonic() - started
+        return Report(wheel, probed.version, python, added, len(upstream), count, seconds)
 
 
 def _pip_check(python: Path, neutral: Path) -> None:

@@ -1,0 +1,180 @@
+"""Pack a wheel of the difference alone, which is activated when the official torch is imported."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import zipfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import tomlkit
+from packaging.utils import InvalidName, canonicalize_name
+from packaging.version import InvalidVersion, Version
+
+from ..errors import UsageError
+from ..upstream import binaries
+from ..upstream.archives import Recorded, record_hash, record_text
+from ..upstream.base import Base
+from ..util import files
+from .pack import Writer
+
+RUNTIME = Path(__file__).with_name("overlay_runtime")
+DATA = "overlay.json"
+SETTINGS = "overlay.toml"
+# What a C++ or a Python program of torchgen's reads by path below torchgen/ is served by no import:
+# an overlay has torch only.
+_SERVED = "torch/"
+
+
+@dataclass(frozen=True)
+class Name:
+    """What an overlay is called: a distribution of its own beside torch."""
+
+    distribution: str  # 'torch-ext'
+    version: str  # the additions' own: '1.0'
+
+    @property
+    def package(self) -> str:
+        """The import name: 'torch_ext'."""
+        return canonicalize_name(self.distribution).replace("-", "_")
+
+    def full_version(self, base: Base) -> str:
+        """The version with the torch it is for: '1.0+torch2.13.0.cpu'."""
+        local = re.sub(r"[^A-Za-z0-9]+", ".", base.version)
+        return f"{self.version}+torch{local}"
+
+
+def named(root: Path, given: str | None) -> Name:
+    """What the overlay of additions is called: `given`, or what overlay.toml says.
+
+    root: the additions directory. Raises UsageError where neither says, or not a valid name.
+    """
+    place = root / SETTINGS
+    settings = tomlkit.parse(place.read_text(encoding="utf-8")).unwrap() if place.is_file() else {}
+    distribution = given or str(settings.get("name", ""))
+    version = str(settings.get("version", "1.0"))
+    try:
+        canonicalize_name(distribution, validate=True)
+        Version(version)
+    except (InvalidName, InvalidVersion) as error:
+        raise UsageError(
+            "the overlay needs a name and a version of its own",
+            where=str(place),
+            why=str(error),
+            next=f'say --name NAME, or write name = "…" and version = "1.0" into {SETTINGS}',
+        ) from error
+    return Name(distribution, version)
+
+
+def pack(base: Base, tree: Path, name: Name, out: Path, epoch: int) -> Path:
+    """Write the overlay's wheel into `out` and return its path.
+
+    tree: laid out as site-packages is, of files that are replaced or added.
+    epoch: seconds since 1970 that all members carry as their time.
+    Raises UsageError where the base is not one for Linux.
+    """
+    if not base.torch_cpu.exists():
+        raise UsageError(
+            "an overlay is made for Linux",
+            where=base.wheel_tag,
+            why="it relies on how the loader of Linux finds libraries by their SONAME",
+            next="build the full wheel: leave out --overlay",
+        )
+    version = name.full_version(base)
+    members = dict(_members(base, tree, name, version))
+    dist_info = f"{name.package}-{version}.dist-info"
+    members |= _dist_info(base, name, version, dist_info)
+    target = out / f"{name.package}-{version}-{base.wheel_tag}.whl"
+    files.remove_abandoned(target)
+    with files.atomic_open(target) as stream, zipfile.ZipFile(stream, "w") as archive:
+        writer = Writer(archive, stream, epoch)
+        rows: dict[str, Recorded] = {}
+        for member in sorted(members, key=lambda path: (path.startswith(dist_info), path)):
+            data = members[member]
+            mode = 0o755 if member.endswith(".so") else 0o644
+            writer.add(member, mode, data)
+            rows[member] = Recorded(record_hash(hashlib.sha256(data).digest()), str(len(data)))
+        record = f"{dist_info}/RECORD"
+        writer.add(record, 0o644, record_text(rows, record))
+    return target
+
+
+def _members(base: Base, tree: Path, name: Name, version: str) -> Iterator[tuple[str, bytes]]:
+    """Everything but the dist-info, by its path in the wheel."""
+    texts = {
+        path.relative_to(tree).as_posix(): path.read_bytes()
+        for path in files.tree_files(tree)
+        if path.relative_to(tree).as_posix().startswith(_SERVED)
+    }
+    for source in sorted(RUNTIME.glob("*.py")):
+        yield f"{name.package}/{source.name}", source.read_bytes()
+    yield f"{name.package}.pth", f"import {name.package}\n".encode()
+    data = json.dumps(_data(base, texts, name, version), indent=1, sort_keys=True) + "\n"
+    yield f"{name.package}/{DATA}", data.encode()
+    config = RUNTIME / "TorchConfig.cmake"
+    yield f"{name.package}/torch/share/cmake/Torch/{config.name}", config.read_bytes()
+    for path, text in texts.items():
+        if not path.endswith(".pyi"):
+            yield f"{name.package}/{path}", text
+    yield from _stubs(texts)
+
+
+def _stubs(texts: Mapping[str, bytes]) -> Iterator[tuple[str, bytes]]:
+    """A partial stub package for type checkers: torch's own stubs serve what it does not have.
+
+    A changed module of Python stands in it as it is: a type checker reads only its annotations.
+    """
+    yield "torch-stubs/py.typed", b"partial\n"
+    for path, text in texts.items():
+        stem, _, suffix = path.removeprefix(_SERVED).rpartition(".")
+        if suffix == "pyi" or (suffix == "py" and f"torch/{stem}.pyi" not in texts):
+            yield f"torch-stubs/{stem}.pyi", text
+
+
+def _data(base: Base, texts: Mapping[str, bytes], name: Name, version: str) -> dict[str, object]:
+    """overlay.json: what the overlay was made for, and what it has."""
+    covers = {
+        path: files.sha256_file(base.root / path)
+        for path in sorted(texts)
+        if path.endswith((".py", ".so")) and (base.root / path).is_file()
+    }
+    modules = {_dotted(path, base): path for path in sorted(texts) if path.endswith(".py")}
+    modules["torch._C"] = base.extension.as_posix()
+    return {
+        "name": name.distribution,
+        "version": version,
+        "torch": base.version,
+        "commit": base.git_version,
+        "covers": covers,
+        "modules": modules,
+        "preload": list(_preload(base)),
+        "cure": f"python -m pip install 'torch=={base.public_version}' from the index that has "
+        f"{base.version}, or install the {name.distribution} that was made for the torch installed",
+    }
+
+
+def _dotted(path: str, base: Base) -> str:
+    return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def _preload(base: Base) -> Iterator[str]:
+    """The base's libraries that the overlay's libtorch.so needs, each after those it needs."""
+    needed = binaries.read_elf(base.torch / "lib" / "libtorch.so").needed
+    yield from (name for name in needed if (base.torch / "lib" / name).is_file())
+
+
+def _dist_info(base: Base, name: Name, version: str, dist_info: str) -> dict[str, bytes]:
+    metadata = (
+        "Metadata-Version: 2.1\n"
+        f"Name: {name.distribution}\n"
+        f"Version: {version}\n"
+        f"Summary: Native operators for torch {base.version}, activated when it is imported\n"
+        f"Requires-Dist: torch=={base.public_version}\n"
+    )
+    wheel = "Wheel-Version: 1.0\nGenerator: torchfork\nRoot-Is-Purelib: false\n"
+    python, abi, platforms = base.wheel_tag.split("-")
+    wheel += "".join(f"Tag: {python}-{abi}-{platform}\n" for platform in platforms.split("."))
+    return {f"{dist_info}/METADATA": metadata.encode(), f"{dist_info}/WHEEL": wheel.encode()}

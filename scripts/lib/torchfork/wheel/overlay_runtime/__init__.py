@@ -1,0 +1,28 @@
+"""Additions to the torch that is installed, activated when it is imported.
+
+This package was made by torchfork for one build of PyTorch. Its .pth file imports it at each start
+of the interpreter, so it does nothing but wait for `import torch`; where .pth files are not read
+(python -S, a directory on PYTHONPATH), import it before torch. TORCHFORK_OVERLAY=0 switches it off.
+"""
+
+import sys
+
+
+class Waiting:
+    """Stands on sys.meta_path until torch is imported."""
+
+    torchfork_overlay = __name__
+
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):  # type: ignore[no-untyped-def]  # kept small
+        """The spec of torch; None for everything else."""
+        if name != "torch":
+            return None
+        from . import activate
+
+        sys.meta_path.remove(cls)
+        return activate.torch_spec(__name__)
+
+
+if "torch" not in sys.modules:
+    sys.meta_path.insert(0, Waiting)

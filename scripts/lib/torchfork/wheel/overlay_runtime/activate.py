@@ -1,0 +1,177 @@
+"""Serves torch's changed modules and libraries from this package; torch's own files stay.
+
+Imports the standard library alone, and is imported when torch is.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import importlib.util
+import json
+import os
+import re
+import sys
+import warnings
+from collections.abc import Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+SWITCH = "TORCHFORK_OVERLAY"
+
+
+def torch_spec(package: str) -> ModuleSpec | None:
+    """The spec of the installed torch, with this overlay on it where it was made for that torch."""
+    spec = PathFinder.find_spec("torch")
+    if spec is None or spec.origin is None:
+        return spec
+    if os.environ.get(SWITCH, "") == "0":
+        return spec
+    others = [
+        name
+        for finder in sys.meta_path
+        if (name := getattr(finder, "torchfork_overlay", None)) not in (None, package)
+    ]
+    if others:
+        raise ImportError(
+            f"two overlays of torch are installed, and only one can be active: {package} and "
+            f"{', '.join(map(str, others))}; uninstall one, build the additions of both into one "
+            f"overlay, or set {SWITCH}=0 to have neither"
+        )
+    made_for = json.loads((HERE / "overlay.json").read_text(encoding="utf-8"))
+    torch = Path(spec.origin).parent
+    if problem := mismatch(torch, made_for):
+        warnings.warn(
+            f"{made_for['name']} {made_for['version']} was made for torch {made_for['torch']} "
+            f"(commit {made_for['commit'][:12]}), and {problem}. torch is imported without its "
+            f"operators. To mend it: {made_for['cure']}",
+            stacklevel=2,
+        )
+        return spec
+    sys.meta_path.insert(0, Modules(package, torch, made_for))
+    return spec
+
+
+def mismatch(torch: Path, made_for: dict[str, Any]) -> str:
+    """How the installed torch differs from the one that the overlay was made for; '' for not.
+
+    The files that the overlay replaces must be byte for byte those that it was made from.
+    """
+    try:
+        text = (torch / "version.py").read_text(encoding="utf-8")
+    except OSError:
+        text = ""
+    version = _assigned("__version__", text)
+    commit = _assigned("git_version", text)
+    if (version, commit) != (made_for["torch"], made_for["commit"]):
+        return f"torch {version or '(unknown)'} (commit {commit[:12] or 'unknown'}) is installed"
+    for name, sha256 in made_for["covers"].items():
+        try:
+            data = (torch.parent / name).read_bytes()
+        except OSError:
+            return f"the installed torch lacks {name}"
+        if hashlib.sha256(data).hexdigest() != sha256:
+            return f"{name} of the installed torch was changed"
+    return ""
+
+
+def _assigned(name: str, text: str) -> str:
+    found = re.search(rf"^{name}\b[^=\n]*= ['\"]([^'\"]*)['\"]", text, re.MULTILINE)
+    return found[1] if found else ""
+
+
+class Modules(MetaPathFinder):
+    """Finds the modules that the overlay has: changed ones, new ones, and torch._C."""
+
+    def __init__(self, package: str, torch: Path, made_for: dict[str, Any]) -> None:
+        self.torchfork_overlay = package
+        self._torch = torch
+        self._modules: dict[str, str] = made_for["modules"]  # dotted name to file
+        self._preload: list[str] = made_for["preload"]  # base's libraries, in order
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """The overlay's file of a module, None where it has none."""
+        if fullname in AFTER_IMPORT:
+            spec = PathFinder.find_spec(fullname, path, target)
+            if spec is not None and spec.loader is not None:
+                spec.loader = _Changed(spec.loader, fullname, self._torch)
+            return spec
+        name = self._modules.get(fullname)
+        if name is None:
+            return None
+        if fullname == "torch._C":
+            self._load_libraries()
+        # A package's modules that the overlay does not have are where they were.
+        below = [str((self._torch.parent / name).parent)] if name.endswith("__init__.py") else None
+        return importlib.util.spec_from_file_location(
+            fullname, HERE / name, submodule_search_locations=below
+        )
+
+    def _load_libraries(self) -> None:
+        """Load libtorch.so of the overlay before anything of torch's asks for one.
+
+        The loader takes a library that is loaded already for any that needs its SONAME, so
+        libtorch_python.so and extensions bind to this one, with the base's own libraries below it.
+        """
+        for name in self._preload:
+            ctypes.CDLL(str(self._torch / "lib" / name))
+        ctypes.CDLL(str(HERE / "torch" / "lib" / "libtorch.so"))
+        ctypes.CDLL(str(self._torch / "lib" / "libtorch_python.so"))
+
+
+class _Changed(Loader):
+    """Runs a module as its own loader does, then tells it where the overlay's C++ is."""
+
+    def __init__(self, loader: Loader, name: str, torch: Path) -> None:
+        self._loader, self._name, self._torch = loader, name, torch
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        """As the module's own loader does."""
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Run the module, then change it."""
+        self._loader.exec_module(module)
+        AFTER_IMPORT[self._name](module)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)  # get_source and others, for inspect and linecache
+
+
+def _extensions_find_cxx(module: ModuleType) -> None:
+    """torch.utils.cpp_extension: the overlay's headers and library come before torch's own."""
+    include, library = str(HERE / "torch" / "include"), str(HERE / "torch" / "lib")
+    include_paths, library_paths = module.include_paths, module.library_paths
+    prepare = module._prepare_ldflags
+
+    def with_headers(*arguments: Any, **options: Any) -> list[str]:
+        return [include, *include_paths(*arguments, **options)]
+
+    def with_library(*arguments: Any, **options: Any) -> list[str]:
+        return [library, *library_paths(*arguments, **options)]
+
+    def with_flags(flags: Sequence[str], *arguments: Any, **options: Any) -> list[str]:
+        ours = [f"-L{library}", f"-Wl,-rpath,{library}"]
+        result: list[str] = prepare([*flags, *ours], *arguments, **options)
+        return result
+
+    module.include_paths, module.library_paths = with_headers, with_library  # type: ignore[attr-defined]
+    module._prepare_ldflags = with_flags  # type: ignore[attr-defined]
+
+
+def _cmake_finds_cxx(module: ModuleType) -> None:
+    """torch.utils: the overlay's TorchConfig.cmake, which includes torch's own, comes first."""
+    own = str(HERE / "torch" / "share" / "cmake")
+    module.cmake_prefix_path = f"{own};{module.cmake_prefix_path}"  # type: ignore[attr-defined]
+
+
+AFTER_IMPORT = {
+    "torch.utils.cpp_extension": _extensions_find_cxx,
+    "torch.utils": _cmake_finds_cxx,
+}
