@@ -19,8 +19,10 @@ from torchfork.upstream import fetch, interpreter
 from torchfork.upstream import pins as releases
 from torchfork.upstream import wheel as wheel_base
 from torchfork.upstream.base import Base
-from torchfork.util import cache
+from torchfork.util import cache, venv
 from torchfork.util.ui import Ui
+from torchfork.wheel import overlay as overlay_packer
+from torchfork.wheel import pack
 
 HOW = (
     "scripts/run_tests.sh builds a wheel, installs it into an environment of its own and sets "
@@ -131,6 +133,32 @@ def overlay(wheel: Archive, base_wheel: Archive, tmp_path_factory: pytest.TempPa
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(wheel.read(name))
     return root
+
+
+@pytest.fixture(scope="session")
+def overlay_wheel(base: Base, overlay: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The overlay's wheel of this project's additions."""
+    name = overlay_packer.Name("torch-ext", "1.0")
+    out = tmp_path_factory.mktemp("dist")
+    return overlay_packer.pack(base, overlay, name, out, pack.DEFAULT_EPOCH)
+
+
+@pytest.fixture(scope="session")
+def with_overlay(
+    wheel: Archive, base: Base, base_wheel: Archive, overlay_wheel: Path, subject: Subject,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Subject:  # fmt: skip
+    """An environment with the official torch and the overlay beside it."""
+    required = [*base_wheel.metadata.get_all("Requires-Dist", []), "numpy", "setuptools"]
+    python = venv.with_wheel(
+        base_wheel.path, base.interpreter, required, tmp_path_factory.mktemp("overlaid"),
+        subject.neutral, lambda text: None,
+    )  # fmt: skip
+    installed = venv.pip_run(python, subject.neutral, "install", "numpy", "setuptools")
+    assert installed.returncode == 0, installed.stderr
+    installed = venv.pip_run(python, subject.neutral, "install", "--no-deps", str(overlay_wheel))
+    assert installed.returncode == 0, installed.stderr
+    return Subject(wheel, python, subject.neutral)
 
 
 @pytest.fixture(scope="session")

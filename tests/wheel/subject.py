@@ -95,6 +95,14 @@ class Subject:
         """The directory that holds the installed torch."""
         return Path(self.ask("import json, torch; print(json.dumps(torch.__file__))")).parents[1]
 
+    @property
+    def library(self) -> Path:
+        """The libtorch.so that has the additions: torch's own, or the overlay's."""
+        (found,) = self.site.glob("torch_ext/torch/lib/libtorch.so") or [
+            self.site / "torch" / "lib" / "libtorch.so"
+        ]
+        return found
+
 
 def tool(name: str) -> Path:
     """A program beside the interpreter that runs the tests, else on the path."""

@@ -125,12 +125,14 @@ def _members(base: Base, tree: Path, name: Name, version: str) -> Iterator[tuple
 def _stubs(texts: Mapping[str, bytes]) -> Iterator[tuple[str, bytes]]:
     """A partial stub package for type checkers: torch's own stubs serve what it does not have.
 
-    A changed module of Python stands in it as it is: a type checker reads only its annotations.
+    A changed public module of Python stands in it as it is: type checkers read its annotations.
     """
     yield "torch-stubs/py.typed", b"partial\n"
     for path, text in texts.items():
         stem, _, suffix = path.removeprefix(_SERVED).rpartition(".")
-        if suffix == "pyi" or (suffix == "py" and f"torch/{stem}.pyi" not in texts):
+        private = any(part.startswith("_") and part != "__init__" for part in stem.split("/"))
+        public_module = suffix == "py" and not private and f"torch/{stem}.pyi" not in texts
+        if suffix == "pyi" or public_module:
             yield f"torch-stubs/{stem}.pyi", text
 
 
