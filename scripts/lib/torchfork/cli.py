@@ -62,7 +62,10 @@ COMMANDS = (
             "conformance", aliases=("citizenship",)),
     Command("releases", "List the pinned releases.", "listing"),
     Command("pin", "Add an official wheel's hash, or a release, to ci/releases.toml.", "pin"),
-    Command("sbom", "Write the bill of materials of a wheel that was built here.", "sbom"),
+    Command("sbom", "Write the bill of materials of a wheel that was built here.", "wheels",
+            "add_sbom_arguments"),
+    Command("index", "Make a package index of the wheels in a directory, for pip and uv.",
+            "wheels", "add_index_arguments"),
 )  # fmt: skip
 
 

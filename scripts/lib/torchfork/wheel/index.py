@@ -1,0 +1,129 @@
+"""A static package index of wheels in a directory, which any web server or a file:// URL serves.
+
+After PEP 503 (HTML), PEP 691 (JSON) and PEP 658 and 714 (METADATA beside each wheel, so that a
+resolver reads a few kilobytes and not a wheel).
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import zipfile
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+from packaging.metadata import parse_email
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+
+from ..errors import UsageError
+from ..util import files
+
+SIMPLE = "simple"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One wheel of the index."""
+
+    file: str
+    project: str
+    sha256: str
+    metadata_sha256: str
+    requires_python: str
+    size: int
+
+
+def make(directory: Path) -> list[Entry]:
+    """Write the index of all wheels that lie in a directory; what is in it, by project and name.
+
+    Adds DIR/simple/ and a METADATA file beside each wheel. Raises UsageError where there is no
+    wheel, or a file that is not one.
+    """
+    wheels = sorted(directory.glob("*.whl"))
+    if not wheels:
+        raise UsageError(
+            "there is no wheel to make an index of",
+            where=str(directory),
+            next="scripts/build_torch.sh and scripts/build_torch.sh --overlay make some",
+        )
+    entries = [_entry(wheel) for wheel in wheels]
+    projects: dict[str, list[Entry]] = defaultdict(list)
+    for entry in entries:
+        projects[entry.project].append(entry)
+    for project, members in projects.items():
+        place = directory / SIMPLE / project
+        files.write_text(place / "index.html", _page(project, members))
+        files.write_text(place / "index.json", _json(project, members))
+    links = "".join(f'<a href="{name}/">{name}</a><br>\n' for name in sorted(projects))
+    files.write_text(directory / SIMPLE / "index.html", _html("Simple index", links))
+    return entries
+
+
+def _entry(wheel: Path) -> Entry:
+    try:
+        project = canonicalize_name(parse_wheel_filename(wheel.name)[0])
+        with zipfile.ZipFile(wheel) as archive:
+            (name,) = (
+                name
+                for name in archive.namelist()
+                if name.endswith(".dist-info/METADATA") and name.count("/") == 1
+            )
+            metadata = archive.read(name)
+    except (InvalidWheelFilename, zipfile.BadZipFile, ValueError) as error:
+        raise UsageError(
+            "this file is no wheel",
+            where=str(wheel),
+            why=str(error),
+            next="remove it, or give it the name that it was built with",
+        ) from error
+    beside = wheel.with_name(f"{wheel.name}.metadata")
+    files.write_if_changed(beside, metadata)
+    required = parse_email(metadata)[0].get("requires_python", "")
+    return Entry(
+        wheel.name, project, files.sha256_file(wheel), files.sha256_file(beside), required,
+        wheel.stat().st_size,
+    )  # fmt: skip
+
+
+def _page(project: str, entries: list[Entry]) -> str:
+    lines = []
+    for entry in entries:
+        hashed = f"sha256={entry.metadata_sha256}"
+        attributes = f' data-dist-info-metadata="{hashed}" data-core-metadata="{hashed}"'
+        if entry.requires_python:
+            attributes += f' data-requires-python="{html.escape(entry.requires_python)}"'
+        link = f"../../{quote(entry.file)}#sha256={entry.sha256}"
+        lines.append(f'<a href="{link}"{attributes}>{html.escape(entry.file)}</a><br>\n')
+    return _html(f"Links for {project}", "".join(lines))
+
+
+def _html(title: str, body: str) -> str:
+    return (
+        "<!DOCTYPE html>\n<html>\n<head>\n"
+        '<meta name="pypi:repository-version" content="1.1">\n'
+        f"<title>{title}</title>\n</head>\n<body>\n{body}</body>\n</html>\n"
+    )
+
+
+def _json(project: str, entries: list[Entry]) -> str:
+    listed = [
+        {
+            "filename": entry.file,
+            "url": f"../../{quote(entry.file)}",
+            "hashes": {"sha256": entry.sha256},
+            "core-metadata": {"sha256": entry.metadata_sha256},
+            "size": entry.size,
+            **({"requires-python": entry.requires_python} if entry.requires_python else {}),
+        }
+        for entry in entries
+    ]
+    versions = sorted({str(parse_wheel_filename(entry.file)[1]) for entry in entries})
+    page = {
+        "meta": {"api-version": "1.1"},
+        "name": project,
+        "versions": versions,
+        "files": listed,
+    }
+    return json.dumps(page, indent=1, sort_keys=True) + "\n"
