@@ -91,6 +91,8 @@ def test_options_that_exclude_each_other_are_told_so(capsys: pytest.CaptureFixtu
     assert "--torch and --base exclude each other" in capsys.readouterr().err
     assert cli.main(["build", "--develop", "--torch", "2.13.0"]) == 2
     assert "no other base can be named" in capsys.readouterr().err
+    assert cli.main(["build", "--develop", "--overlay"]) == 2
+    assert "--develop and --overlay exclude each other" in capsys.readouterr().err
 
 
 def test_an_unknown_release_lists_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
@@ -108,7 +110,7 @@ def test_a_number_below_one_is_refused(number: str, capsys: pytest.CaptureFixtur
 
 @pytest.mark.parametrize(
     "options",
-    [["--develop"], ["--undo"], ["--base", "installed"]],
+    [["--develop"], ["--undo"], ["--base", "installed"], ["--overlay"]],
 )
 def test_a_source_build_refuses_what_belongs_to_the_graft(
     options: list[str], capsys: pytest.CaptureFixture[str]

@@ -165,6 +165,12 @@ def _with_installed(options: BuildOptions) -> BaseOptions:
     given = options.base
     if not options.develop:
         return given
+    if options.overlay:
+        raise UsageError(
+            "--develop and --overlay exclude each other",
+            why="one changes the environment's torch, the other goes beside an unchanged one",
+            next="leave one of them out",
+        )
     if given.torch or (given.base and given.base != "installed"):
         raise UsageError(
             "--develop changes the torch that is installed, so no other base can be named",
@@ -249,7 +255,7 @@ def _added(manifest: Manifest) -> str:
 def _announce(wheel: Path, grafted: Grafted, base: Base, ui: Ui) -> None:
     growth = wheel.stat().st_size - (base.wheel.stat().st_size if base.wheel else 0)
     size = f"{wheel.stat().st_size / 1e6:.1f} MB"
-    if base.wheel:
+    if base.wheel and growth > 0:
         size += f", {growth / 1e6:+.2f} MB"
     shown = Path(os.path.relpath(wheel)) if wheel.is_relative_to(Path.cwd()) else wheel
     ui.note(f"\nwheel:   {shown} ({size})")

@@ -75,7 +75,7 @@ def refuse_options(options: argparse.Namespace) -> None:
 
 def build(options: argparse.Namespace, ui: Ui) -> None:
     """torchfork build --from-source."""
-    for name in ("develop", "undo", "base"):
+    for name in ("develop", "undo", "base", "overlay"):
         if getattr(options, name):
             raise UsageError(
                 f"--from-source and --{name} exclude each other",

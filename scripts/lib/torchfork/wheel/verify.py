@@ -162,7 +162,13 @@ def verify_overlay(
         neutral = workdir / "neutral"
         neutral.mkdir(parents=True, exist_ok=True)
         python = venv.with_wheel(base.wheel, base.interpreter, required, workdir, neutral, say)
-        arguments = ("install", "--no-deps", "--force-reinstall", "--no-index", str(wheel.absolute()))
+        arguments = (
+            "install",
+            "--no-deps",
+            "--force-reinstall",
+            "--no-index",
+            str(wheel.absolute()),
+        )
         outcome = venv.pip_run(python, neutral, *arguments)
         if outcome.returncode:
             raise _failed("pip does not install the overlay", outcome.stderr.strip(), str(wheel))
@@ -207,7 +213,11 @@ def _probe(
     question = json.dumps({"root": str(root) if root else None, "operators": list(operators)})
     # -I: nothing of the user's environment or directory; -B: nothing is written beside a base.
     command: list[str | Path] = [python, "-I", "-B", _PROBE]
-    outcome = process.run(command, cwd=neutral, input_text=question, check=False, supervised=True)
+    # A base is asked without an overlay that the environment may have.
+    outcome = process.run(
+        command, cwd=neutral, input_text=question, check=False, supervised=True,
+        env={"TORCHFORK_OVERLAY": "0"} if root else None,
+    )  # fmt: skip
     lines = outcome.stdout.strip().splitlines()
     try:
         if outcome.returncode == 0:
