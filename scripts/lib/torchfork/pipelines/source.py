@@ -1,4 +1,4 @@
-"""The source lane: additions merged into a full tree of PyTorch's sources."""
+"""A source build, first half: additions merged into a full tree of PyTorch's sources."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def _generate_once(
     manifest: Manifest,
     layout: TreeBuildDir,
 ) -> None:
-    """Run the whole generator, so that what it refuses is told before the long build begins.
+    """Run the whole generator, so that what it refuses is reported before the long build.
 
     What it makes is thrown away, but for the wrapped Meta kernels, which only torchfork's own
     generator makes: the tree's build generates again.

@@ -1,4 +1,4 @@
-"""The source lane's second half: a tree with the additions in it becomes a verified wheel."""
+"""A source build, second half: a tree with the additions in it becomes a verified wheel."""
 
 from __future__ import annotations
 
@@ -183,16 +183,16 @@ def _as_base(
     wheel: Path, unpacked: Path, opened: SourceCheckout, interpreter: Interpreter, overlay: Path
 ) -> Base:
     """The backend's wheel as the packer and the verification know one."""
-    told = read_version_file(
+    version = read_version_file(
         (unpacked / "torch" / "version.py").read_text(encoding="utf-8"), "torch/version.py"
     )
     dist_info = next(path.name for path in unpacked.glob("torch-*.dist-info"))
     tag = _platform_tag(WheelName.parse(wheel.name).tag, unpacked, overlay)
     return Base(
         root=unpacked,
-        version=told.version,
-        git_version=told.git_version,
-        cuda=told.cuda,
+        version=version.version,
+        git_version=version.git_version,
+        cuda=version.cuda,
         dist_info=dist_info,
         wheel_tag=tag,
         wheel=wheel,
@@ -230,7 +230,7 @@ def verify_wheel(
     cache: Path,
     ui: Ui,
 ) -> None:
-    """Install the wheel into a clean environment and hold it against tree and manifest."""
+    """Install the wheel into a clean environment; compare it with the tree and the manifest."""
     with ui.step("verify in a clean environment") as step:
         report = verify.verify(
             wheel, base, manifest, work / "verify", cache, upstream=schemas,
