@@ -23,6 +23,8 @@ CASES = [
     Case(3, 6, 1, (28, 28), (29, 29), padding=(14, 14)),
     Case(2, 8, 2, (30, 30), (3, 3), padding=(1, 1)),
     Case(2, 8, 1, (20, 20), (4, 4), stride=(3, 3)),
+    Case(2, 64, 1, (1, 2049), (1, 4), padding=(0, 3)),
+    Case(2, 64, 1, (1, 500), (1, 31), padding=(0, 15)),
 ]
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 FORMATS = [torch.contiguous_format, torch.channels_last]

@@ -36,6 +36,13 @@ SIZES = [
     Case(2, 3, 2, (31, 17), (11, 11), padding=(5, 5)),
     Case(1, 5, 1, (9, 97), (3, 3), padding=(1, 1)),  # long rows of no whole vectors
     Case(3, 6, 1, (1, 202), (1, 3)),
+    Case(2, 8, 1, (1, 4099), (1, 4), padding=(0, 3)),  # sequences: causal, no whole vectors
+    Case(2, 4, 1, (333, 1), (31, 1), padding=(15, 0)),  # upright, several groups of taps
+    Case(1, 12, 1, (1, 50), (1, 64), padding=(0, 63)),  # the window longer than the line
+    Case(2, 4, 1, (1, 77), (1, 17), padding=(0, 32), dilation=(1, 4)),
+    Case(2, 8, 1, (5, 37), (1, 8), padding=(0, 1)),  # lines of images
+    Case(2, 12, 1, (12, 9), (5, 1), padding=(2, 0), dilation=(3, 1)),
+    Case(130, 36, 1, (1, 9), (1, 2)),
     Case(1, 40, 1, (7, 7), (3, 3), padding=(1, 1)),  # a device nearly empty: an element a thread
     Case(1, 50, 1, (56, 56), (3, 3), padding=(1, 1)),  # and some rows a thread
     Case(2, 50, 1, (60, 58), (3, 3), stride=(2, 2), padding=(1, 1)),

@@ -26,6 +26,9 @@ CASES = [
     Case(1, 2, 1, (3, 5), (2, 3), padding=(3, 4), dilation=(2, 3)),
     Case(1, 1, 1, (4, 3), (7, 5), padding=(3, 2)),
     Case(1, 1, 1, (7, 7), (5, 5), padding=(2, 2)),  # the CPU's planes of 7 x 7
+    Case(1, 4, 1, (1, 19), (1, 4), padding=(0, 3)),  # sequences: all gradients at once, and apart
+    Case(1, 4, 1, (2, 9), (1, 10), padding=(0, 5)),
+    Case(1, 4, 1, (11, 1), (3, 1), padding=(2, 0), dilation=(2, 1)),
 ]
 
 

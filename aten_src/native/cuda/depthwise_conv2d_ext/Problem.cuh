@@ -114,6 +114,7 @@ ForwardEntry pixel_rows_forward;
 ForwardEntry bands_forward;
 ForwardEntry batch_march_forward;
 ForwardEntry batch_forward;
+ForwardEntry sequence_forward;
 ForwardEntry generic_forward;
 BackwardEntry march_grad_weight;
 BackwardEntry lanes_grad_weight;
@@ -132,6 +133,7 @@ BackwardEntry pixel_rows_backward;
 BackwardEntry bands_grad_weight;
 BackwardEntry batch_march_backward;
 BackwardEntry batch_backward;
+BackwardEntry sequence_backward;
 BackwardEntry generic_grad_weight;
 
 // For 16-bit types and large windows, on the tensor cores with the batch as rows; bands ask them first.

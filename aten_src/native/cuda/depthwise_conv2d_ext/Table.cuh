@@ -76,7 +76,8 @@ constexpr Row kTable[] = {
     {"boxes_strided", kGradInput, kPixels, kFloats, kTwo, kOne, {9, 25}, kAny, 9, nullptr, boxes_strided_backward},
     {"boxes_strided", kGradWeight, kPixels, kFloats, kTwo, kOne, {9, 25}, {20, kNoLimit}, 9, nullptr, boxes_strided_backward},
     {"boxes_strided", kAllGradients, kPixels, kFloats, kTwo, kOne, {9, 25}, {1, kNoLimit}, 9, nullptr, boxes_strided_backward},
-    // Channels-last, stride 1. Few elements; tensor cores; boxes of whole vectors of channels; others.
+    // Channels-last, stride 1. Few elements; tensor cores; boxes of whole vectors of channels; others; windows of
+    // one dimension.
     {"few_pixels", kData, kPixels, kFloat32, kStride1, kOne, {3, 3}, {0, 4}, 7, few_pixels_forward, nullptr},
     {"few_pixels", kData, kPixels, kSixteen, kStride1, kOne, {3, 3}, {0, 8}, 7, few_pixels_forward, nullptr},
     {"few_pixels", kData, kPixels, kFloats, kStride1, kOne, {9, 49}, {0, 18}, 7, few_pixels_forward, nullptr},
@@ -97,13 +98,17 @@ constexpr Row kTable[] = {
     {"pixel_rows", kWeights, kPixels, kFloat32, kStride1, kOne, {9, 49}, {8, kNoLimit}, 9, nullptr, pixel_rows_backward},
     {"pixel_rows", kWeights, kPixels, kSixteen, kStride1, kOne, {9, 49}, kAny, 9, nullptr, pixel_rows_backward},
     {"pixel_rows", kGradWeight, kPixels, kFloats, kStride1, kSeveral, {9, 49}, kAny, 9, nullptr, pixel_rows_backward},
+    {"sequence", kData, kPixels, kFloats, kStride1, kOne, {2, 64}, kAny, 7, sequence_forward, nullptr},
+    {"sequence", kWeights, kPixels, kFloats, kStride1, kOne, {2, 64}, kAny, 7, nullptr, sequence_backward},
     {"apart", kGradInput, kPixels, kFloat32, kAnySteps, kSeveral, kAny, {1, kNoLimit}, 7, apart_grad_input, nullptr},
     {"by_planes", kData, kPixels, kAll, kAnySteps, kAnyOutputs, kAny, kAny, 7, by_planes_forward, nullptr},
     {"by_planes", kWeights, kPixels, kAll, kAnySteps, kAnyOutputs, kAny, kAny, 7, nullptr, by_planes_backward},
-    // NCHW, stride 1. Rows of no whole vectors; rows of whole vectors; small planes of many images; tensor
-    // cores; large windows; planes in shared memory.
+    // NCHW, stride 1. Rows of no whole vectors; windows of one dimension; rows of whole vectors; small planes of
+    // many images; tensor cores; large windows; planes in shared memory.
     {"columns", kForward, kPlanes, kFloats, kStride1, kOne, {3, 9}, {4, kNoLimit}, 9, columns_forward, nullptr},
     {"columns", kGradients, kPlanes, kFloats, kStride1, kOne, {3, 9}, {4, kNoLimit}, 9, nullptr, columns_backward},
+    {"sequence", kData, kPlanes, kFloats, kStride1, kOne, {2, 64}, kAny, 7, sequence_forward, nullptr},
+    {"sequence", kWeights, kPlanes, kFloats, kStride1, kOne, {2, 64}, kAny, 7, nullptr, sequence_backward},
     {"strips", kData, kPlanes, kFloats, kUnit, kOne, {9, 25}, {24, kNoLimit}, 7, strips_forward, nullptr},
     {"strips", kData, kPlanes, kFloats, kUnit, kSeveral, {9, 9}, {4, kNoLimit}, 7, strips_forward, nullptr},
     {"strips", kData, kPlanes, kFloat32, kUnit, kOne, {49, 49}, {16, kNoLimit}, 7, strips_forward, nullptr},
