@@ -1,34 +1,28 @@
-"""torchfork pin: add wheels and whole releases to ci/releases.toml, each checked before."""
+"""torchfork releases and pin: ci/releases.toml listed, and added to after checks."""
 
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass
+import json
 from pathlib import Path
 
 from ..errors import BaseRefusedError, UsageError
 from ..upstream import fetch, git, index, interpreter, wheel
 from ..upstream import pins as releases
 from ..upstream.base import Interpreter
-from ..upstream.git import UPSTREAM
 from ..upstream.pins import Release, Releases
 from ..util import cache
 from ..util.ui import Ui
 
 
-@dataclass(frozen=True)
-class PinOptions:
-    """What to pin."""
-
-    wheel: Path | None
-    new_release: bool
-    versions: tuple[str, ...]
-    find: bool
-    repository: str
+def add_releases_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `torchfork releases`."""
+    parser.add_argument("--json", action="store_true", help="the versions as a JSON list")
+    parser.set_defaults(run=_list)
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of this command."""
+def add_pin_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `torchfork pin`."""
     parser.add_argument("wheel", type=Path, nargs="?", help="a wheel file")
     parser.add_argument(
         "--new-release", action="store_true", help="also accept a release that is not there yet"
@@ -41,28 +35,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--find", action="store_true",
         help="every release of the index that is not pinned; prints the versions it pinned",
     )  # fmt: skip
-    parser.add_argument("--repository", default=UPSTREAM, metavar="URL", help="has upstream's tags")
-    parser.set_defaults(run=_run)
-
-
-def _run(options: argparse.Namespace, ui: Ui) -> None:
-    run(
-        PinOptions(
-            options.wheel,
-            options.new_release,
-            tuple(options.release),
-            options.find,
-            options.repository,
-        ),
-        ui,
+    parser.add_argument(
+        "--repository", default=git.UPSTREAM, metavar="URL", help="has upstream's tags"
     )
+    parser.set_defaults(run=_pin)
 
 
-def run(options: PinOptions, ui: Ui) -> None:
+def _list(options: argparse.Namespace, ui: Ui) -> None:
+    """Print the versions on stdout, oldest first."""
+    pins = releases.load()
+    if options.json:
+        ui.result(json.dumps(pins.versions))
+        return
+    for release in pins.releases:
+        default = "  (default)" if release.version == pins.default else ""
+        ui.result(f"{release.version:<8} {release.commit}  {len(release.wheels)} wheels{default}")
+
+
+def _pin(options: argparse.Namespace, ui: Ui) -> None:
     """Pin one wheel file, the releases that are named, or all that the index has."""
     pins = releases.load()
     if options.wheel:
-        if options.versions or options.find:
+        if options.release or options.find:
             raise UsageError("name a wheel file or releases, not both")
         release = wheel.official(options.wheel, pins, new_release=options.new_release)
         pins = releases.add(pins, release)
@@ -70,7 +64,7 @@ def run(options: PinOptions, ui: Ui) -> None:
         ui.note(f"{pin.file} is pinned in {pins.path} (sha256 {pin.sha256[:16]}…)")
         return
     target = interpreter.probe(None, headers=False)
-    versions = list(options.versions)
+    versions = list(options.release)
     if options.find:
         with ui.step("ask the index for releases") as step:
             versions += index.unpinned(index.available(target), pins)
@@ -91,18 +85,18 @@ def _pin_release(
         ui.note(f"torch {version} is pinned already")
         return pins
     with ui.step(f"find the wheels of {version}") as step:
-        found = index.wheels(version, pins, target, lambda text: step.advance(0, 0, text))
-        step.say(f"{len(found)} wheels")
+        wheels = index.wheels(version, pins, target, lambda text: step.advance(0, 0, text))
+        step.say(f"{len(wheels)} wheels")
     with ui.step("read the commit from one") as step:
-        known = index.tentative(pins, version, found)
+        known = index.tentative(pins, version, wheels)
         path = fetch.fetch_smallest(known.get(version), target, known, cache.directory())
-        said = wheel.read_version(path)
-        step.say(f"{said.git_version} ({path.name})")
+        commit = wheel.read_version(path).git_version
+        step.say(f"{commit} ({path.name})")
     with ui.step("compare it with upstream's tag") as step:
         tagged = git.tag_commit(version, repository)
-        require_same(version, said.git_version, tagged, path)
+        require_same(version, commit, tagged, path)
         step.say("the same" if tagged else f"{repository} cannot be reached: not compared")
-    pins = releases.add(pins, Release(version, said.git_version, found))
+    pins = releases.add(pins, Release(version, commit, wheels))
     ui.note(f"torch {version} is pinned in {pins.path}")
     ui.result(version)
     return pins

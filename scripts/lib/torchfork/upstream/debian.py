@@ -112,8 +112,8 @@ def _download(url: str, target: Path) -> str:
     """Download by apt's own means, which know the machine's proxies; '' or why it failed."""
     if _HELPER.is_file() and not url.startswith("file:"):
         outcome = process.run([_HELPER, "download-file", url, target], check=False)
-        said = [line for line in outcome.stderr.splitlines() if line.startswith("E:")]
-        return "" if outcome.returncode == 0 else " ".join(said[:1]) or "apt-helper failed"
+        errors = [line for line in outcome.stderr.splitlines() if line.startswith("E:")]
+        return "" if outcome.returncode == 0 else " ".join(errors[:1]) or "apt-helper failed"
     try:
         with urllib.request.urlopen(url, timeout=60) as answer, target.open("wb") as out:
             shutil.copyfileobj(answer, out)

@@ -71,7 +71,7 @@ def _wheel_reference(pin: WheelPin) -> dict[str, Any]:
 
 
 def _required(text: str) -> dict[str, Any]:
-    """A requirement as a component: its version is open, and said as a range."""
+    """A requirement as a component: its version is open, a range."""
     found = Requirement(text)
     component: dict[str, Any] = {
         "type": "library", "bom-ref": f"requires-{text}", "name": found.name,
