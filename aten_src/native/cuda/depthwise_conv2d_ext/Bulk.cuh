@@ -56,13 +56,6 @@ __device__ __forceinline__ void arrive(uint32_t barrier) {
 #endif
 }
 
-// Arrives once the asynchronous copies that the thread has asked for are there, bulk copies aside.
-__device__ __forceinline__ void arrive_when_copied(uint32_t barrier) {
-#if __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(barrier) : "memory");
-#endif
-}
-
 // Arrives, and says how many bytes copies will bring; before them.
 __device__ __forceinline__ void arrive_and_expect(uint32_t barrier, int bytes) {
 #if __CUDA_ARCH__ >= 900

@@ -1,5 +1,5 @@
-// What the CUDA kernels of depthwise_conv2d_ext share: the entries of the specialised kernels, the
-// geometry they are launched with, and the march's tiles and work items.
+// What the CUDA kernels of depthwise_conv2d_ext share: the geometry they are launched with, types and windows
+// as constants, rings of rows, results and sums tap by tap, partials.
 #pragma once
 
 #include <ATen/native/cuda/depthwise_conv2d_ext/Device.cuh>
@@ -61,38 +61,6 @@ inline bool middle_meets_all(const Params& p) {
       2 * p.padding_width <= p.dilation_width * (p.kernel_width - 1);
 }
 
-// One pass seen as "write every dst element from a window of src", in 32 bits. `flip` reads the
-// taps backwards: grad_input at stride 1 is the forward on grad_output with flipped taps.
-struct March {
-  int32_t batch;
-  int32_t channels; // of dst
-  int32_t multiplier; // dst channels of one src channel
-  int32_t sources; // src channels that a dst channel adds up
-  int32_t src_height;
-  int32_t src_width;
-  int32_t dst_height;
-  int32_t dst_width;
-  int32_t padding_height;
-  int32_t padding_width;
-  int32_t dilation_height;
-  int32_t dilation_width;
-  bool flip;
-  bool aligned; // whole vectors may be loaded and stored
-  // The work items: column tiles innermost, then chunks of rows, then images or planes. With a
-  // dilation d there are d phases in each dimension, whose positions are d apart and which see
-  // one another's elements nowhere.
-  int32_t rows_per_chunk;
-  int32_t chunks_per_phase;
-  int32_t row_chunks;
-  int32_t tiles_per_phase;
-  int32_t column_tiles;
-  int32_t items;
-  int32_t lanes; // channel vectors that a block covers (channels-last)
-  // Blocks side by side along the channels (channels-last). They are neighbours in launch order too,
-  // so that what they leave of a pixel's memory page is used while the page is open.
-  int32_t groups;
-};
-
 // A pass at stride 1, as the kernels of small planes and large windows see it: dst[h][w] = sum of
 // src[h + kh * dilation_height - padding_height][w + kw * dilation_width - padding_width] * tap[kh][kw],
 // with `flip` the taps of grad_input. Most of these kernels take no dilation but 1.
@@ -111,16 +79,6 @@ struct UnitStridePass {
   int32_t dilation_height;
   int32_t dilation_width;
   bool flip;
-};
-
-// Where one work item begins: image or plane, first and last row of its phase, first column.
-struct Item {
-  int32_t image;
-  int32_t row_phase;
-  int32_t first_row; // in steps of the dilation
-  int32_t last_row; // exclusive
-  int32_t column_phase;
-  int32_t first_column; // in steps of the dilation
 };
 
 #ifdef __CUDACC__
@@ -199,21 +157,6 @@ __device__ __noinline__ float careful_tap(
     }
   }
   return sum;
-}
-
-__device__ __forceinline__ Item item_of(const March& m, int32_t index, int tile_width) {
-  Item item;
-  const int32_t tile = index % m.column_tiles;
-  index /= m.column_tiles;
-  const int32_t chunk = index % m.row_chunks;
-  item.image = index / m.row_chunks;
-  item.column_phase = tile / m.tiles_per_phase;
-  item.first_column = tile % m.tiles_per_phase * tile_width;
-  item.row_phase = chunk / m.chunks_per_phase;
-  item.first_row = chunk % m.chunks_per_phase * m.rows_per_chunk;
-  const int32_t rows = (m.dst_height - item.row_phase + m.dilation_height - 1) / m.dilation_height;
-  item.last_row = min(rows, item.first_row + m.rows_per_chunk);
-  return item;
 }
 
 // A thread's own ring of rows in shared memory, filled by asynchronous copies: what is in flight
@@ -305,38 +248,6 @@ struct RowRing {
   }
 };
 
-// Taps of a block's channels into shared memory as [tap][channel], several loads in flight;
-// whether all of them are finite.
-template <int kTaps, typename scalar_t>
-__device__ __forceinline__ bool stage_taps(
-    float* to,
-    const scalar_t* weight,
-    int block_channel,
-    int block_channels,
-    const March& m) {
-  constexpr int kAtOnce = 8;
-  const int have = min(block_channels, m.channels - block_channel) * kTaps;
-  bool finite = true;
-  for (int first = threadIdx.x; first < kTaps * block_channels; first += kAtOnce * blockDim.x) {
-    float values[kAtOnce];
-#pragma unroll
-    for (int j = 0; j < kAtOnce; ++j) {
-      const int i = first + j * blockDim.x;
-      values[j] = i < have ? static_cast<float>(weight[block_channel * kTaps + i]) : 0.0f;
-    }
-#pragma unroll
-    for (int j = 0; j < kAtOnce; ++j) {
-      const int i = first + j * blockDim.x;
-      const int tap = i % kTaps;
-      finite = finite && is_finite(values[j]);
-      if (i < kTaps * block_channels) {
-        to[(m.flip ? kTaps - 1 - tap : tap) * block_channels + i / kTaps] = values[j];
-      }
-    }
-  }
-  return finite;
-}
-
 // Where the products of one kernel row are added up: the sums themselves or, if `own`, a row of
 // their own that finish() adds to them. `own` is known when the loop around it is unrolled.
 template <int kTile, int kVector>
@@ -366,55 +277,6 @@ struct RowSums {
         }
       }
     }
-  }
-};
-
-// Adds to a row of a whole plane what a row of src gives it by a row of taps, tap(kw), if `own` summed by
-// itself first.
-template <int kWindow, int kSide, typename Tap>
-__device__ __forceinline__ void add_plane_row(
-    float (&sums)[kSide],
-    const float (&src)[kSide],
-    bool own,
-    const Tap& tap) {
-  constexpr int kReach = (kWindow - 1) / 2;
-  float row[kSide] = {};
-#pragma unroll
-  for (int kw = 0; kw < kWindow; ++kw) {
-#pragma unroll
-    for (int t = 0; t < kSide; ++t) {
-      const int s = t + kw - kReach;
-      if (s >= 0 && s < kSide) {
-        float& sum = own ? row[t] : sums[t];
-        sum = fmaf(src[s], tap(kw), sum);
-      }
-    }
-  }
-  if (own) {
-#pragma unroll
-    for (int t = 0; t < kSide; ++t) {
-      sums[t] += row[t];
-    }
-  }
-}
-
-template <typename Traits>
-struct PlaneElements {
-  using scalar_t = typename Traits::scalar_t;
-  Packed<scalar_t, 1> elements[Traits::kColumns];
-
-  __device__ __forceinline__ void load(const scalar_t* from, uint32_t inside, int step) {
-#pragma unroll
-    for (int c = 0; c < Traits::kColumns; ++c) {
-      elements[c] = packed_zero<scalar_t, 1>();
-      if (inside >> c & 1) {
-        elements[c] = load_vector<scalar_t, 1>(from + c * step);
-      }
-    }
-  }
-
-  __device__ __forceinline__ float column(int c) const {
-    return unpack(elements[c], 0);
   }
 };
 
@@ -449,32 +311,6 @@ struct Window {
 // The first kernel row whose taps are summed by themselves; kHeight: none.
 template <typename scalar_t, typename Window>
 constexpr int kFirstOwnRow = sizeof(scalar_t) == 4 ? (Window::kHeight + 2) / 2 : Window::kHeight;
-
-// Calls launch with the side of a plane and that of a window, as constants, where there are kernels for
-// small planes of them; false where there are none.
-template <typename Launch>
-bool with_small_plane(const Params& p, const Launch& launch) {
-  const auto with_side = [&](auto side) {
-    switch (p.kernel_width) {
-      case 3:
-        return launch(side, std::integral_constant<int, 3>());
-      case 5:
-        return launch(side, std::integral_constant<int, 5>());
-      case 7:
-        return launch(side, std::integral_constant<int, 7>());
-      default:
-        return false;
-    }
-  };
-  switch (p.input_width) {
-    case 7:
-      return with_side(std::integral_constant<int, 7>());
-    case 14:
-      return with_side(std::integral_constant<int, 14>());
-    default:
-      return false;
-  }
-}
 
 // The windows that have kernels of their own. Dilation is free at stride 1 only.
 template <typename Launch>
@@ -580,32 +416,14 @@ inline void set_unit_stride_pass(UnitStridePass& pass, const Params& p) {
   pass.dilation_width = p.dilation_width;
 }
 
-inline UnitStridePass unit_stride_forward(const Params& p) {
-  UnitStridePass pass{};
-  set_unit_stride_pass(pass, p);
-  return pass;
-}
-
 // The forward, or grad_input as a forward on grad_output.
 inline UnitStridePass unit_stride_pass(const Params& p, bool grad_input) {
-  UnitStridePass pass = unit_stride_forward(p);
+  UnitStridePass pass{};
+  set_unit_stride_pass(pass, p);
   if (grad_input) {
     turn_around(pass, p);
   }
   return pass;
-}
-
-// The forward's geometry: src is the input, dst the output.
-inline March march_of(const Params& p) {
-  March m{};
-  m.batch = p.batch;
-  m.channels = p.output_channels();
-  m.multiplier = p.multiplier;
-  m.sources = 1;
-  set_forward_sizes(m, p);
-  m.dilation_height = p.dilation_height;
-  m.dilation_width = p.dilation_width;
-  return m;
 }
 
 // Each of `matrices` in src, of rows x columns, to dst, of columns x rows.
@@ -628,34 +446,6 @@ inline bool is_aligned(const void* pointer, size_t bytes) {
 // Fewer threads than this leave most of the largest devices empty.
 inline int64_t few_threads() {
   return multiprocessors() * 64;
-}
-
-// Fills in the work items. `tile_rows_floor` is the least number of rows worth a chunk: each chunk
-// reads the kernel's overhang again. Chunks are as long as the device stays full.
-inline void plan_items(
-    March& m,
-    int64_t images,
-    int tile_width,
-    int64_t lanes_per_item,
-    int64_t wanted_threads,
-    int row_floor) {
-  const int64_t phase_rows = divide_up(m.dst_height, m.dilation_height);
-  const int64_t phase_columns = divide_up(m.dst_width, m.dilation_width);
-  m.tiles_per_phase = divide_up(phase_columns, tile_width);
-  m.column_tiles = m.tiles_per_phase * std::min(m.dilation_width, m.dst_width);
-  const int64_t phases = std::min(m.dilation_height, m.dst_height);
-  const int64_t threads_per_chunk =
-      std::max<int64_t>(1, images * m.column_tiles * lanes_per_item * phases);
-  const int64_t wanted = divide_up(wanted_threads, threads_per_chunk);
-  int64_t chunks = std::max<int64_t>(1, std::min(wanted, phase_rows / row_floor));
-  if (chunks * threads_per_chunk < few_threads()) {
-    // The device has room: what counts is how soon the longest march ends.
-    chunks = std::min(divide_up(few_threads(), threads_per_chunk), phase_rows);
-  }
-  m.rows_per_chunk = divide_up(phase_rows, chunks);
-  m.chunks_per_phase = divide_up(phase_rows, m.rows_per_chunk);
-  m.row_chunks = m.chunks_per_phase * phases;
-  m.items = images * m.row_chunks * m.column_tiles;
 }
 
 } // namespace at::native::depthwise_conv2d_ext_cuda

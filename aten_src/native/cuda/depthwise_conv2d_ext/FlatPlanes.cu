@@ -27,6 +27,61 @@
 
 namespace at::native::depthwise_conv2d_ext_cuda {
 
+// Calls launch with the side of a plane and that of a window, as constants, where there are kernels for
+// small planes of them; false where there are none.
+template <typename Launch>
+bool with_small_plane(const Params& p, const Launch& launch) {
+  const auto with_side = [&](auto side) {
+    switch (p.kernel_width) {
+      case 3:
+        return launch(side, std::integral_constant<int, 3>());
+      case 5:
+        return launch(side, std::integral_constant<int, 5>());
+      case 7:
+        return launch(side, std::integral_constant<int, 7>());
+      default:
+        return false;
+    }
+  };
+  switch (p.input_width) {
+    case 7:
+      return with_side(std::integral_constant<int, 7>());
+    case 14:
+      return with_side(std::integral_constant<int, 14>());
+    default:
+      return false;
+  }
+}
+
+// Adds to a row of a whole plane what a row of src gives it by a row of taps, tap(kw), if `own` summed by
+// itself first.
+template <int kWindow, int kSide, typename Tap>
+__device__ __forceinline__ void add_plane_row(
+    float (&sums)[kSide],
+    const float (&src)[kSide],
+    bool own,
+    const Tap& tap) {
+  constexpr int kReach = (kWindow - 1) / 2;
+  float row[kSide] = {};
+#pragma unroll
+  for (int kw = 0; kw < kWindow; ++kw) {
+#pragma unroll
+    for (int t = 0; t < kSide; ++t) {
+      const int s = t + kw - kReach;
+      if (s >= 0 && s < kSide) {
+        float& sum = own ? row[t] : sums[t];
+        sum = fmaf(src[s], tap(kw), sum);
+      }
+    }
+  }
+  if (own) {
+#pragma unroll
+    for (int t = 0; t < kSide; ++t) {
+      sums[t] += row[t];
+    }
+  }
+}
+
 struct FlatPlanes {
   int32_t batch;
   int32_t channels;

@@ -19,7 +19,7 @@
 //
 // Rows outside the image are skipped. Columns outside it are zeros that are multiplied by taps,
 // which is the same only for finite taps: a thread that has others takes its sums tap by tap.
-#include <ATen/native/cuda/depthwise_conv2d_ext/Common.cuh>
+#include <ATen/native/cuda/depthwise_conv2d_ext/March.cuh>
 
 namespace at::native::depthwise_conv2d_ext_cuda {
 
@@ -333,6 +333,27 @@ __global__ void forward_channels_last_kernel(
     }
   }
 }
+
+// The src columns of a thread in plane order, element by element.
+template <typename Traits>
+struct PlaneElements {
+  using scalar_t = typename Traits::scalar_t;
+  Packed<scalar_t, 1> elements[Traits::kColumns];
+
+  __device__ __forceinline__ void load(const scalar_t* from, uint32_t inside, int step) {
+#pragma unroll
+    for (int c = 0; c < Traits::kColumns; ++c) {
+      elements[c] = packed_zero<scalar_t, 1>();
+      if (inside >> c & 1) {
+        elements[c] = load_vector<scalar_t, 1>(from + c * step);
+      }
+    }
+  }
+
+  __device__ __forceinline__ float column(int c) const {
+    return unpack(elements[c], 0);
+  }
+};
 
 // The march of one item over one src plane; adds to what is in dst if `adds`.
 template <typename Traits>

@@ -6,7 +6,7 @@
 // Columns are gathered: which taps reach a column depends on its parity alone, and a thread's tile
 // begins at a known parity, so that the compiler sees exactly the taps that exist; nothing is
 // divided and nothing multiplied by zero, where a gather over all taps would waste three in four.
-#include <ATen/native/cuda/depthwise_conv2d_ext/Common.cuh>
+#include <ATen/native/cuda/depthwise_conv2d_ext/March.cuh>
 
 namespace at::native::depthwise_conv2d_ext_cuda {
 

@@ -48,9 +48,6 @@ class Operand {
   int64_t element_size() const {
     return bytes_of(type_);
   }
-  int64_t nbytes() const {
-    return numel() * element_size();
-  }
   template <typename T = void>
   const T* const_data_ptr() const {
     return static_cast<const T*>(data_);
