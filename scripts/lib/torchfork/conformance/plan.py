@@ -11,6 +11,7 @@ from typing import get_args
 
 from ..additions.formulas import FIELD_NAMES
 from ..additions.load import Additions
+from ..additions.schema import argument_names, words
 from ..codegen import client
 from ..codegen.model import FinishedOperator, Kind
 from ..errors import AdditionsError, BaseRefusedError, UsageError
@@ -209,11 +210,9 @@ def formulas(group: Iterable[FinishedOperator], additions: Additions) -> tuple[b
     names = {entry.qualified for entry in group}
     for entry in additions.derivatives.entries:
         if entry.name in names:
-            inside = entry.key.partition("->")[0].strip().removesuffix(")").partition("(")[2]
-            words = [part.partition("=")[0].split() for part in inside.split(", ")]
-            arguments = {word[-1] for word in words if word}
-            keys = [(name.strip(), value) for key, value in entry.fields.items()
-                    for name in key.split(",") if key not in FIELD_NAMES]  # fmt: skip
+            arguments = argument_names(entry.key)
+            keys = [(name, value) for key, value in entry.fields.items()
+                    for name in words(key) if key not in FIELD_NAMES]  # fmt: skip
             return (
                 any(name in arguments and value != "non_differentiable" for name, value in keys),
                 any(name not in arguments for name, _ in keys),
