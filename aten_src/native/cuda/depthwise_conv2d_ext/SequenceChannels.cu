@@ -256,9 +256,7 @@ void run_channels_of(const SequencePass& pass, const Sequence& s, const Params& 
         tiles);
   };
   if (write && sums) {
-    launch(
-        taps == kFew ? channels_kernel<scalar_t, kFew, 4, true, true>
-                     : channels_kernel<scalar_t, kTapGroup, 4, true, true>);
+    launch(channels_kernel<scalar_t, kFew, 4, true, true>);
   } else if (write) {
     launch(
         taps == kFew ? channels_kernel<scalar_t, kFew, kFew, true, false>
