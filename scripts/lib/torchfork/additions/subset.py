@@ -19,11 +19,11 @@ def without(additions: Additions, errors: Sequence[ForkError]) -> Additions:
     bases = {_base_name(e) for e in entries_at(additions.native, errors)}
     return replace(
         additions,
-        native=_reduced(additions.native, lambda e: _base_name(e) not in bases),
-        derivatives=_reduced(
+        native=reduced(additions.native, lambda e: _base_name(e) not in bases),
+        derivatives=reduced(
             additions.derivatives, lambda e: _base_name(e) not in bases and e.name not in formulas
         ),
-        deprecated=_reduced(additions.deprecated, lambda e: _base_name(e) not in bases),
+        deprecated=reduced(additions.deprecated, lambda e: _base_name(e) not in bases),
     )
 
 
@@ -38,7 +38,7 @@ def _base_name(entry: Entry) -> str:
     return entry.name.partition(".")[0].rstrip("_")
 
 
-def _reduced(file: YamlFile, keep: Callable[[Entry], bool]) -> YamlFile:
+def reduced(file: YamlFile, keep: Callable[[Entry], bool]) -> YamlFile:
     """The file with the lines of some entries blank: the others stay where they are."""
     lines = file.text.splitlines(keepends=True)
     starts = [entry.line - 1 for entry in file.entries] + [len(lines)]

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..additions import ranges
 from ..additions.load import Additions
 from ..additions.load import load as load_additions
 from ..errors import UsageError
@@ -102,6 +103,7 @@ def check(options: argparse.Namespace, ui: Ui) -> None:
 
     additions = load_additions(options.additions)
     base = open_base(base_of(options), ui, headers=False)
+    additions = ranges.for_release(additions, base.version)
     gated = header_check.check_headers(base, cache.directory(), ui)
     layout = workdir.for_base(base, additions, options.work.absolute())
     with workdir.locked(layout, ui):
@@ -136,6 +138,7 @@ def run(options: BuildOptions, ui: Ui) -> None:
     """Build, pack and verify; or, with --develop, build and change the environment."""
     additions = load_additions(options.additions)
     base = open_base(_with_installed(options), ui)
+    additions = ranges.for_release(additions, base.version)
     layout = workdir.for_base(base, additions, options.work)
     # Held until the wheel is packed: another run would change what it is packed from.
     with workdir.locked(layout, ui):

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..additions import ranges
 from ..additions.load import Additions
 from ..additions.load import load as load_additions
 from ..errors import UsageError
@@ -112,6 +113,7 @@ def run(options: SourceOptions, ui: Ui) -> None:
     if options.until == "fetch":
         ui.result(str(opened.tree.root))
         return
+    additions = ranges.for_release(additions, opened.tree.version)
     source.require_same_additions(opened.tree, additions)
     layout = workdir.for_tree(opened.tree, additions, options.work)
     with workdir.locked(layout, ui):

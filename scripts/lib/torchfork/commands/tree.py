@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from ..additions import ranges
 from ..additions.load import load as load_additions
 from ..errors import BaseRefusedError, StateError
 from ..pipelines import source, source_build, workdir
@@ -74,6 +75,7 @@ def apply(options: argparse.Namespace, ui: Ui) -> None:
     additions = load_additions(options.additions)
     tree = sourcetree.open_tree(options.tree)
     require_clean(tree, unpinned=options.unpinned)
+    additions = ranges.for_release(additions, tree.version)
     source.require_same_additions(tree, additions)
     layout = workdir.for_tree(tree, additions, options.work.absolute())
     with workdir.locked(layout, ui):

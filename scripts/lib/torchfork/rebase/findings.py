@@ -41,15 +41,16 @@ BY_CLASS: tuple[tuple[type[ForkError], str], ...] = (
 
 # Each kind, and how to fix it; {release} is the target's name.
 KINDS = {
-    "landed upstream": "torch {release} has this operator itself. Limit the entry to older "
-    "releases or delete it with its kernels, and run the operator's tests on upstream's.",
+    "landed upstream": "torch {release} has this operator itself. Limit the entry to releases "
+    'before it (torch: "<{release}" beside func, and beside name in the formula), or delete it '
+    "with its kernels, and run the operator's tests on upstream's.",
     "name taken upstream": "torch {release} has another operator of this name. Rename yours, or "
     "give it an overload name of its own.",
     "ambiguous overload": "torch {release} has an overload with the same argument types. Change "
     "a type or the number of arguments, or rename yours.",
     "tag gone": "torch {release} has no such tag. Its tags.yaml has what replaced it.",
     "dispatch key gone": "torch {release} has no such dispatch key. Its DispatchKey.h has what "
-    "replaced it.",
+    "replaced it; an entry with another range (torch: …) can do without it.",
     "code generator changed": "torch {release} renamed or changed what torchfork calls. Adapt "
     "codegen/driver.py and codegen/api.py; releases before it must go on working.",
     "code generator fails": "torch {release}'s generator fails on its own YAML. The tree is "

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
 
-from ..additions import subset
+from ..additions import ranges, subset
 from ..additions.load import Additions
 from ..codegen import header_check
 from ..errors import ForkError, InternalError
@@ -154,9 +154,15 @@ def _carried(target: Target, settings: Settings, key: str, progress: Say) -> Tar
 
 def carry(target: Target, base: Base, settings: Settings, progress: Say) -> TargetResult:
     """The tiers of one target, up to the first that fails."""
-    layout = workdir.for_base(base, settings.additions, settings.work)
+    try:
+        additions = ranges.for_release(settings.additions, base.version)
+    except ForkError as error:
+        failed = _failed(settings.tiers[0], target, error, 0.0)
+        every = _every_tier([failed], target, settings)
+        return TargetResult(target.name, base.version, base.git_version, target.place, every)
+    layout = workdir.for_base(base, additions, settings.work)
     context = Context(
-        base=base, additions=settings.additions, layout=layout, cache=settings.opening.cache,
+        base=base, additions=additions, layout=layout, cache=settings.opening.cache,
         work=settings.work, jobs=settings.compilers, final="e" in settings.tiers,
         progress=progress, log=progress,
     )  # fmt: skip
@@ -169,7 +175,7 @@ def carry(target: Target, base: Base, settings: Settings, progress: Say) -> Targ
         commit=base.git_version,
         base=base.wheel.name if base.wheel else target.place,
         tiers=_every_tier(attempts.results, target, settings),
-        operators=_operators(settings.additions, attempts),
+        operators=_operators(settings.additions, attempts, base.version),
         facts=_facts(context, attempts),
     )
 
@@ -210,8 +216,9 @@ def _facts(context: Context, attempts: _Attempts) -> Facts | None:
         return None
 
 
-def _operators(additions: Additions, attempts: _Attempts) -> tuple[Row, ...]:
-    """Each declared operator: whether it passed, or which error is about it."""
+def _operators(additions: Additions, attempts: _Attempts, version: str) -> tuple[Row, ...]:
+    """Each declared operator: passed, not for this release, or which error is about it."""
+    others = ranges.left_out(additions, version)
     error = attempts.error
     about: dict[str, str] = {}
     for each in (error, *error.also) if error else ():
@@ -224,7 +231,12 @@ def _operators(additions: Additions, attempts: _Attempts) -> tuple[Row, ...]:
         else (model.PASSED, "passed")
     )
     names = [entry.name for entry in additions.native.entries]
-    return tuple(Row(n, model.FAILED, about[n]) if n in about else Row(n, *state) for n in names)
+    return tuple(
+        Row(name, model.FAILED, about[name]) if name in about
+        else Row(name, model.NOT_NEEDED, f"not needed: for torch {others[name]}") if name in others
+        else Row(name, *state)
+        for name in dict.fromkeys(names)
+    )  # fmt: skip
 
 
 def _concerned(error: ForkError, additions: Additions) -> list[str]:

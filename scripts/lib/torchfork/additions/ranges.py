@@ -1,0 +1,110 @@
+"""Entries that are for some releases only: `torch: "<2.15"` beside func or name.
+
+A backport goes away by itself where upstream has the operator, and a dispatch key that an older
+release lacks is declared by an entry for newer ones.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+from ..errors import AdditionsError, CollisionError, ForkError, combined
+from . import subset
+from .load import RANGE as FIELD
+from .load import Additions
+from .yaml_file import Entry, YamlFile
+
+_NATIVE_HEADER = re.compile(r"#\s*include\s*[<\"]ATen/ops/(\w+)_native\.h[>\"]")
+
+
+def for_release(additions: Additions, version: str) -> Additions:
+    """The additions as a release gets them: without entries, formulas and kernels for others.
+
+    A source that includes ATen/ops/NAME_native.h of an operator left out is left out too. Raises
+    AdditionsError for a range that cannot be read, CollisionError for two entries of one operator
+    whose ranges both have the release.
+    """
+    files = (additions.native, additions.derivatives, additions.deprecated)
+    errors: list[ForkError] = [error for file in files for error in _unreadable(file)]
+    if errors:
+        raise combined(errors)
+    native, derivatives, deprecated = (_of_release(file, version) for file in files)
+    if errors := [*_twice(native), *_twice(derivatives)]:
+        raise combined(errors)
+    kept = {_base_name(entry) for entry in native.entries}
+    left_out = {_base_name(entry) for entry in additions.native.entries} - kept
+    sources = additions.sources
+    if left_out:
+        sources = tuple(path for path in sources if not left_out & _declared_by(path))
+    return replace(
+        additions, native=native, derivatives=derivatives, deprecated=deprecated, sources=sources
+    )
+
+
+def left_out(additions: Additions, version: str) -> dict[str, str]:
+    """The operators that a release does not get, by name, with their range."""
+    return {
+        entry.name: str(entry.fields[FIELD])
+        for entry in additions.native.entries
+        if not _is_for(entry, version)
+    }
+
+
+def _is_for(entry: Entry, version: str) -> bool:
+    return FIELD not in entry.fields or SpecifierSet(str(entry.fields[FIELD])).contains(
+        version.partition("+")[0], prereleases=True
+    )
+
+
+def _unreadable(file: YamlFile) -> Iterator[AdditionsError]:
+    for entry in file.entries:
+        try:
+            _is_for(entry, "1.0")
+        except InvalidSpecifier as error:
+            yield AdditionsError(
+                f"the range of '{entry.name}' cannot be read",
+                where=entry.where(FIELD),
+                why=str(error),
+                next=f'write it as {FIELD}: "<2.15", or {FIELD}: ">=2.8, <2.15"',
+            )
+
+
+def _of_release(file: YamlFile, version: str) -> YamlFile:
+    """The file's entries for a release, without the lines of their ranges."""
+    reduced = subset.reduced(file, lambda entry: _is_for(entry, version))
+    lines = reduced.text.splitlines(keepends=True)
+    entries = []
+    for entry in reduced.entries:
+        if FIELD in entry.fields:
+            lines[entry.lines[FIELD] - 1] = "\n"
+            fields = {key: value for key, value in entry.fields.items() if key != FIELD}
+            entry = replace(entry, fields=fields)
+        entries.append(entry)
+    return replace(reduced, text="".join(lines), entries=tuple(entries))
+
+
+def _twice(file: YamlFile) -> Iterator[CollisionError]:
+    seen: dict[str, Entry] = {}
+    for entry in file.entries:
+        first = seen.setdefault(entry.name, entry)
+        if first is not entry:
+            yield CollisionError(
+                f"'{entry.name}' is declared twice for one release",
+                where=entry.where(),
+                why=f"the range of {first.where()} has it too",
+                next="make the ranges exclude each other",
+            )
+
+
+def _base_name(entry: Entry) -> str:
+    return entry.name.partition(".")[0]
+
+
+def _declared_by(source: Path) -> set[str]:
+    """The operators whose kernels a source may define, by the headers that it includes."""
+    return set(_NATIVE_HEADER.findall(source.read_text(encoding="utf-8", errors="replace")))
