@@ -154,8 +154,9 @@ def _existing(entry: Entry, theirs: str, version: str) -> ForkError:
             where=entry.where(),
             why="either it landed upstream, or the entry edits an operator of upstream's, which a "
             "wheel cannot take",
-            next='limit it to the releases before, by torch: "<…" beside func; delete it (and its '
-            f"kernels) if upstream's serves you; rename yours; or build the edited operator from source: {FROM_SOURCE}",
+            next='limit it to the releases before, with torch: "<…" beside func; delete it (and '
+            "its kernels) if upstream's serves you; rename yours; or build the edited operator from "
+            f"source: {FROM_SOURCE}",
             kind="landed upstream",
         )
     return NeedsSourceLaneError(
