@@ -155,8 +155,8 @@ def _existing(entry: Entry, theirs: str, version: str) -> ForkError:
             why="either it landed upstream, or the entry edits an operator of upstream's, which a "
             "wheel cannot take",
             next='limit it to the releases before, with torch: "<…" beside func; delete it (and '
-            "its kernels) if upstream's serves you; rename yours; or build the edited operator from "
-            f"source: {FROM_SOURCE}",
+            "its kernels) if upstream's serves you; rename yours; or build the edited operator "
+            f"from source: {FROM_SOURCE}",
             kind="landed upstream",
         )
     return NeedsSourceLaneError(
