@@ -7,7 +7,9 @@ import errno
 import importlib
 import logging
 import os
+import signal
 import sys
+import threading
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -73,6 +75,9 @@ COMMANDS = (
 def main(argv: Sequence[str]) -> int:
     """Parse, run, and turn an error into its message and exit code."""
     _open_closed_streams()
+    if threading.current_thread() is threading.main_thread():
+        # Ended by kill as by Ctrl-C: what is half-written is removed, programs end.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
     options = make_parser(argv[:1]).parse_args(argv)
     if options.verbose:
         _show_commands()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -83,6 +84,21 @@ def test_an_interrupt_ends_as_shells_expect(
 ) -> None:
     failing(KeyboardInterrupt())
     assert cli.main(["check"]) == 130
+    assert "the next run goes on" in capsys.readouterr().err
+
+
+def test_kill_ends_a_run_as_an_interrupt_does(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def killed(*arguments: object) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr("torchfork.commands.build.load_additions", killed)
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        assert cli.main(["check"]) == 130
+    finally:
+        signal.signal(signal.SIGTERM, before)
     assert "the next run goes on" in capsys.readouterr().err
 
 

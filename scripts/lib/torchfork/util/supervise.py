@@ -30,10 +30,6 @@ def main(command: list[str]) -> int:
         ctypes.CDLL(None).prctl(_PARENT_DEATH, signal.SIGTERM)
     if os.getppid() != parent:
         return 1  # it was gone before we could ask to be told
-    try:
-        running = subprocess.Popen(command)
-    except FileNotFoundError:
-        return NOT_FOUND
     ended: list[int] = []
 
     def end(number: int, _frame: FrameType | None) -> None:
@@ -41,8 +37,16 @@ def main(command: list[str]) -> int:
             ended.append(number)
             _signal_group(signal.SIGINT)  # ninja then deletes what is half-written
 
+    # Before the command starts: what is handled here has its default action there, also where a
+    # shell started us in the background, with interrupts ignored.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, end)
+    try:
+        running = subprocess.Popen(command)
+    except FileNotFoundError:
+        return NOT_FOUND
+    if ended:
+        _signal_group(signal.SIGINT)
     deadline = None
     while True:
         with contextlib.suppress(subprocess.TimeoutExpired):

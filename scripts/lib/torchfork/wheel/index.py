@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import html
 import json
-import zipfile
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,8 @@ from urllib.parse import quote
 from packaging.metadata import parse_email
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 
-from ..errors import UsageError
+from ..errors import BaseRefusedError, UsageError
+from ..upstream import archives
 from ..util import files
 
 SIMPLE = "simple"
@@ -64,14 +64,14 @@ def make(directory: Path) -> list[Entry]:
 def _entry(wheel: Path) -> Entry:
     try:
         project = canonicalize_name(parse_wheel_filename(wheel.name)[0])
-        with zipfile.ZipFile(wheel) as archive:
+        with archives.opened(wheel) as archive:
             (name,) = (
                 name
                 for name in archive.namelist()
                 if name.endswith(".dist-info/METADATA") and name.count("/") == 1
             )
-            metadata = archive.read(name)
-    except (InvalidWheelFilename, zipfile.BadZipFile, ValueError) as error:
+            metadata = archives.read_member(archive, name).encode()
+    except (InvalidWheelFilename, BaseRefusedError, ValueError) as error:
         raise UsageError(
             "this file is no wheel",
             where=str(wheel),
