@@ -52,7 +52,9 @@ def test_commands_are_logged_as_they_can_be_pasted(
 
 
 RUN = """
-import sys
+import signal, sys
+# a test run in the background has interrupts ignored, and children inherit that
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from torchfork.util import process
 script = "sleep 60 & echo $! > {place}; wait"
 process.{call}
