@@ -124,6 +124,9 @@ inline Columns columns_of(const Params& p, Direction direction, int64_t lanes) {
 // stride, whose columns are brought together afterwards, a tile (96@112 k3s2 N=1 314 us, 344 by two;
 // 144@56 k5s2 182 and 166).
 constexpr int64_t kStripRows = 2 * kPlaneTile.rows;
+// Of a thread's packed rows. Strides of thousands have rows of mostly nothing: those planes are gone through
+// position by position.
+constexpr int64_t kMostPackedBytes = 64 << 20;
 
 template <typename scalar_t>
 class PlanePass {
@@ -148,6 +151,9 @@ class PlanePass {
             height_.result_step() * kPlaneTile.rows)),
         band_steps_(band_ / height_.result_step()),
         source_rows_(std::min(height_.sources, height_.source_reach(band_))),
+        packable_(
+            source_planes_ * source_rows_ * columns_.pitch() <=
+            kMostPackedBytes / static_cast<int64_t>(sizeof(acc_t))),
         lowest_(height_.first_source(0)),
         first_band_(reached_rows(lowest_)),
         finite_(all_finite(weight_, pass.params.output_channels() * pass.params.kernel_size())),
@@ -177,7 +183,8 @@ class PlanePass {
   // One thread's memory: the packed rows, the filters, results to be stored.
   struct Scratch {
     explicit Scratch(const PlanePass& pass)
-        : packed(pass.source_planes_ * pass.source_rows_ * pass.columns_.pitch()),
+        : packed(
+              pass.packable_ ? pass.source_planes_ * pass.source_rows_ * pass.columns_.pitch() : 0),
           filter(static_cast<int64_t>(pass.filter_order_.size())),
           stage(pass.strip_rows_ * pass.stage_pitch() + 2 * kLanes),
           row(pass.columns_.sources + 2 * kLanes),
@@ -232,7 +239,8 @@ class PlanePass {
     const int64_t source_size = height_.sources * columns_.sources;
     scalar_t* const results = result_ + task * result_planes_ * result_size;
     const scalar_t* const sources = source_ + task * source_planes_ * source_size;
-    if (!finite_ && !all_finite(filters, params_.multiplier * params_.kernel_size())) {
+    if (!packable_ ||
+        (!finite_ && !all_finite(filters, params_.multiplier * params_.kernel_size()))) {
       for (const auto r : c10::irange(result_planes_)) {
         exact_plane(
             results + r * result_size,
@@ -454,6 +462,7 @@ class PlanePass {
   int64_t band_; // result rows
   int64_t band_steps_; // of a phase
   int64_t source_rows_; // packed rows of a band and plane
+  bool packable_;
   int64_t lowest_; // source row that the first result meets
   Range first_band_; // source rows of
   bool finite_; // all filters

@@ -85,21 +85,15 @@ class TallTile {
   }
 
  private:
-  // By halves of the columns, as in add_groups; the first half's sums wait in memory. Not 3 x 3, of which they
-  // would be a quarter of all that is done.
+  // By halves of the columns, as in add_groups; the first half's sums wait in memory.
   C10_ALWAYS_INLINE void run(LaneBits stored) {
-    if constexpr (kSide == 3) {
-      add_columns(0, kSide);
-      store(stored, Rows());
-    } else {
-      alignas(kCacheLine) Kept kept;
-      add_columns(0, kSide / 2);
-      keep(kept, Rows());
-      asm("" : "+m"(kept)); // else they would stay in registers that there are not
-      add_columns(kSide / 2, kSide);
-      add(kept, Rows());
-      store(stored, Rows());
-    }
+    alignas(kCacheLine) Kept kept;
+    add_columns(0, kSide / 2);
+    keep(kept, Rows());
+    asm("" : "+m"(kept)); // else they would stay in registers that there are not
+    add_columns(kSide / 2, kSide);
+    add(kept, Rows());
+    store(stored, Rows());
   }
 
   C10_ALWAYS_INLINE void add_columns(int first, int last) {
