@@ -98,10 +98,8 @@ class Subject:
     @property
     def library(self) -> Path:
         """The libtorch.so that has the additions: torch's own, or the overlay's."""
-        (found,) = self.site.glob("torch_ext/torch/lib/libtorch.so") or [
-            self.site / "torch" / "lib" / "libtorch.so"
-        ]
-        return found
+        overlay = self.site / "torch_ext" / "torch" / "lib" / "libtorch.so"
+        return overlay if overlay.exists() else self.site / "torch" / "lib" / "libtorch.so"
 
 
 def tool(name: str) -> Path:
