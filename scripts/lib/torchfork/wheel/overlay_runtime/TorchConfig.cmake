@@ -1,7 +1,6 @@
 # find_package(Torch) of an overlay: torch's own configuration, then the overlay's library and
 # headers before torch's. torch.utils.cmake_prefix_path has this directory's parent first.
 get_filename_component(_overlay "${CMAKE_CURRENT_LIST_DIR}/../../.." ABSOLUTE)
-set(TORCH_LIBRARY "${_overlay}/lib/libtorch.so" CACHE FILEPATH "" FORCE)
 
 set(_config "")
 foreach(_prefix IN LISTS CMAKE_PREFIX_PATH)
@@ -20,6 +19,13 @@ endif()
 # It reads where it is from CMAKE_CURRENT_LIST_FILE, which include() sets.
 include("${_config}")
 
+# Everything that links torch links the target's file, which is recorded for each configuration.
+get_target_property(_configurations torch IMPORTED_CONFIGURATIONS)
+foreach(_configuration IN LISTS _configurations)
+  set_target_properties(torch PROPERTIES
+    "IMPORTED_LOCATION_${_configuration}" "${_overlay}/lib/libtorch.so")
+endforeach()
+set_target_properties(torch PROPERTIES IMPORTED_LOCATION "${_overlay}/lib/libtorch.so")
 list(INSERT TORCH_INCLUDE_DIRS 0 "${_overlay}/include")
 get_target_property(_included torch INTERFACE_INCLUDE_DIRECTORIES)
 set_target_properties(torch PROPERTIES
@@ -27,4 +33,5 @@ set_target_properties(torch PROPERTIES
 unset(_overlay)
 unset(_config)
 unset(_candidate)
+unset(_configurations)
 unset(_included)
