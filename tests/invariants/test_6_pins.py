@@ -25,7 +25,7 @@ def test_6_every_release_is_pinned_by_its_commit_and_every_wheel_by_its_sha256()
         assert release.wheels, release.version
         for pin in release.wheels:
             assert re.fullmatch(r"[0-9a-f]{64}", pin.sha256), pin.file
-            assert pin.version.partition("+")[0] == release.version, pin.file
+            assert pin.name.version.partition("+")[0] == release.version, pin.file
     hashes = [pin.sha256 for release in PINS.releases for pin in release.wheels]
     assert len(hashes) == len(set(hashes))
 
