@@ -50,6 +50,7 @@ def lint(session: nox.Session) -> None:
     session.run("ruff", "format", "--check", "scripts", "ci", "tests", "noxfile.py")
     session.run(str(SCRIPTS / "torchfork"), "patch", "lint", external=True)
     session.run("mypy")
+    session.run("mypy", "--config-file", "tests/mypy.ini")
     launchers = [*map(str, sorted(SCRIPTS.glob("*.sh"))), "scripts/torchfork", ".ci/run", "ci/job"]
     session.run("shellcheck", *launchers, "tests/sanitizers/sanitizing-g++")
     session.run("zizmor", "--offline", "--quiet", ".github/workflows")

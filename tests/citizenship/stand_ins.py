@@ -71,9 +71,9 @@ def broken(
 
     changes: of its entry.
     """
-    kernels = {"Meta": torch.empty_like, **kernels}
-    kernels = {key: kernel for key, kernel in kernels.items() if kernel is not None}
-    told = declared(f"citizen_{name}(Tensor self) -> Tensor", **kernels)
+    given: dict[str, Any] = {"Meta": torch.empty_like, **kernels}
+    given = {key: kernel for key, kernel in given.items() if kernel is not None}
+    told = declared(f"citizen_{name}(Tensor self) -> Tensor", **given)
     return Operator(replace(told, **(changes or {})), variants, formula, formula)
 
 

@@ -80,7 +80,12 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def answer(fault: Fault, work: Path) -> Answer:
     """Run the command line on a faulty directory."""
-    command = [ROOT / "scripts" / "torchfork", fault.run, "--additions", fault.directory]
+    command: list[str | Path] = [
+        ROOT / "scripts" / "torchfork",
+        fault.run,
+        "--additions",
+        fault.directory,
+    ]
     command += ["--work", work]
     if wheel := os.environ.get("TORCHFORK_TEST_WHEEL"):
         command += ["--base", wheel]

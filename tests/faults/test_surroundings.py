@@ -231,9 +231,14 @@ def python_for(prefix: tuple[str, ...], home: Path) -> str:
     Its interpreter must be one that others may run: one in somebody's home often is not.
     """
     for candidate in (sys.executable, f"/usr/bin/python3.{sys.version_info[1]}"):
-        make = [*prefix, candidate, "-m", "venv", "--without-pip", home / "tools"]
+        make = [*prefix, candidate, "-m", "venv", "--without-pip", str(home / "tools")]
         python = home / "tools" / "bin" / "python"
-        tried = [*prefix, python, "-c", "import subprocess, sys; subprocess.run(sys.executable)"]
+        tried: list[str | Path] = [
+            *prefix,
+            python,
+            "-c",
+            "import subprocess, sys; subprocess.run(sys.executable)",
+        ]
         done = [
             subprocess.run(
                 argv, cwd="/", capture_output=True, check=False, stdin=subprocess.DEVNULL

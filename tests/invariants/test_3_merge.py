@@ -7,7 +7,8 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -50,10 +51,10 @@ def wait_for(
         time.sleep(0.005)
 
 
-def touched_since(started: float, paths: Iterable[Path]) -> bool:
+def touched_since(started: float, root: Path, pattern: str) -> bool:
     """Whether any of the paths is of this run: earlier ones have left theirs."""
     with contextlib.suppress(FileNotFoundError):
-        return any(path.stat().st_mtime > started for path in paths)
+        return any(path.stat().st_mtime > started for path in root.glob(pattern))
     return False
 
 
@@ -77,7 +78,7 @@ def test_3_a_build_killed_at_any_stage_is_finished_by_the_next_run(
     hit = []
     for moment, (pattern, later) in MOMENTS.items():
         started, running = time.time(), command.start()
-        wait_for(running, lambda p=pattern, s=started: touched_since(s, tmp_path.glob(p)))
+        wait_for(running, partial(touched_since, started, tmp_path, pattern))
         time.sleep(later)
         running.kill()
         running.communicate()

@@ -73,7 +73,8 @@ def spied(model: nn.Module, names: Iterable[str]) -> dict[str, tuple[torch.dtype
 def judged(plain: nn.Module, model: nn.Module, layout: str, autocast: bool = False) -> list[str]:
     """Complaints about the model's errors beside those of plain, on three draws of images."""
     exact_model = copy.deepcopy(plain).double()
-    mine, theirs = [], []
+    mine: list[Tensor] = []
+    theirs: list[Tensor] = []
     for _ in range(3):
         x = images().to(memory_format=FORMATS[layout])
         exact = results(exact_model, x.double())

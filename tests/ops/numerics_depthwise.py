@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from itertools import product
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -272,14 +272,17 @@ def check_values(
     tally: Tally,
 ) -> None:
     """Integers are exact; else no error above upstream's and a unit."""
-    arrays = [None if v is None else exact_array(v) for v in (t.input, t.weight, t.bias, t.grad)]
+    arrays: list[Any] = [
+        None if v is None else exact_array(v) for v in (t.input, t.weight, t.bias, t.grad)
+    ]
     exact = reference(case, *arrays)
     if kind == "integers":
         for name, result, value in zip(Results._fields, mine, exact, strict=True):
             rounded = torch.from_numpy(value.astype(np.float64)).to(t.input.dtype)
             assert torch.equal(result.cpu(), rounded), f"{name}: integers are not exact"
         return
-    magnitude = reference(case, *(None if a is None else np.abs(a) for a in arrays))
+    absolute_values: list[Any] = [None if a is None else np.abs(a) for a in arrays]
+    magnitude = reference(case, *absolute_values)
     taps, pixels = math.prod(case.kernel), case.batch * math.prod(output_size(case))
     terms = (taps, taps * case.multiplier, pixels, pixels)
     for name, result, upstream, value, absolute, count in zip(

@@ -16,6 +16,7 @@ import re
 import sys
 from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 import torch
 from depthwise_cases import Case, make_inputs
@@ -23,10 +24,10 @@ from depthwise_cases import Case, make_inputs
 SOURCES = Path(__file__).parents[2] / "aten_src" / "native" / "cuda" / "depthwise_conv2d_ext"
 TYPES = {"f": torch.float32, "h": torch.float16, "b": torch.bfloat16, "d": torch.float64}
 PASSES = [(True, False, False), (False, True, True), (True, True, True)]
-SMALL = {"padding": (1, 1)}
-FIVE = {"padding": (2, 2)}
-SEVEN = {"padding": (3, 3)}
-HALVED = {"stride": (2, 2)}
+SMALL: dict[str, Any] = {"padding": (1, 1)}
+FIVE: dict[str, Any] = {"padding": (2, 2)}
+SEVEN: dict[str, Any] = {"padding": (3, 3)}
+HALVED: dict[str, Any] = {"stride": (2, 2)}
 
 # Types, one call; the kernels that it is there for.
 PLANES = [

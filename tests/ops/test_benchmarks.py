@@ -45,7 +45,13 @@ def times(value: Any) -> Iterable[float]:
 def test_a_benchmark_runs_to_its_end(device: str, tmp_path: Path) -> None:
     for script, *arguments in map(str.split, RUNS[device]):
         written = tmp_path / f"{script}.json"
-        command = [sys.executable, BENCHMARKS / script, *arguments, "--json", written]
+        command: list[str | Path] = [
+            sys.executable,
+            BENCHMARKS / script,
+            *arguments,
+            "--json",
+            written,
+        ]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         results = json.loads(written.read_text())["results"]

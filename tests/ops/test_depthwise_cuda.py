@@ -109,7 +109,7 @@ def test_another_device_than_the_current_computes_the_same(case: Case, dtype: to
     inputs, grad = operands(case, dtype, torch.contiguous_format)
     expected = results(case, inputs, grad)
     assert torch.cuda.current_device() == 0
-    moved = Inputs(*(None if t is None else t.to("cuda:1") for t in inputs))  # type: ignore[arg-type]
+    moved = Inputs(*(None if t is None else t.to("cuda:1") for t in inputs))
     found = results(case, moved, grad.to("cuda:1"))
     assert all(t.device == torch.device("cuda:1") for t in found)
     assert torch.cuda.current_device() == 0

@@ -44,7 +44,7 @@ def test_forward_and_backward_match_the_float64_reference(
     for memory_format in FORMATS:
         inputs = make_inputs(case, device=device, dtype=dtype, memory_format=memory_format)
         exact = inputs.cast(device="cpu", dtype=torch.float64)
-        absolute = Inputs(*(None if t is None else t.abs() for t in exact))  # type: ignore[arg-type]
+        absolute = Inputs(*(None if t is None else t.abs() for t in exact))
         y = op(*inputs, *case.window)
         expected = conv2d(case, exact)
         taps = math.prod(case.kernel)

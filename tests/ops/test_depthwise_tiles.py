@@ -491,7 +491,7 @@ def assert_matches_float64(
     """The output and all gradients within the a-priori bound, and the same bits twice."""
     inputs = make_inputs(case, device=device, dtype=dtype, memory_format=memory_format)
     exact = inputs.cast(device="cpu", dtype=torch.float64)
-    absolute = Inputs(*(None if t is None else t.abs() for t in exact))  # type: ignore[arg-type]
+    absolute = Inputs(*(None if t is None else t.abs() for t in exact))
     expected = conv2d(case, exact)
     grad = torch.randn_like(expected).to(device=device, dtype=dtype)
     grad = grad.contiguous(memory_format=memory_format)

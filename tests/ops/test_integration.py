@@ -8,7 +8,7 @@ import io
 import pickle
 import warnings
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -97,7 +97,9 @@ def test_torch_function_sees_the_call(name: str) -> None:
         seen: ClassVar[list[object]] = []
 
         @classmethod
-        def __torch_function__(cls, func, types, args=(), kwargs=None):
+        def __torch_function__(
+            cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> str:
             cls.seen.append(func)
             return "handled"
 
@@ -127,7 +129,9 @@ def test_torch_dispatch_sees_the_operators() -> None:
             super().__init__()
             self.names: list[str] = []
 
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
             self.names.append(str(func))
             return func(*args, **(kwargs or {}))
 

@@ -73,7 +73,12 @@ class TestDepthwiseModule(TestCase):
         for module, x, _ in self.each(module_info, device, dtype, training, grad=True):
             parameters = dict(module.named_parameters())
 
-            def call(x: Tensor, *values: Tensor, module=module, names=tuple(parameters)) -> Tensor:
+            def call(
+                x: Tensor,
+                *values: Tensor,
+                module: torch.nn.Module = module,
+                names: tuple[str, ...] = tuple(parameters),
+            ) -> Tensor:
                 given = dict(zip(names, values, strict=True))
                 return torch.func.functional_call(module, given, (x,))
 

@@ -85,6 +85,11 @@ def test_axpy_in_place(right: tuple[int, ...], dtype: torch.dtype, device: str) 
 def test_a_tensor_that_escapes_is_refused() -> None:
     """It belongs to a vmap that is over."""
     escaped: list[Tensor] = []
-    vmap(lambda x: escaped.append(x) or x)(torch.randn(3, 2))
+
+    def keep(x: Tensor) -> Tensor:
+        escaped.append(x)
+        return x
+
+    vmap(keep)(torch.randn(3, 2))
     with pytest.raises(RuntimeError, match="escaped"):
         torch.sigmoid_ext(escaped[0])

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -15,25 +12,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "invariants"))
 
 from command import PROJECT, Command
-
-VERSION = "2.6.0"
-# Directories of the tree that become submodules, as upstream has them.
-SUBMODULES = ("third_party/fmt", "third_party/pocketfft", "third_party/protobuf")
-GIT = {
-    "GIT_AUTHOR_NAME": "a", "GIT_AUTHOR_EMAIL": "a@example.org",
-    "GIT_COMMITTER_NAME": "a", "GIT_COMMITTER_EMAIL": "a@example.org",
-    "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_COUNT": "1",
-    # git refuses submodules from local paths unless told otherwise; a mirror is not local.
-    "GIT_CONFIG_KEY_0": "protocol.file.allow", "GIT_CONFIG_VALUE_0": "always",
-}  # fmt: skip
-
-
-def git(root: Path, *arguments: str) -> str:
-    """git's answer in a repository."""
-    command = ["git", "-C", str(root), *arguments]
-    environment = os.environ | GIT
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    return done.stdout.strip()
+from repository import SUBMODULES, VERSION, Upstream, git, git_init
 
 
 @pytest.fixture(scope="session")
@@ -55,16 +34,6 @@ def debian(torchfork: Command) -> Path:
     answer = torchfork.run("build", "--from-source", "--source", "debian", "--until", "fetch")
     assert answer.code == 0, answer.err
     return Path(answer.out.strip())
-
-
-@dataclass(frozen=True)
-class Upstream:
-    """A repository with PyTorch 2.6.0 at its commit, and a project whose pins name that commit."""
-
-    repository: Path
-    commit: str
-    parts: dict[str, str]  # submodule -> commit
-    project: Path
 
 
 @pytest.fixture(scope="session")
@@ -96,12 +65,6 @@ def _commit_all(part: Path) -> str:
     git(part, "add", "--force", "--all")
     git(part, "commit", "--quiet", "--message", "the part")
     return git(part, "rev-parse", "HEAD")
-
-
-def git_init(root: Path) -> None:
-    """Make a repository that gives any commit, as the git host does."""
-    git(root, "init", "--quiet", "--initial-branch", "main")
-    git(root, "config", "uploadpack.allowAnySHA1InWant", "true")
 
 
 def _project(root: Path, commit: str) -> Path:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from command import PROJECT, Answer, Command
-from conftest import GIT, SUBMODULES, VERSION, Upstream, git
+from repository import GIT, SUBMODULES, VERSION, Upstream, git
 
 
 class Cloning(Command):

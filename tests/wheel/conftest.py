@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -88,25 +87,8 @@ def base_wheel(base: Base) -> Archive:
     return Archive(base.wheel)
 
 
-@dataclass(frozen=True)
-class Added:
-    """What the project's additions add, by the word of the base's own parser."""
-
-    manifest: Manifest
-
-    @property
-    def base_names(self) -> set[str]:
-        """The operators' names, without overloads."""
-        return set(self.manifest.base_names)
-
-    @property
-    def schemas(self) -> set[str]:
-        """All schemas, generated variants among them."""
-        return {operator.schema for operator in self.manifest.operators}
-
-
 @pytest.fixture(scope="session")
-def added(base: Base, tmp_path_factory: pytest.TempPathFactory) -> Added:
+def added(base: Base, tmp_path_factory: pytest.TempPathFactory) -> Manifest:
     """The manifest of this project's additions on the base (what `torchfork check` makes)."""
     quiet, work = Ui(quiet=True), tmp_path_factory.mktemp("manifest")
     additions = load_additions(PROJECT)
@@ -116,7 +98,7 @@ def added(base: Base, tmp_path_factory: pytest.TempPathFactory) -> Added:
         merged = graft.merge_and_validate(
             graft.BuildContext(base, additions, layout), gated.upstream, quiet
         )
-    return Added(merged.manifest)
+    return merged.manifest
 
 
 @pytest.fixture(scope="session")

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
-from conftest import Added
 from subject import Archive, Subject
 
+from torchfork.codegen.model import Manifest
 from torchfork.native import toolchain
 from torchfork.native.compile_steps import SUPPORT
 from torchfork.upstream import abi
@@ -52,7 +52,7 @@ def mentions(line: str, operators: Iterable[str]) -> bool:
 
 
 def test_headers_that_list_all_operators_gained_lines_and_lost_none(
-    wheel: Archive, base_wheel: Archive, added: Added
+    wheel: Archive, base_wheel: Archive, added: Manifest
 ) -> None:
     changed = [
         name
@@ -88,7 +88,8 @@ def test_each_added_header_compiles_alone(
         source = tmp_path / f"alone{number}.cpp"
         source.write_text(text)
         # Wheels from 2.8 on lack a header that upstream's own <ATen/functorch/...> include.
-        absent = ["-isystem", SUPPORT / "stand_ins"] if "<ATen/functorch/" in text else []
+        functorch = "<ATen/functorch/" in text
+        absent: list[str | Path] = ["-isystem", SUPPORT / "stand_ins"] if functorch else []
         subject.run([
             *compiler.split(), "-fsyntax-only", f"-std={abi.detect(base).cxx_standard}", "-w",
             "-isystem", include, "-isystem", include / "torch/csrc/api/include", *absent, source,

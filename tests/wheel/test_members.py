@@ -10,10 +10,10 @@ import re
 import zipfile
 
 import pytest
-from conftest import Added
 from subject import PROJECT, Archive, Subject
 
 from torchfork.additions.load import load
+from torchfork.codegen.model import Manifest
 from torchfork.edits import patches
 
 # Every file that a graft may change, by what changes it. Anything else that differs from the base
@@ -151,7 +151,7 @@ def test_only_files_that_a_graft_must_change_differ_from_the_base(
 
 
 def test_new_files_are_patches_headers_of_added_operators_and_of_their_sources(
-    wheel: Archive, base_wheel: Archive, added: Added
+    wheel: Archive, base_wheel: Archive, added: Manifest
 ) -> None:
     sources = load(PROJECT)
     own = {

@@ -24,7 +24,7 @@ def test_a_source_compiles_in_the_oldest_standard(
     include = subject.site / "torch" / "include"
     compiler = toolchain.find_cxx(subject.environment())
     # Wheels from 2.8 on lack a header that upstream's own <ATen/functorch/...> include.
-    absent = ["-isystem", SUPPORT / "stand_ins"]
+    absent: list[str | Path] = ["-isystem", SUPPORT / "stand_ins"]
     subject.run([
         *compiler.split(), "-fsyntax-only", f"-std={OLDEST}", "-w", "-fopenmp", *FLAGS,
         "-I", tmp_path, "-isystem", include, "-isystem", include / "torch/csrc/api/include",

@@ -27,7 +27,8 @@ def contents(root: Path) -> dict[str, str]:
 
 
 def said(subject: Subject, *arguments: str | Path, **extra: str) -> str:
-    return subject.run([subject.python, *arguments], **extra).stdout.strip().splitlines()[-1]
+    done = subject.run([subject.python, *arguments], cwd=None, **extra)
+    return done.stdout.strip().splitlines()[-1]
 
 
 def test_it_is_small_and_requires_exactly_its_torch(overlay_wheel: Path, wheel: Archive) -> None:

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from conftest import Added
 from subject import Archive, Subject
 
 from torchfork.codegen.model import Manifest
@@ -90,14 +89,14 @@ class Bench:
 
 @pytest.fixture(scope="module")
 def bench(
-    subject: Subject, base: Base, added: Added, tmp_path_factory: pytest.TempPathFactory
+    subject: Subject, base: Base, added: Manifest, tmp_path_factory: pytest.TempPathFactory
 ) -> Bench:
     """A cache of its own, into which the base's true operator set is copied where it is known."""
     root = tmp_path_factory.mktemp("verify")
     known = cache.directory() / "schemas"
     if known.is_dir():
         shutil.copytree(known, root / "cache" / "schemas")
-    return Bench(root, subject.wheel, base, added.manifest)
+    return Bench(root, subject.wheel, base, added)
 
 
 def test_the_wheel_passes_and_a_changed_upstream_schema_is_named(bench: Bench) -> None:

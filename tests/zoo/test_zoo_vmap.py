@@ -66,6 +66,11 @@ def test_random_rules_heed_the_randomness_that_was_chosen() -> None:
 
 def test_a_tensor_of_a_vmap_that_is_over_is_refused() -> None:
     escaped: list[Tensor] = []
-    vmap(lambda x: escaped.append(x) or x)(torch.randn(3, 2))
+
+    def keep(x: Tensor) -> Tensor:
+        escaped.append(x)
+        return x
+
+    vmap(keep)(torch.randn(3, 2))
     with pytest.raises(RuntimeError, match="escaped"):
         torch.zoo_window_sum(escaped[0], 1)

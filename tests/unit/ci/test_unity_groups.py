@@ -42,7 +42,7 @@ NO_HEADERS = Headers(frozenset(), frozenset())
 def test_names_at_namespace_scope(text: str, local: set[str], shared: set[str]) -> None:
     names = Reader(text).names
 
-    assert (names.local, names.shared) == (local, shared)
+    assert names.local == local and names.shared == shared
 
 
 def test_what_stands_behind_a_qualifier_means_something_else() -> None:
@@ -96,7 +96,13 @@ def test_splits_a_list_and_keeps_what_may_stay_together(tmp_path: Path) -> None:
     old = tmp_path / "old.txt"
     old.write_text("# a comment\ntorch_cpu a.cpp b.cpp c.cpp d.cpp\n")
 
-    command = [sys.executable, CI / "find_unity_groups.py", tmp_path, "--split", old]
+    command: list[str | Path] = [
+        sys.executable,
+        CI / "find_unity_groups.py",
+        tmp_path,
+        "--split",
+        old,
+    ]
     done = subprocess.run(command, capture_output=True, text=True)
 
     assert (done.stdout, done.stderr) == ("torch_cpu a.cpp b.cpp d.cpp\n", "")

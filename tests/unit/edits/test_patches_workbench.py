@@ -196,7 +196,7 @@ def test_a_new_patch_is_what_was_not_committed(series: Series) -> None:
     texts = plan(after, tree(SAMPLE), "2.13.0", "graft").texts
     assert texts["torchgen/gen.py"] == "x = 2\n" and texts["torchgen/staged.py"] == "y = 1\n"
     assert not lint(after, ["2.13.0"])
-    assert workbench.refresh(made, after, []) == []
+    assert workbench.refresh(made, after, {}) == []
     with pytest.raises(PatchError, match=r"gen\.patch"):
         workbench.add(made, after, "gen.patch", GEN, line)
     with pytest.raises(StateError, match="nothing"):

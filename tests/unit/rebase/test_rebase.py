@@ -244,7 +244,7 @@ def test_one_run_names_collisions_and_what_the_generator_refuses(
     base: Any = sample.base(tmp_path / "base")
     context = tiers.Context(
         base=base, additions=mine, layout=None, cache=tmp_path, work=tmp_path,  # type: ignore[arg-type]
-        jobs=1, final=False, progress=str, log=str,
+        jobs=1, final=False, progress=print, log=print,
     )  # fmt: skip
     with pytest.raises(errors.ForkError) as failed:
         tiers.merge(context)
@@ -346,8 +346,8 @@ def test_changes_are_only_what_changed(tmp_path: Path) -> None:
         "validations": ("+ b: raise Error",),
         "enumerations": ("- tags: core",),
     }
-    wrapped = [replace(FACTS, wrapper=Wrapper(before=text)) for text in ("#if A", "#if B")]
-    found = compare.changes(*wrapped, "9", tmp_path).sections["wrapper"]
+    old, new = (replace(FACTS, wrapper=Wrapper(before=text)) for text in ("#if A", "#if B"))
+    found = compare.changes(old, new, "9", tmp_path).sections["wrapper"]
     assert found == ("- before: '#if A'", "+ before: '#if B'")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sample_tree as sample
@@ -34,11 +35,11 @@ def upstream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, str
     return root, commit
 
 
-def clone(source: Path, commit: str, root: Path, **environment: str) -> SourceTree:
+def clone(source: Path, commit: str, root: Path, **env: str) -> SourceTree:
     release = Release(sample.VERSION, commit, ())
-    url = None if environment else f"file://{source}"
+    url = None if env else f"file://{source}"
     said: list[str] = []
-    place = git.clone(release, url, root, environment, lambda *a: said.append(a[2]), said.append)
+    place = git.clone(release, url, root, env, lambda *a: said.append(a[2]), said.append)
     return sourcetree.open_tree(place)
 
 
@@ -56,8 +57,8 @@ def test_the_pinned_commit_is_cloned_shallow_with_its_submodules(
 def test_another_repository_can_be_named_by_a_variable(
     upstream: tuple[Path, str], tmp_path: Path
 ) -> None:
-    url = f"file://{upstream[0]}"
-    tree = clone(*upstream, tmp_path / "trees", **{git.URL: url})
+    environment: Any = {git.URL: f"file://{upstream[0]}"}
+    tree = clone(*upstream, tmp_path / "trees", **environment)
     assert tree.commit == upstream[1]
 
 

@@ -56,7 +56,11 @@ def test_what_a_killed_run_left_of_a_file_goes_and_what_a_living_one_writes_stay
 def test_a_directory_is_replaced_whole(tmp_path: Path) -> None:
     target = tmp_path / "made"
     for text in ("first", "second"):
-        files.build_directory(target, lambda made, text=text: (made / text).touch())
+
+        def build(made: Path, name: str = text) -> None:
+            (made / name).touch()
+
+        files.build_directory(target, build)
         assert names(target) == [text] and names(tmp_path) == ["made"]
 
 

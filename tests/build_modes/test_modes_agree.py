@@ -59,7 +59,16 @@ def pythons(
         root = tmp_path_factory.mktemp(name)
         subprocess.run([sys.executable, "-m", "venv", root], check=True)
         made[name] = root / "bin" / "python"
-        install = [made[name], "-m", "pip", "install", "-q", str(wheel), "numpy", "expecttest"]
+        install: list[str | Path] = [
+            made[name],
+            "-m",
+            "pip",
+            "install",
+            "-q",
+            str(wheel),
+            "numpy",
+            "expecttest",
+        ]
         subprocess.run(install, check=True)
     return made
 
