@@ -26,49 +26,42 @@ INTERRUPTED = 130
 
 @dataclass(frozen=True)
 class Command:
-    """A command: its module below commands/, and the function there that adds its options.
+    """A command: its module below commands/ has a function add_NAME_arguments.
 
-    That function also sets the parser's `run(options, ui)`. The module is imported only when the
-    command is given: a build with nothing to do takes less time than importing them all.
+    That function adds its options and sets the parser's `run(options, ui)`. The module is imported
+    only when the command is given: a build with nothing to do takes less time than importing all.
     """
 
     name: str
     summary: str
     module: str
-    function: str = "add_arguments"
     aliases: tuple[str, ...] = ()
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Add the command's options to its parser."""
         module = importlib.import_module(f".commands.{self.module}", __package__)
-        getattr(module, self.function)(parser)
+        getattr(module, f"add_{self.name}_arguments")(parser)
 
 
 COMMANDS = (
-    Command("build", "Build a torch wheel with the additions inside.", "build",
-            "add_build_arguments"),
+    Command("build", "Build a torch wheel with the additions inside.", "build"),
     Command("check", "Validate additions against a base; needs no compiler, takes seconds.",
-            "build", "add_check_arguments"),
-    Command("apply", "Put the additions into a tree of PyTorch's sources.", "tree",
-            "add_apply_arguments"),
-    Command("unapply", "Take the additions out of a tree again, bit for bit.", "tree",
-            "add_unapply_arguments"),
-    Command("status", "Say what is applied to a tree, and who edited what.", "tree",
-            "add_status_arguments"),
-    Command("env", "Print what a source build sets, why, and whether the tree reads it.", "tree",
-            "add_env_arguments"),
-    Command("clean", "Remove build files; with --cache also kept downloads.", "clean"),
+            "build"),
+    Command("apply", "Put the additions into a tree of PyTorch's sources.", "source"),
+    Command("unapply", "Take the additions out of a tree again, bit for bit.", "source"),
+    Command("status", "Say what is applied to a tree, and who edited what.", "source"),
+    Command("env", "Print what a source build sets, why, and whether the tree reads it.",
+            "source"),
+    Command("clean", "Remove build files; with --cache also kept downloads.", "wheels"),
     Command("patch", "List, check, apply and edit the patches of the additions.", "patch"),
     Command("rebase", "Carry the additions to other releases and report.", "rebase"),
     Command("conformance", "Check that each added operator has what PyTorch's own have.",
             "conformance", aliases=("citizenship",)),
-    Command("releases", "List the pinned releases.", "pin", "add_releases_arguments"),
-    Command("pin", "Add an official wheel's hash, or a release, to ci/releases.toml.", "pin",
-            "add_pin_arguments"),
-    Command("sbom", "Write the bill of materials of a wheel that was built here.", "wheels",
-            "add_sbom_arguments"),
+    Command("releases", "List the pinned releases.", "pin"),
+    Command("pin", "Add an official wheel's hash, or a release, to ci/releases.toml.", "pin"),
+    Command("sbom", "Write the bill of materials of a wheel that was built here.", "wheels"),
     Command("index", "Make a package index of the wheels in a directory, for pip and uv.",
-            "wheels", "add_index_arguments"),
+            "wheels"),
 )  # fmt: skip
 
 
@@ -78,17 +71,17 @@ def main(argv: Sequence[str]) -> int:
     if threading.current_thread() is threading.main_thread():
         # Ended by kill as by Ctrl-C: what is half-written is removed, programs end.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
-    options = make_parser(argv[:1]).parse_args(argv)
-    if options.verbose:
-        _show_commands()
-    ui = Ui(quiet=options.quiet)
+    debug = "--debug" in argv
     try:
-        _require_directory()
-        options.run(options, ui)
+        _require_directory()  # the parser makes paths absolute
+        options = make_parser(argv[:1]).parse_args(argv)
+        if options.verbose:
+            _show_commands()
+        options.run(options, Ui(quiet=options.quiet))
         sys.stdout.flush()
         return 0
     except ForkError as error:
-        return _report(error, error.exit_code, options.debug)
+        return _report(error, debug)
     except KeyboardInterrupt:
         sys.stderr.write("interrupted; nothing is half-written, the next run goes on from here\n")
         return INTERRUPTED
@@ -97,8 +90,7 @@ def main(argv: Sequence[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as error:
-        translated = _unforeseen(error)
-        return _report(translated, translated.exit_code, options.debug)
+        return _report(_unforeseen(error), debug)
 
 
 def make_parser(given: Sequence[str]) -> argparse.ArgumentParser:
@@ -176,8 +168,8 @@ def _unforeseen(error: Exception) -> ForkError:
     return translated
 
 
-def _report(error: ForkError, code: int, debug: bool) -> int:
+def _report(error: ForkError, debug: bool) -> int:
     sys.stderr.write("\n" + printable(error.render()) + "\n")
     if debug:
         traceback.print_exception(error)
-    return code
+    return error.exit_code

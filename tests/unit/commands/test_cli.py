@@ -117,11 +117,19 @@ def test_an_unknown_release_lists_the_known_ones(capsys: pytest.CaptureFixture[s
     assert "1.0.0" in err and "2.13.0" in err and "next:" in err
 
 
-@pytest.mark.parametrize("number", ["0", "-1", "one"])
-def test_a_number_below_one_is_refused(number: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("command", "option", "value"),
+    [
+        ("build", "--number", "0"), ("build", "--number", "-1"), ("build", "--number", "one"),
+        ("build", "--out", ""), ("rebase", "--jobs", "0"), ("conformance", "--jobs", "0"),
+    ],
+)  # fmt: skip
+def test_a_number_below_one_and_an_empty_path_are_refused(
+    command: str, option: str, value: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as caught:
-        cli.main(["build", "--number", number])
-    assert caught.value.code == 2 and "--number" in capsys.readouterr().err
+        cli.main([command, option, value])
+    assert caught.value.code == 2 and option in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -194,12 +202,6 @@ def test_control_characters_reach_the_terminal_escaped(
     err = capsys.readouterr().err
     assert "no \\x1b[31mred\\x07 kernel\\u202e" in err and "\x1b" not in err
     assert "where: a\n       b" in err
-
-
-def test_an_empty_path_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as caught:
-        cli.main(["build", "--out", ""])
-    assert caught.value.code == 2 and "--out" in capsys.readouterr().err
 
 
 def run_cli(*arguments: str, shell: str = "", cwd: Path | None = None, **env: str) -> str:

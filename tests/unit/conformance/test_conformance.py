@@ -413,7 +413,7 @@ def test_an_environment_is_named_by_its_directory_or_its_interpreter(tmp_path: P
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--wheel", "a.whl", "--env", "python3"], ["--jobs", "0"], ["--wheel", "no.whl"]]
+    "arguments", [["--wheel", "a.whl", "--env", "python3"], ["--wheel", "no.whl"]]
 )
 def test_options_that_make_no_sense_are_refused(
     arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -18,8 +18,8 @@ import sample_tree as sample
 from torchfork.additions.load import Additions
 from torchfork.errors import CompileError, OutputError, StateError, ToolMissingError
 from torchfork.native import toolchain
-from torchfork.pipelines import settings, wheel_build
-from torchfork.pipelines.settings import Setting
+from torchfork.pipelines import settings, source_build
+from torchfork.pipelines.settings import Environment, Setting
 from torchfork.upstream.tree import SourceTree
 from torchfork.util import process, supervise
 
@@ -58,12 +58,15 @@ class Bench:
         self.python.write_text(f'#!/bin/sh\nPYTHONPATH="{modules}" exec "{sys.executable}" "$@"\n')
         self.python.chmod(0o755)
 
-    def build(self, setup: str) -> wheel_build.Built:
+    def build(self, setup: str) -> source_build.Built:
         (self.tree.root / "setup.py").write_text(setup)
-        return wheel_build.build(
-            self.tree, self.python, SETTLED, self.out, self.log, self.additions,
+        return source_build.run_backend(
+            self.tree, self.environment(), self.out, self.log, self.additions,
             lambda done, total, text: self.shown.append(text),
         )  # fmt: skip
+
+    def environment(self, *more: Setting) -> Environment:
+        return Environment(self.python, (*SETTLED, *more))
 
 
 @pytest.fixture
@@ -119,19 +122,19 @@ def test_too_little_disk_is_refused_before_anything_runs(
     usage = type("usage", (), {"free": 10**9})
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
     with pytest.raises(OutputError, match=r"needs 8 GB of disk, 1\.0 GB are free"):
-        settings.require_space(bench.tree, SETTLED)
+        settings.require_space(bench.tree, bench.environment())
 
 
 def test_too_little_memory_is_warned_of(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: type("usage", (), {"free": 10**11}))
     monkeypatch.setattr(toolchain, "available_memory", lambda: 3 * 10**9)
-    four = (Setting("MAX_JOBS", "4", "user", ""),)
+    four = bench.environment(Setting("MAX_JOBS", "4", "user", ""))
     assert "MAX_JOBS=2" in settings.require_space(bench.tree, four)
-    assert settings.require_space(bench.tree, SETTLED) == ""
+    assert settings.require_space(bench.tree, bench.environment()) == ""
 
 
 def same(bench: Bench, *more: Setting, fresh: bool = False) -> None:
-    settings.require_same_settings(bench.tree, (*SETTLED, *more), bench.python, fresh=fresh)
+    settings.require_same_settings(bench.tree, bench.environment(*more), fresh=fresh)
 
 
 def test_a_build_directory_of_other_settings_is_named_and_rebuilt_only_with_consent(
@@ -224,15 +227,15 @@ def test_a_python_that_the_release_was_never_made_for_is_refused(
     import dataclasses
 
     with pytest.raises(ToolMissingError, match=f"too {state}"):
-        wheel_build.require_python(
+        source_build.require_python(
             bench.tree, dataclasses.replace(interpreter, version=tag), release
         )
-    wheel_build.require_python(bench.tree, interpreter, release)
+    source_build.require_python(bench.tree, interpreter, release)
 
 
 @pytest.mark.parametrize(
     ("version", "expected"),
-    [("3.10.0", None), ("3.31.0", {}), ("4.1.0", dict([wheel_build.POLICY]))],
+    [("3.10.0", None), ("3.31.0", {}), ("4.1.0", {"CMAKE_POLICY_VERSION_MINIMUM": "3.5"})],
 )
 def test_cmake_may_be_neither_too_old_nor_left_alone_when_too_new(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, version: str, expected: dict[str, str] | None
@@ -242,7 +245,7 @@ def test_cmake_may_be_neither_too_old_nor_left_alone_when_too_new(
     monkeypatch.setattr(process, "run", lambda *a, **k: outcome)
     if expected is None:
         with pytest.raises(ToolMissingError, match=r"too old") as caught:
-            wheel_build.require_cmake(bench.tree, bench.python)
+            source_build.require_cmake(bench.tree, bench.python)
         assert "3.18" in caught.value.why
     else:
-        assert wheel_build.require_cmake(bench.tree, bench.python) == expected
+        assert source_build.require_cmake(bench.tree, bench.python) == expected

@@ -82,17 +82,9 @@ def matrix(*results: TargetResult) -> Matrix:
 BOTH = matrix(result(), replace(result("9.2.0", fails="b"), changes=CHANGES))
 
 
-def options(tmp_path: Path) -> rebase.RebaseOptions:
-    return rebase.RebaseOptions(
-        onto=("9.1.0",), everything=False, last_tier="d", native=False, additions=tmp_path,
-        work=tmp_path / "work", report=tmp_path / "report", python=None, repository="", jobs=1,
-        fresh=False,
-    )  # fmt: skip
-
-
 def test_a_failed_target_ends_the_command_red_and_the_report_is_there(tmp_path: Path) -> None:
     with pytest.raises(RebaseError, match="1 of 2") as caught:
-        rebase.report(BOTH, options(tmp_path), Ui())
+        rebase.report(BOTH, tmp_path / "report", None, Ui())
     assert caught.value.exit_code == 41
     assert caught.value.where == "9.2.0" and "anchor gone" in caught.value.why
     for name in ("matrix.json", "matrix.md", "matrix.html"):
@@ -100,7 +92,7 @@ def test_a_failed_target_ends_the_command_red_and_the_report_is_there(tmp_path: 
 
 
 def test_a_matrix_without_failures_ends_green(tmp_path: Path) -> None:
-    rebase.report(matrix(result(), result("9.2.0")), options(tmp_path), Ui())
+    rebase.report(matrix(result(), result("9.2.0")), tmp_path, None, Ui())
 
 
 def test_the_json_keeps_its_form() -> None:
@@ -272,7 +264,7 @@ def test_every_finding_has_advice_and_every_class_of_error_a_finding() -> None:
 
 def test_advice_names_only_options_that_there_are() -> None:
     parser = argparse.ArgumentParser()
-    rebase.add_arguments(parser)
+    rebase.add_rebase_arguments(parser)
     known = {*parser.format_help().split(), "--debug"}  # which every command has
     named = set(re.findall(r"--[a-z]+", " ".join(findings.KINDS.values())))
     assert {"--to", "--work"} <= named <= known
@@ -302,7 +294,7 @@ def test_the_chain_has_a_row_for_each_step_and_names_no_path(tmp_path: Path) -> 
     steps = matrix(result(), replace(result("9.2.0", fails="d"), changes=CHANGES))
     written = tmp_path / "chain.md"
     with pytest.raises(RebaseError):
-        rebase.report(steps, replace(options(tmp_path), chain=written), Ui())
+        rebase.report(steps, tmp_path, written, Ui())
     text = written.read_text(encoding="utf-8")
     rows = [line.split(" | ") for line in text.splitlines() if line.startswith("| ")]
     assert [row[0] for row in rows] == ["| step", "| ---", "| 9.1.0", "| 9.1.0 → 9.2.0"]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,42 +15,29 @@ from ..additions.load import Additions
 from ..additions.load import load as load_additions
 from ..errors import UsageError
 from ..pipelines import workdir
-from ..state import installed_torch
 from ..upstream.base import Base
 from ..upstream.wheel import grafted_version
 from ..util import cache, files
 from ..util.ui import Ui
-from . import build_source
 from .options import (
     PROJECT,
-    BaseOptions,
     add_additions,
     add_base,
+    add_number,
     add_work,
-    base_of,
-    directory,
+    exclusive,
     open_base,
-    positive,
+    place,
 )
 
 if TYPE_CHECKING:
+    from ..codegen.build_dir import BuildDir
     from ..codegen.model import Manifest
     from ..pipelines.graft import Grafted
+    from ..wheel.verify import Report
 
-
-@dataclass(frozen=True)
-class BuildOptions:
-    """What to build and where to put it."""
-
-    base: BaseOptions
-    additions: Path
-    out: Path
-    number: int  # the N of the local version's .extN
-    develop: bool
-    verify: bool
-    work: Path
-    overlay: bool
-    name: str | None  # of the overlay's distribution
+# Options that only a build from source has.
+_FROM_SOURCE = ("source", "git_url", "fresh", "until")
 
 
 def add_build_arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,15 +46,9 @@ def add_build_arguments(parser: argparse.ArgumentParser) -> None:
     add_additions(parser)
     add_work(parser)
     parser.add_argument(
-        "--out",
-        type=directory,
-        default=PROJECT / "dist",
-        metavar="DIR",
-        help="where the wheel goes",
+        "--out", type=place, default=PROJECT / "dist", metavar="DIR", help="where the wheel goes"
     )
-    parser.add_argument(
-        "--number", type=positive, default=1, metavar="N", help="the N of the version's .extN"
-    )
+    add_number(parser)
     parser.add_argument(
         "--develop", action="store_true",
         help="put the graft into the current environment's torch instead of making a wheel",
@@ -84,8 +66,24 @@ def add_build_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-verify", action="store_true", help="do not install and try the finished wheel"
     )
-    build_source.add_arguments(parser)
-    parser.set_defaults(run=_run)
+    group = parser.add_argument_group("from source")
+    group.add_argument(
+        "--from-source", action="store_true",
+        help="put the additions into PyTorch's sources and build all of it (up to an hour or two)",
+    )  # fmt: skip
+    group.add_argument(
+        "--source", metavar="git|debian|PATH",
+        help="where the sources come from (default: git); PATH is a tree or a tarball",
+    )  # fmt: skip
+    group.add_argument("--git-url", metavar="URL", help="another repository than upstream's")
+    group.add_argument(
+        "--fresh", action="store_true",
+        help="delete a build directory that was made with other settings",
+    )  # fmt: skip
+    group.add_argument(
+        "--until", choices=("fetch", "apply"), help="stop when the tree is there, or has ours in it"
+    )
+    parser.set_defaults(run=build)
 
 
 def add_check_arguments(parser: argparse.ArgumentParser) -> None:
@@ -102,98 +100,107 @@ def check(options: argparse.Namespace, ui: Ui) -> None:
     from ..pipelines import graft
 
     additions = load_additions(options.additions)
-    base = open_base(base_of(options), ui, headers=False)
+    base = open_base(options, ui, headers=False)
     additions = ranges.for_release(additions, base.version)
-    gated = header_check.check_headers(base, cache.directory(), ui)
-    layout = workdir.for_base(base, additions, options.work.absolute())
+    checked = header_check.check_headers(base, cache.directory(), ui)
+    layout = workdir.for_base(base, additions, options.work)
     with workdir.locked(layout, ui):
         context = graft.BuildContext(base, additions, layout)
-        merged = graft.merge_and_validate(context, gated.upstream, ui)
-    ui.note(f"\n{options.additions} is fine for torch {base.version}; {_added(merged.manifest)}")
+        merged = graft.merge_and_validate(context, checked.upstream, ui)
+    ui.note(
+        f"\n{options.additions} is fine for torch {base.version}; added: {_names(merged.manifest)}"
+    )
 
 
-def _run(options: argparse.Namespace, ui: Ui) -> None:
+def build(options: argparse.Namespace, ui: Ui) -> None:
+    """Build in the mode that the options name, or undo a --develop graft."""
+    exclusive(
+        options, "from_source", "develop", "undo", "base", "overlay",
+        why="a source build makes a wheel, and starts from sources",
+    )  # fmt: skip
     if options.from_source:
-        build_source.build(options, ui)
+        from . import source  # takes longer to import than a graft with nothing to do takes
+
+        source.build(options, ui)
         return
-    build_source.refuse_options(options)
+    for name in _FROM_SOURCE:
+        if getattr(options, name):
+            raise UsageError(
+                f"--{name.replace('_', '-')} is about building from source",
+                next="add --from-source",
+            )
     if options.undo:
         undo(options.python, ui)
         return
-    chosen = BuildOptions(
-        base=base_of(options),
-        additions=options.additions,
-        out=options.out.absolute(),
-        number=options.number,
-        develop=options.develop,
-        verify=not options.no_verify,
-        work=options.work.absolute(),
-        overlay=options.overlay,
-        name=options.name,
-    )
-    run(chosen, ui)
+    if options.develop:
+        exclusive(
+            options, "develop", "overlay",
+            why="one changes the environment's torch, the other goes beside an unchanged one",
+        )  # fmt: skip
+        if options.torch or options.base not in (None, "installed"):
+            raise UsageError(
+                "--develop changes the torch that is installed, so no other base can be named",
+                next="leave out --torch and --base, or leave out --develop to make a wheel",
+            )
+        options.base = "installed"
+    graft(options, ui)
 
 
-def run(options: BuildOptions, ui: Ui) -> None:
-    """Build, pack and verify; or, with --develop, build and change the environment."""
+def graft(options: argparse.Namespace, ui: Ui) -> None:
+    """Graft, pack and verify; or, with --develop, graft and change the environment."""
     additions = load_additions(options.additions)
-    base = open_base(_with_installed(options), ui)
+    base = open_base(options, ui)
     additions = ranges.for_release(additions, base.version)
     layout = workdir.for_base(base, additions, options.work)
     # Held until the wheel is packed: another run would change what it is packed from.
     with workdir.locked(layout, ui):
         # Before anything reads them: what is edited during the build must count as changed.
         inputs = _inputs(options, base, additions)
-        known = None if options.develop else workdir.up_to_date(layout, inputs, options.out)
-        if known is not None:
-            ui.note(f"nothing to do: {known} is up to date")
-            ui.result(str(known))
+        if not options.develop and is_up_to_date(layout, inputs, options, ui):
             return
         # Only now: they take longer to import than a run with nothing to do takes.
         from ..codegen import header_check
-        from ..pipelines import graft
+        from ..pipelines import graft as pipeline
 
-        gated = header_check.check_headers(base, cache.directory(), ui)
-        grafted = graft.build(graft.BuildContext(base, additions, layout), gated, ui)
+        checked = header_check.check_headers(base, cache.directory(), ui)
+        context = pipeline.BuildContext(base, additions, layout)
+        grafted = pipeline.build(context, checked, ui)
         if grafted.cuda_note and base.cuda:
             ui.warn(grafted.cuda_note)
         if options.develop:
             _develop(grafted, ui)
         else:
-            _deliver(options, grafted, inputs, ui)
+            wheel = _deliver(options, grafted, ui)
+            workdir.keep_delivered(layout, inputs, wheel)
 
 
-def _with_installed(options: BuildOptions) -> BaseOptions:
-    """--develop is about the torch that is installed; naming another base contradicts it."""
-    given = options.base
-    if not options.develop:
-        return given
-    if options.overlay:
-        raise UsageError(
-            "--develop and --overlay exclude each other",
-            why="one changes the environment's torch, the other goes beside an unchanged one",
-            next="leave one of them out",
-        )
-    if given.torch or (given.base and given.base != "installed"):
-        raise UsageError(
-            "--develop changes the torch that is installed, so no other base can be named",
-            next="leave out --torch and --base, or leave out --develop to make a wheel",
-        )
-    return BaseOptions(None, "installed", given.python, given.unpinned)
+def is_up_to_date(
+    layout: BuildDir | workdir.TreeBuildDir, inputs: str, options: argparse.Namespace,
+    ui: Ui,
+) -> bool:  # fmt: skip
+    """Whether an earlier run made the wheel of these inputs; says so."""
+    known = workdir.up_to_date(layout, inputs, options.out)
+    if known is None:
+        return False
+    ui.note(f"nothing to do: {known} is up to date")
+    ui.result(str(known))
+    return True
 
 
 def _develop(grafted: Grafted, ui: Ui) -> None:
+    from ..state import installed_torch
+
     with ui.step("put it into the environment") as step:
         changes = installed_torch.install(grafted.base, grafted.overlay, on_wait=ui.warn)
         step.say(f"{len(changes.written)} files written, {changes.unchanged} as they were")
-    python = grafted.base.interpreter.executable
-    ui.note(f"\n{_added(grafted.manifest)}")
-    ui.note(f"in {changes.root}, for {python}")
+    ui.note(f"\nadded: {_names(grafted.manifest)}")
+    ui.note(f"in {changes.root}, for {grafted.base.interpreter.executable}")
     ui.note("undo it with: scripts/build_torch.sh --undo")
 
 
 def undo(python: str | None, ui: Ui) -> None:
     """torchfork build --undo: put the environment's torch back as its wheel brought it."""
+    from ..state import installed_torch
     from ..upstream import interpreter
 
     target = interpreter.probe(python, headers=False)
@@ -222,7 +229,8 @@ def _with_true_tag(grafted: Grafted, ui: Ui) -> Base:
     return replace(base, wheel_tag=tag)
 
 
-def _deliver(options: BuildOptions, grafted: Grafted, inputs: str, ui: Ui) -> None:
+def _deliver(options: argparse.Namespace, grafted: Grafted, ui: Ui) -> Path:
+    """Pack, verify and announce the wheel."""
     from ..wheel import overlay, pack, verify
 
     base = _with_true_tag(grafted, ui)
@@ -235,46 +243,52 @@ def _deliver(options: BuildOptions, grafted: Grafted, inputs: str, ui: Ui) -> No
             wheel = pack.pack(base, grafted.overlay, version, options.out, pack.epoch_from())
         changed = len(files.tree_files(grafted.overlay))
         step.say(f"{wheel.stat().st_size / 1e6:.1f} MB, {changed} files of it new or changed")
-    if options.verify:
-        check = verify.verify_overlay if options.overlay else verify.verify
-        with ui.step("verify in a clean environment") as step:
-            report = check(
+    if not options.no_verify:
+        hold_against = verify.verify_overlay if options.overlay else verify.verify
+        in_clean_environment(
+            ui,
+            lambda say: hold_against(
                 wheel, base, grafted.manifest, options.work / "verify", cache.directory(),
-                say=lambda text: step.advance(0, 0, text), on_wait=ui.warn,
-            )  # fmt: skip
-            step.say(
-                f"imports; {report.upstream_operators} upstream schemas unchanged, "
-                f"{len(report.added)} added; {report.files} hashes hold"
-            )
-    workdir.keep_delivered(grafted.layout, inputs, wheel)
-    _announce(wheel, grafted, base, ui)
+                say=say, on_wait=ui.warn,
+            ),
+        )  # fmt: skip
+    growth = wheel.stat().st_size - base.wheel.stat().st_size if base.wheel else 0
+    announce(wheel, grafted.manifest, ui, max(0, growth), grafted.cuda_note)
+    return wheel
 
 
-def _added(manifest: Manifest) -> str:
-    names = manifest.base_names
-    return "added: " + ", ".join(names) if names else "added: nothing"
+def in_clean_environment(ui: Ui, verify: Callable[[Callable[[str], None]], Report]) -> None:
+    """Run a verification as a step. verify: gets what shows how far it is."""
+    with ui.step("verify in a clean environment") as step:
+        report = verify(step.show)
+        step.say(
+            f"imports; {report.upstream_operators} upstream schemas unchanged, "
+            f"{len(report.added)} added; {report.files} hashes hold"
+        )
 
 
-def _announce(wheel: Path, grafted: Grafted, base: Base, ui: Ui) -> None:
-    growth = wheel.stat().st_size - (base.wheel.stat().st_size if base.wheel else 0)
-    size = f"{wheel.stat().st_size / 1e6:.1f} MB"
-    if base.wheel and growth > 0:
-        size += f", {growth / 1e6:+.2f} MB"
+def announce(wheel: Path, manifest: Manifest, ui: Ui, growth: int = 0, cuda_note: str = "") -> None:
+    """Say where the wheel is, what was added, and how to install it; its path on stdout."""
+    size = f"{wheel.stat().st_size / 1e6:.1f} MB" + (f", {growth / 1e6:+.2f} MB" if growth else "")
     shown = Path(os.path.relpath(wheel)) if wheel.is_relative_to(Path.cwd()) else wheel
     ui.note(f"\nwheel:   {shown} ({size})")
-    ui.note(_added(grafted.manifest).replace("added: ", "added:   ", 1))
-    if grafted.cuda_note:
-        ui.note(f"CUDA:    none ({grafted.cuda_note})")
+    ui.note(f"added:   {_names(manifest)}")
+    if cuda_note:
+        ui.note(f"CUDA:    none ({cuda_note})")
     ui.note(f"install: python -m pip install {shlex.quote(str(shown))}")
     ui.result(str(wheel))
 
 
-def _inputs(options: BuildOptions, base: Base, additions: Additions) -> str:
+def _names(manifest: Manifest) -> str:
+    return ", ".join(manifest.base_names) or "nothing"
+
+
+def _inputs(options: argparse.Namespace, base: Base, additions: Additions) -> str:
     """Everything that the wheel's bytes depend on."""
     names = ("USE_CUDA", "TORCH_CUDA_ARCH_LIST", "CUDA_HOME", "CXX", "SOURCE_DATE_EPOCH")
     return files.sha256_text(
         base.identity, additions.fingerprint(), str(additions.root), workdir.tooling_fingerprint(),
-        str(base.interpreter.executable), str(options.number), str(options.verify),
+        str(base.interpreter.executable), str(options.number), str(options.no_verify),
         str(options.overlay), options.name or "",
         *(os.environ.get(name, "") for name in names),
     )  # fmt: skip

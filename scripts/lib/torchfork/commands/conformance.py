@@ -13,16 +13,14 @@ from ..conformance import plan, reasons
 from ..conformance import run as runner
 from ..conformance.checks.worker import Job
 from ..conformance.table import RED, Table, show
-from ..errors import CitizenshipError, UsageError
+from ..errors import CitizenshipError
 from ..native import toolchain
 from ..util import files, serde
 from ..util.ui import Ui
-from .options import PROJECT, add_additions
-
-DEFAULT_WORK = PROJECT / ".torchfork" / "citizenship"
+from .options import add_additions, add_work, exclusive, positive
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_conformance_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this command."""
     parser.add_argument("--wheel", type=Path, metavar="FILE", help="a wheel, installed by itself")
     parser.add_argument(
@@ -46,40 +44,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--device", action="append", default=[], choices=("cpu", "cuda"),
         help="only this one (default: cpu, and cuda where there is a GPU)",
     )  # fmt: skip
-    parser.add_argument("--jobs", type=int, metavar="N", help="operators at once (default: cores)")
+    parser.add_argument(
+        "--jobs", type=positive, metavar="N", help="operators at once (default: cores)"
+    )
     parser.add_argument(
         "--timeout", type=float, default=900, metavar="SECONDS", help="for one cell (default: 900)"
     )
-    parser.add_argument(
-        "--work", type=Path, default=DEFAULT_WORK, metavar="DIR",
-        help="where environments are kept between runs",
-    )  # fmt: skip
+    add_work(parser, "citizenship")
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace, ui: Ui) -> None:
     """Check, show, write, and fail where a gap has no reason."""
-    if options.wheel and options.env:
-        raise UsageError(
-            "--wheel and --env exclude each other",
-            next="name a wheel, or an environment that has a torch",
-        )
-    if options.jobs is not None and options.jobs < 1:
-        raise UsageError("--jobs is less than 1", next="give 1 or more")
+    exclusive(options, "wheel", "env", why="either names the torch to check")
     additions = load_additions(options.additions)
     plan.require_declared(additions, options.operator)
     explanations = reasons.load(additions.root)
-    work = options.work.absolute()
-    with files.lock(work / "lock", "checking operators", lambda holder: ui.warn(holder), 3600.0):
+    work = options.work
+    with files.lock(work / "lock", "checking operators", ui.warn, 3600.0):
         scratch = work / "scratch"
         shutil.rmtree(scratch, ignore_errors=True)
         with ui.step("prepare the environment") as step:
-            say = lambda text: step.advance(0, 0, text)  # noqa: E731
             if options.wheel:
-                target = plan.of_wheel(options.wheel, options.python, work, say)
+                target = plan.of_wheel(options.wheel, options.python, work, step.show)
             else:
                 target = plan.of_environment(options.env)
-            extras = plan.install_check_deps(target, work, say)
+            extras = plan.install_check_deps(target, work, step.show)
             step.say(str(target.executable))
         with ui.step("read the operators' declarations") as step:
             planned = plan.make(additions, target.executable, scratch / "plan")

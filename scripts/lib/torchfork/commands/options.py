@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import UsageError
-from ..state import installed_torch
 from ..upstream import fetch, interpreter, wheel
 from ..upstream import pins as releases
 from ..upstream.base import Base, Interpreter
@@ -16,17 +14,7 @@ from ..util import cache
 from ..util.ui import Ui
 
 PROJECT = Path(__file__).resolve().parents[4]
-DEFAULT_WORK = PROJECT / ".torchfork" / "build"
-
-
-@dataclass(frozen=True)
-class BaseOptions:
-    """Which torch to graft onto, and for which interpreter."""
-
-    torch: str | None  # a release's version, None for the default
-    base: str | None  # 'installed', the path of a wheel file, or None for an official wheel
-    python: str | None  # the interpreter to build for
-    unpinned: bool
+STATE = PROJECT / ".torchfork"
 
 
 def add_common(parser: argparse.ArgumentParser, default: object = False) -> None:
@@ -42,21 +30,28 @@ def add_common(parser: argparse.ArgumentParser, default: object = False) -> None
 def add_additions(parser: argparse.ArgumentParser) -> None:
     """--additions."""
     parser.add_argument(
-        "--additions", type=directory, default=PROJECT, metavar="DIR",
+        "--additions", type=path, default=PROJECT, metavar="DIR",
         help="the additions directory (default: this repository)",
     )  # fmt: skip
 
 
-def add_work(parser: argparse.ArgumentParser) -> None:
-    """--work."""
+def add_work(parser: argparse.ArgumentParser, folder: str = "build") -> None:
+    """--work. folder: its default in .torchfork."""
     parser.add_argument(
-        "--work", type=directory, default=DEFAULT_WORK, metavar="DIR",
-        help="where build files are kept between runs",
+        "--work", type=place, default=STATE / folder, metavar="DIR",
+        help="the directory for what is kept between runs",
     )  # fmt: skip
 
 
+def add_number(parser: argparse.ArgumentParser) -> None:
+    """--number."""
+    parser.add_argument(
+        "--number", type=positive, default=1, metavar="N", help="the N of the version's .extN"
+    )
+
+
 def add_base(parser: argparse.ArgumentParser) -> None:
-    """The options that name a base; base_of reads them."""
+    """The options that name a base, which open_base reads."""
     group = parser.add_argument_group("base")
     group.add_argument(
         "--torch", metavar="VERSION", help="the official wheel of this release (ci/releases.toml)"
@@ -74,16 +69,16 @@ def add_base(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
-def base_of(options: argparse.Namespace) -> BaseOptions:
-    """What the options of add_base say."""
-    return BaseOptions(options.torch, options.base, options.python, options.unpinned)
-
-
-def directory(text: str) -> Path:
+def path(text: str) -> Path:
     """A path that was given as an option; an empty one, of an unset variable say, is a mistake."""
     if not text:
         raise argparse.ArgumentTypeError("the path is empty")
     return Path(text)
+
+
+def place(text: str) -> Path:
+    """A path to write to, which holds wherever a program is run."""
+    return path(text).absolute()
 
 
 def positive(text: str) -> int:
@@ -93,49 +88,55 @@ def positive(text: str) -> int:
     return int(text)
 
 
-def open_base(options: BaseOptions, ui: Ui, *, headers: bool = True) -> Base:
+def exclusive(options: argparse.Namespace, one: str, *others: str, why: str) -> None:
+    """Refuse an option beside any of the others."""
+    for other in others:
+        if getattr(options, one) and getattr(options, other):
+            raise UsageError(
+                f"--{one.replace('_', '-')} and --{other} exclude each other",
+                why=why,
+                next="leave one of them out",
+            )
+
+
+def open_base(options: argparse.Namespace, ui: Ui, *, headers: bool = True) -> Base:
     """The base that the options name: fetched, hashed, checked and unpacked.
 
     headers: whether Python.h must be there.
     """
-    if options.base and options.torch:
-        raise UsageError(
-            "--torch and --base exclude each other",
-            why="--torch names an official wheel by version, --base a wheel file or 'installed'",
-            next="give one of the two",
-        )
+    exclusive(
+        options, "torch", "base",
+        why="--torch names an official wheel by version, --base a wheel file or 'installed'",
+    )  # fmt: skip
     target = interpreter.probe(options.python, headers=headers)
     pins = releases.load()
     if options.base == "installed":
+        from ..state import installed_torch
+
         with ui.step("open the installed torch") as step:
             base = installed_torch.open_base(
                 target, pins, cache.directory(), unpinned=options.unpinned, on_wait=ui.warn
             )
             step.say(_described(base))
         return base
-    path = _wheel_path(options, target, pins, ui)
+    file = Path(options.base) if options.base else _official(options.torch, target, pins, ui)
     with ui.step("check and unpack the wheel") as step:
         base = wheel.open_wheel(
-            path, target, pins, cache.directory(), unpinned=options.unpinned, on_wait=ui.warn
+            file, target, pins, cache.directory(), unpinned=options.unpinned, on_wait=ui.warn
         )
         step.say(_described(base))
     return base
 
 
-def _wheel_path(options: BaseOptions, target: Interpreter, pins: Releases, ui: Ui) -> Path:
-    if options.base:
-        return Path(options.base)
-    release = pins.get(options.torch)
+def _official(version: str | None, target: Interpreter, pins: Releases, ui: Ui) -> Path:
+    release = pins.get(version)
     with ui.step("fetch the official wheel") as step:
-
-        def progress(received: int) -> None:
-            step.advance(0, 0, f"{received / 1e6:.0f} MB")
-
-        path = fetch.fetch_wheel(
-            release, target, pins, cache.directory(), progress=progress, on_wait=ui.warn
-        )
-        step.say(f"{path.name}, {path.stat().st_size / 1e6:.0f} MB, sha256 as pinned")
-    return path
+        file = fetch.fetch_wheel(
+            release, target, pins, cache.directory(),
+            progress=lambda received: step.show(f"{received / 1e6:.0f} MB"), on_wait=ui.warn,
+        )  # fmt: skip
+        step.say(f"{file.name}, {file.stat().st_size / 1e6:.0f} MB, sha256 as pinned")
+    return file
 
 
 def _described(base: Base) -> str:

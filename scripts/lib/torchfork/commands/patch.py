@@ -20,9 +20,9 @@ from ..upstream.git import UPSTREAM
 from ..upstream.wheel import VERSION_FILE, read_version_file
 from ..util import cache
 from ..util.ui import Ui
-from .options import PROJECT, add_additions, add_common
+from .options import STATE, add_additions, add_common
 
-DEFAULT_BENCH = PROJECT / ".torchfork" / "patches"
+DEFAULT_BENCH = STATE / "patches"
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def open_target(word: str, mode: BuildMode | None, ui: Ui) -> PatchTarget:
     python = interpreter.probe(None, headers=False)
     with ui.step("open upstream") as step:
         opening = targets.Opening(python, pinned, cache.directory(), UPSTREAM, runnable=False)
-        base = targets.open_target(target, opening, lambda text: step.advance(0, 0, text))
+        base = targets.open_target(target, opening, step.show)
         step.say(f"torch {base.version}")
     return PatchTarget(patches.directory(base.root), base.version, mode or "graft")
 
@@ -194,7 +194,7 @@ def run_export(options: argparse.Namespace, ui: Ui) -> None:
     ui.note(f"{count} commits on the branch {options.branch} of {options.tree}")
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_patch_arguments(parser: argparse.ArgumentParser) -> None:
     """The subcommands and their options."""
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _add_reading(commands)

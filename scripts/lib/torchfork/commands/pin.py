@@ -85,7 +85,7 @@ def _pin_release(
         ui.note(f"torch {version} is pinned already")
         return pins
     with ui.step(f"find the wheels of {version}") as step:
-        wheels = index.wheels(version, pins, target, lambda text: step.advance(0, 0, text))
+        wheels = index.wheels(version, pins, target, step.show)
         step.say(f"{len(wheels)} wheels")
     with ui.step("read the commit from one") as step:
         known = index.tentative(pins, version, wheels)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 
 from ..additions.load import load as load_additions
-from ..errors import RebaseError, UsageError
+from ..errors import RebaseError
 from ..native import toolchain
 from ..rebase import render, targets
 from ..rebase import run as runner
@@ -19,31 +18,12 @@ from ..upstream import pins as releases
 from ..upstream.git import UPSTREAM
 from ..util import cache, files
 from ..util.ui import Ui
-from .options import PROJECT, add_additions
+from .options import STATE, add_additions, add_work, place, positive
 
-DEFAULT_WORK = PROJECT / ".torchfork" / "matrix"
 RUNNING = "ef"  # tiers that link or run for this machine
 
 
-@dataclass(frozen=True)
-class RebaseOptions:
-    """The options of the command line."""
-
-    onto: tuple[str, ...]
-    everything: bool
-    last_tier: str
-    native: bool
-    additions: Path
-    work: Path
-    report: Path
-    python: str | None
-    repository: str
-    jobs: int | None
-    fresh: bool
-    chain: Path | None = None
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_rebase_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this command."""
     parser.add_argument(
         "--onto", action="append", default=[], metavar="TORCH",
@@ -64,52 +44,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--python", metavar="PYTHON", help="the interpreter that the wheels are for"
     )
     parser.add_argument(
-        "--report", type=Path, default=PROJECT / ".torchfork" / "report", metavar="DIR",
+        "--report", type=place, default=STATE / "report", metavar="DIR",
         help="the directory for matrix.{html,md,json}",
     )  # fmt: skip
     parser.add_argument(
         "--chain", type=Path, metavar="FILE",
         help="write a short log, release by release, to keep",
     )  # fmt: skip
-    parser.add_argument(
-        "--work", type=Path, default=DEFAULT_WORK, metavar="DIR",
-        help="the directory for build files and kept results",
-    )  # fmt: skip
+    add_work(parser, "matrix")
     parser.add_argument(
         "--repository", default=UPSTREAM, metavar="URL", help="the repository of git refs"
     )
-    parser.add_argument("--jobs", type=int, metavar="N", help="releases at once (default: cores)")
-    parser.add_argument("--fresh", action="store_true", help="use no kept result")
-    parser.set_defaults(run=_run)
-
-
-def _run(options: argparse.Namespace, ui: Ui) -> None:
-    run(
-        RebaseOptions(
-            onto=tuple(options.onto),
-            everything=options.all,
-            last_tier=options.to,
-            native=options.native,
-            additions=options.additions,
-            work=options.work.absolute(),
-            report=options.report.absolute(),
-            python=options.python,
-            repository=options.repository,
-            jobs=options.jobs,
-            fresh=options.fresh,
-            chain=options.chain,
-        ),
-        ui,
+    parser.add_argument(
+        "--jobs", type=positive, metavar="N", help="releases at once (default: cores)"
     )
+    parser.add_argument("--fresh", action="store_true", help="use no kept result")
+    parser.set_defaults(run=run)
 
 
-def run(options: RebaseOptions, ui: Ui) -> None:
+def run(options: argparse.Namespace, ui: Ui) -> None:
     """Run the matrix, write the report, and fail where a release fails."""
-    if options.jobs is not None and options.jobs < 1:
-        raise UsageError("--jobs is less than 1", next="give 1 or more")
-    letters = "".join(TIERS)[: list(TIERS).index(options.last_tier) + 1]
+    letters = "".join(TIERS).partition(options.to)[0] + options.to
     pins = releases.load()
-    chosen = targets.parse(options.onto, pins, everything=options.everything)
+    chosen = targets.parse(options.onto, pins, everything=options.all)
     jobs = min(options.jobs or toolchain.cores(), len(chosen))
     settings = runner.Settings(
         additions=load_additions(options.additions),
@@ -137,23 +94,23 @@ def run(options: RebaseOptions, ui: Ui) -> None:
 
         matrix = runner.run(chosen, settings, watch)
         step.say(f"tiers ({letters[0]}) to ({letters[-1]})")
-    report(matrix, options, ui)
+    report(matrix, options.report, options.chain, ui)
 
 
-def report(matrix: Matrix, options: RebaseOptions, ui: Ui) -> None:
+def report(matrix: Matrix, folder: Path, chain: Path | None, ui: Ui) -> None:
     """Write the report, show it, and raise RebaseError where a release fails."""
-    files.write_json(options.report / "matrix.json", matrix.to_json())
-    files.write_text(options.report / "matrix.md", render.markdown(matrix))
-    files.write_text(options.report / "matrix.html", render.page(matrix))
-    if options.chain:
-        files.write_text(options.chain, render.chain(matrix))
+    files.write_json(folder / "matrix.json", matrix.to_json())
+    files.write_text(folder / "matrix.md", render.markdown(matrix))
+    files.write_text(folder / "matrix.html", render.page(matrix))
+    if chain:
+        files.write_text(chain, render.chain(matrix))
     render.show(matrix, Console(highlight=False))
-    ui.note(f"report: {options.report / 'matrix.html'} (also matrix.md, matrix.json)")
+    ui.note(f"report: {folder / 'matrix.html'} (also matrix.md, matrix.json)")
     if failed := matrix.failed:
         kinds = {tier.finding.kind for target in failed for tier in target.tiers if tier.finding}
         raise RebaseError(
             f"{len(failed)} of {len(matrix.targets)} releases fail",
             where=", ".join(target.name for target in failed),
             why=", ".join(sorted(kinds)),
-            next=f"see above, or {options.report}",
+            next=f"see above, or {folder}",
         )

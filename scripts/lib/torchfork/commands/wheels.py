@@ -1,30 +1,35 @@
-"""torchfork sbom and index: finished wheels, described and offered to package managers."""
+"""torchfork sbom, index and clean: what builds leave, described, offered to pip, and removed."""
 
 from __future__ import annotations
 
 import argparse
+import shutil
 from pathlib import Path
 
 from ..upstream import pins
-from ..util import files
+from ..util import cache, files
 from ..util.ui import Ui
 from ..wheel import index, sbom
-from .options import directory
+from .options import STATE, path
 
 
 def add_sbom_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `torchfork sbom`."""
-    parser.add_argument("wheel", type=directory)
-    parser.add_argument(
-        "--out", type=directory, default=Path(), metavar="DIR", help="where it goes"
-    )
+    parser.add_argument("wheel", type=path)
+    parser.add_argument("--out", type=path, default=Path(), metavar="DIR", help="where it goes")
     parser.set_defaults(run=write_sbom)
 
 
 def add_index_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `torchfork index`."""
-    parser.add_argument("directory", type=directory, metavar="DIR", help="has the wheels")
+    parser.add_argument("directory", type=path, metavar="DIR", help="has the wheels")
     parser.set_defaults(run=make_index)
+
+
+def add_clean_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `torchfork clean`."""
+    parser.add_argument("--cache", action="store_true", help="also the cache of all checkouts")
+    parser.set_defaults(run=clean)
 
 
 def write_sbom(options: argparse.Namespace, ui: Ui) -> None:
@@ -50,3 +55,20 @@ def make_index(options: argparse.Namespace, ui: Ui) -> None:
         f"  explicit = true\n\n  [tool.uv.sources]\n{sources}"
     )
     ui.result(str(place))
+
+
+def clean(options: argparse.Namespace, ui: Ui) -> None:
+    """Delete this checkout's build files, and with --cache the user's cache."""
+    root = cache.directory() if options.cache else None  # refused before anything is deleted
+    removed: dict[Path, int] = {}
+    for directory in (STATE / "build", STATE / "matrix", STATE / "citizenship"):
+        if not directory.is_dir() or directory.is_symlink():
+            ui.note(f"nothing at {directory}")
+            continue
+        size = sum(file.lstat().st_size for file in directory.rglob("*") if not file.is_dir())
+        shutil.rmtree(directory)
+        removed[directory] = size
+    if root is not None:
+        removed[root] = cache.remove(root)
+    for directory, size in removed.items():
+        ui.note(f"removed {directory} ({size / 1e6:.0f} MB)")

@@ -7,7 +7,7 @@ import re
 import shlex
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -69,15 +69,37 @@ class Setting:
         return f"export {self.name}={shlex.quote(self.value)}"
 
 
+@dataclass(frozen=True)
+class Environment:
+    """What a tree is built in and with. python: of the environment that was made for the build."""
+
+    python: Path
+    settings: tuple[Setting, ...]
+
+    def value(self, name: str) -> str:
+        """A variable's value, '' where it is not set."""
+        return self.values.get(name, "")
+
+    @property
+    def values(self) -> dict[str, str]:
+        """Every variable that the build sets."""
+        return {setting.name: setting.value for setting in self.settings}
+
+    @property
+    def note(self) -> dict[str, str]:
+        """How a build directory was made, as the file in it says."""
+        return self.values | {"python": str(self.python)}
+
+
 def defaults(
-    tree: SourceTree | None,
+    tree: SourceTree,
     *,
     version: str | None,
     prefixes: Sequence[Path],
     environment: Mapping[str, str],
     source: Sequence[Setting],
     epoch: int,
-) -> list[Setting]:
+) -> tuple[Setting, ...]:
     """What a build would set, in the order in which it is shown; the user's own values win.
 
     version: the wheel's version, None to leave it to the tree.
@@ -92,7 +114,7 @@ def defaults(
         Setting("GEN_TO_SOURCE", "1", "default", "generators write into the sources, where a tree "
                 "knows it"),
         _prefix_path(prefixes, environment),
-        *_jobs(environment, cuda),
+        _jobs(environment, cuda),
         *_launchers(environment, cuda, tree, prefixes),
         Setting("BLAS", "MKL", "default", "upstream's wheels have it"),
         Setting("BUILD_TEST", "0", "default", "C++ tests are no part of a wheel"),
@@ -108,32 +130,32 @@ def defaults(
 
 
 def _resolved(
-    found: Iterable[Setting], environment: Mapping[str, str], tree: SourceTree | None
-) -> list[Setting]:
-    """The last setting of a name counts, the user's own above all."""
+    found: Iterable[Setting], environment: Mapping[str, str], tree: SourceTree
+) -> tuple[Setting, ...]:
+    """Later settings win; the user's environment wins last."""
     chosen: dict[str, Setting] = {}
     for setting in found:
         name = setting.name
         if name in environment and setting.origin != "user" and name != "CMAKE_PREFIX_PATH":
-            setting = Setting(name, environment[name], "user", "as you set it")
+            setting = _users(name, environment)
         chosen[name] = setting
     for name in sorted(environment):
         if re.match(r"(USE|BUILD|PYTORCH|MKL|BLAS|ATEN|TORCH_CUDA|CUDA|CUDNN|NCCL)_", name) or (
             name in ("CC", "CXX", "CFLAGS", "CXXFLAGS", "LDFLAGS", "MAX_JOBS")
         ):
-            chosen.setdefault(name, Setting(name, environment[name], "user", "as you set it"))
-    texts = _reader_texts(tree) if tree else {}
-    return [
-        Setting(s.name, s.value, s.origin, s.reason, _read_by(s.name, texts))
-        for s in chosen.values()
-    ]
+            chosen.setdefault(name, _users(name, environment))
+    texts = _reader_texts(tree)
+    return tuple(replace(s, read_by=_read_by(s.name, texts)) for s in chosen.values())
+
+
+def _users(name: str, environment: Mapping[str, str]) -> Setting:
+    return Setting(name, environment[name], "user", "as you set it")
 
 
 def _cuda(environment: Mapping[str, str], source: Sequence[Setting]) -> Setting:
     """USE_CUDA: as the user says, as the source can, or as there is a compiler for it."""
-    said = environment.get("USE_CUDA")
-    if said is not None:
-        return Setting("USE_CUDA", said, "user", "as you set it")
+    if "USE_CUDA" in environment:
+        return _users("USE_CUDA", environment)
     for setting in source:
         if setting.name == "USE_CUDA":
             return setting
@@ -160,45 +182,38 @@ def _prefix_path(prefixes: Sequence[Path], environment: Mapping[str, str]) -> Se
     return Setting("CMAKE_PREFIX_PATH", ";".join(every), origin, reason)
 
 
-def _jobs(environment: Mapping[str, str], cuda: bool) -> list[Setting]:
+def _jobs(environment: Mapping[str, str], cuda: bool) -> Setting:
     need = toolchain.TREE_CUDA_JOB_BYTES if cuda else toolchain.TREE_JOB_BYTES
     jobs = toolchain.job_count(environment, need)
     reason = (
         f"{toolchain.cores()} cores, {toolchain.available_memory() / 1e9:.0f} GB free, "
         f"{need / 1e9:.1f} GB a compiler"
     )
-    return [Setting("MAX_JOBS", str(jobs), "machine", reason)]
+    return Setting("MAX_JOBS", str(jobs), "machine", reason)
 
 
 def _launchers(
-    environment: Mapping[str, str],
-    cuda: bool,
-    tree: SourceTree | None,
-    prefixes: Sequence[Path],
+    environment: Mapping[str, str], cuda: bool, tree: SourceTree, prefixes: Sequence[Path]
 ) -> list[Setting]:
     launcher = toolchain.find_launcher(environment)
     if not launcher:
         return []
-    languages = ["C", "CXX", *(["CUDA"] if cuda else [])]
     reason = f"{Path(launcher).name} is there"
     found = [
         Setting(f"CMAKE_{language}_COMPILER_LAUNCHER", launcher, "machine", reason)
-        for language in languages
+        for language in ("C", "CXX", *(["CUDA"] if cuda else []))
     ]
     if Path(launcher.split(";")[0]).name == "ccache":
         # What another directory or machine has compiled is found again: nothing of a path counts.
-        if tree:
-            where = _common(tree, prefixes)
-            found.append(Setting("CCACHE_BASEDIR", where, "machine", "paths below it do not count"))
-        found.append(Setting("CCACHE_NOHASHDIR", "1", "default", "nor the current directory"))
-        found.append(
+        found += [
+            Setting("CCACHE_BASEDIR", _common(tree, prefixes), "machine",
+                    "paths below it do not count"),
+            Setting("CCACHE_NOHASHDIR", "1", "default", "nor the current directory"),
             Setting("CCACHE_DEPEND", "1", "default",
-                    "a file that is not in the cache is not preprocessed twice")
-        )  # fmt: skip
-        found.append(
+                    "a file that is not in the cache is not preprocessed twice"),
             Setting("CCACHE_SLOPPINESS", "pch_defines,time_macros,include_file_mtime,"
-                    "include_file_ctime", "default", "what precompiled headers need")
-        )  # fmt: skip
+                    "include_file_ctime", "default", "what precompiled headers need"),
+        ]  # fmt: skip
     return found
 
 
@@ -241,15 +256,13 @@ def compiled_differently(before: Mapping[str, str], after: Mapping[str, str]) ->
     return [f"{n}: {before.get(n, '(unset)')} → {after.get(n, '(unset)')}" for n in names]
 
 
-def require_space(tree: SourceTree, settled: Sequence[Setting]) -> str:
+def require_space(tree: SourceTree, environment: Environment) -> str:
     """Refuse a disk that would be full before the end; a warning about memory, '' for none.
 
     What an earlier run of the same build has written already counts as free.
     """
     build = tree.root / "build"
-    written = (
-        sum(p.stat().st_size for p in build.rglob("*") if p.is_file()) if build.is_dir() else 0
-    )
+    written = sum(p.stat().st_size for p in build.rglob("*") if p.is_file())
     free = shutil.disk_usage(tree.root).free
     if free + written < BYTES_NEEDED:
         raise OutputError(
@@ -257,7 +270,7 @@ def require_space(tree: SourceTree, settled: Sequence[Setting]) -> str:
             where=str(tree.root),
             next="free some space (scripts/torchfork clean), or build elsewhere: --work DIR",
         )
-    jobs = next((int(s.value) for s in settled if s.name == "MAX_JOBS" and s.value.isdigit()), 1)
+    jobs = int(environment.value("MAX_JOBS"))
     memory, need = toolchain.available_memory(), jobs * toolchain.TREE_JOB_BYTES
     if memory < need:
         return (
@@ -267,23 +280,18 @@ def require_space(tree: SourceTree, settled: Sequence[Setting]) -> str:
     return ""
 
 
-def require_same_settings(
-    tree: SourceTree, settled: Sequence[Setting], python: Path, *, fresh: bool
-) -> None:
+def require_same_settings(tree: SourceTree, environment: Environment, *, fresh: bool) -> None:
     """Refuse to resume in a build directory that other settings were used for.
 
     fresh: delete it instead. Objects of other settings would be linked silently.
     """
     build = tree.root / "build"
-    wanted = {s.name: s.value for s in settled} | {"python": str(python)}
     if not build.is_dir():
         return
     known = files.read_json(build / SETTINGS)
-    differing = (
-        compiled_differently(known, wanted)
-        if isinstance(known, dict)
-        else ["its settings are not known"]
-    )
+    differing = ["its settings are not known"]
+    if isinstance(known, dict):
+        differing = compiled_differently(known, environment.note)
     if not differing:
         return
     if not fresh:

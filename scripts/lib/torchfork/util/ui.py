@@ -35,6 +35,10 @@ class Step:
         """Show `done` of `total`, and what is being worked on."""
         self._progress.update(self._task, completed=done, total=total or None, what=printable(what))
 
+    def show(self, what: str) -> None:
+        """Show what is being worked on, of a step whose length is not known."""
+        self.advance(0, 0, what)
+
     def say(self, outcome: str) -> None:
         """Set the text that stands beside the step's name when it is done."""
         self.outcome = outcome

@@ -1,22 +1,32 @@
-"""torchfork apply, unapply, status, env: a tree of PyTorch's sources that the user has."""
+"""torchfork build --from-source, apply, unapply, status, env: PyTorch's sources with additions."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from ..additions import ranges
+from ..additions.load import Additions
 from ..additions.load import load as load_additions
 from ..errors import BaseRefusedError, StateError
 from ..pipelines import source, source_build, workdir
+from ..pipelines.settings import Environment
+from ..pipelines.source import Planned
+from ..pipelines.workdir import TreeBuildDir
 from ..state import source_tree
-from ..upstream import pins, sources
+from ..upstream import interpreter, pins, sources
 from ..upstream import tree as sourcetree
 from ..upstream.pins import Release
 from ..upstream.sources import SourceCheckout
 from ..upstream.tree import SourceTree
+from ..util import cache, files
 from ..util.ui import Ui
-from .options import add_additions, add_work, directory, positive
+from ..wheel import verify
+from . import build as build_command
+from .options import add_additions, add_number, add_work, path
 
 # Where the value of a build setting comes from, as pipelines.settings names it.
 _ORIGINS = {
@@ -53,10 +63,8 @@ def add_status_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_env_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `torchfork env`."""
-    parser.add_argument("tree", type=directory, nargs="?", metavar="TREE", help="the tree")
-    parser.add_argument(
-        "--number", type=positive, default=1, metavar="N", help="the N of the version's .extN"
-    )
+    _add_tree(parser)
+    add_number(parser)
     parser.add_argument(
         "--shell", action="store_true", help="print lines that scripts/env.sh has a shell read"
     )
@@ -65,8 +73,81 @@ def add_env_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_tree(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "tree", type=directory, nargs="?", default=Path(), metavar="TREE",
+        "tree", type=path, nargs="?", default=Path(), metavar="TREE",
         help="the tree (default: the current directory)",
+    )  # fmt: skip
+
+
+def build(options: argparse.Namespace, ui: Ui) -> None:
+    """torchfork build --from-source: all steps, or those up to options.until."""
+    additions = load_additions(options.additions)
+    target = interpreter.probe(options.python)
+    trees = options.work / "source"
+    wanted = sources.Wanted(options.source or "git", options.torch, options.git_url)
+    with ui.step("fetch the sources") as step:
+        opened = sources.open_source(
+            wanted, pins.load(), trees, cache.directory(), os.environ, step.advance, ui.warn
+        )
+        step.say(opened.described)
+    tree = opened.tree
+    release = require_clean(tree, unpinned=options.unpinned)
+    if options.until == "fetch":
+        ui.result(str(tree.root))
+        return
+    with _applied(tree, additions, options.work, ui) as (additions, layout, planned):
+        if options.until == "apply":
+            ui.result(str(tree.root))
+            return
+        python = source_build.make_environment(opened, target, release, trees, ui)
+        version = source_build.wheel_version(opened, options.number)
+        settings = source_build.resolve_settings(opened, python, version)
+        environment = Environment(python, settings)
+        inputs = _inputs(opened, environment, additions, verify=not options.no_verify)
+        if build_command.is_up_to_date(layout, inputs, options, ui):
+            return
+        built = source_build.build(
+            opened, environment, additions, layout, fresh=options.fresh, ui=ui
+        )
+        wheel, base = source_build.finish(
+            opened, built, environment, target, layout, options.out, ui
+        )
+        if not options.no_verify:
+            build_command.in_clean_environment(
+                ui,
+                lambda say: verify.verify(
+                    wheel, base, planned.manifest, options.work / "verify", cache.directory(),
+                    upstream=planned.upstream.schemas, say=say, on_wait=ui.warn,
+                ),
+            )  # fmt: skip
+        workdir.keep_delivered(layout, inputs, wheel)
+    build_command.announce(wheel, planned.manifest, ui)
+
+
+@contextlib.contextmanager
+def _applied(
+    tree: SourceTree, additions: Additions, work: Path, ui: Ui
+) -> Iterator[tuple[Additions, TreeBuildDir, Planned]]:
+    """Put additions into a tree, or bring what is in it up to date, and hold its build directory.
+
+    Gives those of the additions that are for the tree's release.
+    """
+    additions = ranges.for_release(additions, tree.version)
+    source.require_same_additions(tree, additions)
+    layout = workdir.for_tree(tree, additions, work)
+    with workdir.locked(layout, ui):
+        planned = source.plan(tree, additions, layout, ui)
+        source.put_in(tree, planned, additions, ui)
+        yield additions, layout, planned
+
+
+def _inputs(
+    opened: SourceCheckout, environment: Environment, additions: Additions, *, verify: bool
+) -> str:
+    """Everything that the wheel's bytes depend on."""
+    chosen = [f"{s.name}={s.value}" for s in environment.settings if s.name != "MAX_JOBS"]
+    return files.sha256_text(
+        str(opened.tree.root), opened.tree.commit or "", additions.fingerprint(),
+        str(additions.root), workdir.tooling_fingerprint(), str(verify), *chosen,
     )  # fmt: skip
 
 
@@ -75,15 +156,10 @@ def apply(options: argparse.Namespace, ui: Ui) -> None:
     additions = load_additions(options.additions)
     tree = sourcetree.open_tree(options.tree)
     require_clean(tree, unpinned=options.unpinned)
-    additions = ranges.for_release(additions, tree.version)
-    source.require_same_additions(tree, additions)
-    layout = workdir.for_tree(tree, additions, options.work.absolute())
-    with workdir.locked(layout, ui):
-        planned = source.plan(tree, additions, layout, ui)
-        source.put_in(tree, planned, additions, ui)
-    names = planned.manifest.base_names
+    with _applied(tree, additions, options.work, ui) as (_, _, planned):
+        names = planned.manifest.base_names
     ui.note(f"\napplied to {tree.root}: {', '.join(names) or 'nothing'}")
-    ui.note("take it out again with: scripts/torchfork unapply " + str(options.tree))
+    ui.note(f"take it out again with: scripts/torchfork unapply {options.tree}")
 
 
 def unapply(options: argparse.Namespace, ui: Ui) -> None:
@@ -160,15 +236,15 @@ def env(options: argparse.Namespace, ui: Ui) -> None:
             ui.result(setting.line)
 
 
-def _tree(root: Path | None) -> SourceTree:
+def _tree(root: Path) -> SourceTree:
     try:
-        return sourcetree.open_tree(root or Path())
+        return sourcetree.open_tree(root)
     except BaseRefusedError as error:
-        if root is not None:
+        if root != Path():
             raise
         raise BaseRefusedError(
             "the environment of a build depends on the tree, and this directory is none",
-            where=str(Path().absolute()),
+            where=str(root.absolute()),
             why=error.why,
             next="name the tree: scripts/torchfork env TREE; scripts/build_torch.sh --from-source "
             "--source ... --until fetch gets one",
