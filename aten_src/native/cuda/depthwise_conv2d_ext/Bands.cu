@@ -817,9 +817,8 @@ bool run_bands(const ForwardPass& pass, const Params& p, bool grad) {
     return false;
   }
   const Bands b = bands_of(p, grad);
-  return sweep_forward(pass, p) ||
-      (pass.src.type() == Type::kHalf ? choose_bands<c10::Half>(pass, p, b)
-                                      : choose_bands<c10::BFloat16>(pass, p, b));
+  return pass.src.type() == Type::kHalf ? choose_bands<c10::Half>(pass, p, b)
+                                        : choose_bands<c10::BFloat16>(pass, p, b);
 }
 
 } // namespace

@@ -554,9 +554,6 @@ bool bands_grad_weight(const BackwardPass& pass, const Params& p) {
   if (!bands_apply(p, pass.grad_output, pass.input) || p.kernel_height < kLargeWindow) {
     return false;
   }
-  if (sweep_grad_weight(pass, p)) {
-    return true;
-  }
   Operand partial;
   int64_t chunks = 0;
   const bool launched = pass.input.type() == Type::kHalf

@@ -63,7 +63,6 @@ struct BoxRequest {
   int64_t dst_height;
   int64_t dst_width;
   int64_t kernel_width;
-  int64_t stride;
   int64_t dilation_height;
   int64_t dilation_width;
   int vector; // channels of a thread
@@ -75,7 +74,7 @@ struct BoxRequest {
 };
 
 inline int64_t box_columns(const BoxRequest& r, int64_t stretch) {
-  return (stretch - 1) * r.stride + (r.kernel_width - 1) * r.dilation_width + 1;
+  return stretch + (r.kernel_width - 1) * r.dilation_width;
 }
 
 // Rows of a block's share where `blocks` share them. A share that begins or ends inside an image meets up to
@@ -132,8 +131,7 @@ inline bool plan_boxes(BoxPlan& plan, const BoxRequest& r) {
     constexpr double kBoxBegin = 2048; // bytes that a box takes to begin
     const double steps = share + std::max(1.0, static_cast<double>(share) / phase_rows) + kBegin +
         (share % phase_rows != 0 ? overhang : 0);
-    const double overlap = static_cast<double>(columns - stretch * r.stride) * (stretches - 1) /
-        (r.dst_width * r.stride);
+    const double overlap = static_cast<double>(columns - stretch) * (stretches - 1) / r.dst_width;
     const double time = steps * (static_cast<double>(warps * blocks) + idle) * (1 + overlap / 2) *
         (1 + kBoxBegin / (images * row_bytes)) * (1 + pixel_begin / (lanes * vector_bytes));
     if (time < least) {
@@ -260,7 +258,7 @@ inline EncodeTiled* encode_tiled() {
   return found;
 }
 
-// The map of a tensor of 32- or 16-bit elements from `offset` bytes on, its innermost dimension first,
+// The map of a tensor of 32- or 16-bit elements, its innermost dimension first,
 // `strides` in bytes from the second on; false where it has none.
 inline bool encode_map(
     CUtensorMap& map,
@@ -268,29 +266,25 @@ inline bool encode_map(
     const cuuint64_t (&sizes)[4],
     const cuuint64_t (&strides)[3],
     const cuuint32_t (&box)[4],
-    const cuuint32_t (&steps)[4],
-    CUtensorMapSwizzle swizzle = CU_TENSOR_MAP_SWIZZLE_NONE,
-    int64_t offset = 0) {
+    const cuuint32_t (&steps)[4]) {
   const bool words = tensor.element_size() == 4;
-  const char* const first = static_cast<const char*>(tensor.const_data_ptr()) + offset;
   return encode_tiled()(
              &map,
              words ? CU_TENSOR_MAP_DATA_TYPE_UINT32 : CU_TENSOR_MAP_DATA_TYPE_UINT16,
              4,
-             const_cast<char*>(first),
+             const_cast<void*>(tensor.const_data_ptr()),
              sizes,
              strides,
              box,
              steps,
              CU_TENSOR_MAP_INTERLEAVE_NONE,
-             swizzle,
+             CU_TENSOR_MAP_SWIZZLE_NONE,
              CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
              CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
 // The map of a dense channels-last tensor, in boxes of channels x columns x rows x images; false where it
-// has none. A box's columns are column_step apart, its rows row_step; with one_image the rows of all images
-// are one image's.
+// has none. A box's columns are column_step apart.
 inline bool map_boxes(
     CUtensorMap& map,
     const Operand& tensor,
@@ -298,13 +292,11 @@ inline bool map_boxes(
     int64_t box_columns,
     int64_t box_rows,
     int64_t box_images,
-    int64_t column_step = 1,
-    bool one_image = false,
-    int64_t row_step = 1) {
+    int64_t column_step = 1) {
   const auto bytes = static_cast<cuuint64_t>(tensor.element_size());
-  const auto batch = static_cast<cuuint64_t>(one_image ? 1 : tensor.size(0));
+  const auto batch = static_cast<cuuint64_t>(tensor.size(0));
   const auto channels = static_cast<cuuint64_t>(tensor.size(1));
-  const auto height = static_cast<cuuint64_t>(tensor.size(2) * (one_image ? tensor.size(0) : 1));
+  const auto height = static_cast<cuuint64_t>(tensor.size(2));
   const auto width = static_cast<cuuint64_t>(tensor.size(3));
   const cuuint64_t sizes[] = {channels, width, height, batch};
   const cuuint64_t strides[] = {
@@ -312,10 +304,9 @@ inline bool map_boxes(
   const cuuint32_t box[] = {
       static_cast<cuuint32_t>(box_channels),
       static_cast<cuuint32_t>((box_columns - 1) * column_step + 1),
-      static_cast<cuuint32_t>((box_rows - 1) * row_step + 1),
+      static_cast<cuuint32_t>(box_rows),
       static_cast<cuuint32_t>(box_images)};
-  const cuuint32_t steps[] = {
-      1, static_cast<cuuint32_t>(column_step), static_cast<cuuint32_t>(row_step), 1};
+  const cuuint32_t steps[] = {1, static_cast<cuuint32_t>(column_step), 1, 1};
   return encode_map(map, tensor, sizes, strides, box, steps);
 }
 #endif
@@ -402,19 +393,14 @@ struct BoxRuns {
 };
 
 // The rows of src that a run meets: those i in [begin, end) for which row top + i * dilation exists. Row o of
-// dst is reached by i = o * stride + kh.
+// dst is reached by i = o + kh.
 struct SrcRows {
   int32_t top;
   int32_t begin;
   int32_t end;
 
-  __device__ __forceinline__ SrcRows(
-      const BoxRun& run,
-      int kernel_height,
-      int stride,
-      int padding,
-      int dilation,
-      int src_height) {
+  __device__ __forceinline__
+  SrcRows(const BoxRun& run, int kernel_height, int padding, int dilation, int src_height) {
     top = run.row_phase - padding;
     int lowest = -top;
     int beyond = src_height - top;
@@ -422,9 +408,8 @@ struct SrcRows {
       lowest = (lowest + dilation - 1) / dilation;
       beyond = (beyond + dilation - 1) / dilation;
     }
-    begin = max(run.first_row * stride, lowest);
-    end = run.first_row < run.last_row ? min((run.last_row - 1) * stride + kernel_height, beyond)
-                                       : begin;
+    begin = max(run.first_row, lowest);
+    end = run.first_row < run.last_row ? min(run.last_row - 1 + kernel_height, beyond) : begin;
   }
 };
 
@@ -451,22 +436,16 @@ struct BoxRing {
   int32_t filled = 0; // the stage to fill next, and that of the round before
   uint32_t filled_parity = 1;
 
-  // __syncthreads() before anything else. `shared` begins at a multiple of kBoxBytes. `readers`: warps that do;
-  // `asker`: the thread that fills.
-  __device__ __forceinline__ BoxRing(
-      void* shared,
-      int count,
-      int stage_size,
-      int readers = blockDim.x / kWarpSize,
-      int asker = 0)
+  // __syncthreads() before anything else. `shared` begins at a multiple of kBoxBytes.
+  __device__ __forceinline__ BoxRing(void* shared, int count, int stage_size)
       : barriers(shared_address(shared)),
         boxes(static_cast<char*>(shared) + kRingHead),
         bytes(stage_size),
         stages(count) {
-    if (threadIdx.x == asker) {
+    if (threadIdx.x == 0) {
       for (int i = 0; i < stages; ++i) {
         init_barrier(full(i), 1);
-        init_barrier(empty(i), readers);
+        init_barrier(empty(i), blockDim.x / kWarpSize);
       }
       init_barrier(taps(), 1);
       fence_barriers();
@@ -617,16 +596,24 @@ struct BlockSums {
   bool works; // of a channel that exists
 };
 
-// Adds them up by add_parts(k), each by one thread, and writes them to `to`. Where one is NaN all are taken
-// again, careful(k) of this thread's part.
-template <typename Traits, typename AddParts, typename Careful>
+// Adds them up in double, one part after the other, each sum by one thread, and writes them to `to`. Where one
+// is NaN all are taken again, careful(k) of this thread's part.
+template <typename Traits, typename Careful>
 __device__ __forceinline__ void write_block_sums(
     const BlockSums& sums,
     float* to,
     int channels,
-    const AddParts& add_parts,
     const Careful& careful) {
   constexpr int kTaps = Traits::kTaps;
+  const auto add_parts = [&](int k) {
+    double sum = 0;
+    for (int i = 0; i < sums.parts; ++i) {
+      const int other = (i - sums.part) * sums.lanes;
+      sum += k < Traits::kAlike ? static_cast<double>(sums.mine[k * sums.threads + other])
+                                : sums.biases[other];
+    }
+    return sum;
+  };
   const auto write = [&](int k, double sum) {
     if (k == kTaps) {
       write_bias(to + kTaps * channels, channels, sum);
@@ -655,25 +642,6 @@ __device__ __forceinline__ void write_block_sums(
     }
     __syncthreads();
   }
-}
-
-// The same, one part after the other in double.
-template <typename Traits, typename Careful>
-__device__ __forceinline__ void write_block_sums(
-    const BlockSums& sums,
-    float* to,
-    int channels,
-    const Careful& careful) {
-  const auto add_parts = [&](int k) {
-    double sum = 0;
-    for (int i = 0; i < sums.parts; ++i) {
-      const int other = (i - sums.part) * sums.lanes;
-      sum += k < Traits::kAlike ? static_cast<double>(sums.mine[k * sums.threads + other])
-                                : sums.biases[other];
-    }
-    return sum;
-  };
-  write_block_sums<Traits>(sums, to, channels, add_parts, careful);
 }
 
 #if CUDART_VERSION >= 12000
@@ -707,89 +675,15 @@ __device__ __forceinline__ void load_box(
       : "memory");
 #endif
 }
-
-// Sends a box; what lies outside of the tensor is left out. wait_until_sent() before its place is written
-// again.
-__device__ __forceinline__ void store_box(
-    const CUtensorMap& map,
-    const void* from,
-    int channel,
-    int column,
-    int row,
-    int image) {
-#if __CUDA_ARCH__ >= 900
-  asm volatile(
-      "cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group [%0, {%1, %2, %3, %4}], [%5];\n"
-      "cp.async.bulk.commit_group;\n" ::"l"(&map),
-      "r"(channel),
-      "r"(column),
-      "r"(row),
-      "r"(image),
-      "r"(shared_address(from))
-      : "memory");
-#endif
-}
-
-// A barrier of the first `count` threads of a block.
-__device__ __forceinline__ void sync_threads(int count) {
-  asm volatile("bar.sync 1, %0;" ::"r"(count) : "memory");
-}
-
-// Rows of results on their way out of shared memory by boxes: one box that the block writes, one that the
-// engine reads. All threads that compute, the first of which is thread 0, call everything.
-struct BoxSender {
-  char* to; // where this thread writes
-  int32_t other; // from there to where it writes the next box
-  int32_t row = 0; // of the box that was written last and has not been sent
-  int32_t image = -1; // negative: there is none
-
-  // `offset`: the thread's in a box.
-  __device__ __forceinline__ BoxSender(char* first, int bytes, int offset)
-      : to(first + offset), other(bytes) {}
-
-  // After which the next box may be written. What thread 0 wrote last begins a box: its offset is none.
-  __device__ __forceinline__ void hand_over(
-      const CUtensorMap& map,
-      int threads,
-      int channel,
-      int column) {
-    fence_for_copies();
-    if (threadIdx.x == 0) {
-      wait_until_sent();
-    }
-    sync_threads(threads);
-    if (threadIdx.x == 0 && image >= 0) {
-      store_box(map, to + other, channel, column, row, image);
-    }
-    image = -1;
-  }
-
-  // After a box was written.
-  __device__ __forceinline__ void advance(int of_row, int of_image) {
-    to += other;
-    other = -other;
-    row = of_row;
-    image = of_image;
-  }
-
-  // After the last hand_over(), before the block ends or its buffers are used otherwise.
-  __device__ __forceinline__ void finish() const {
-    if (threadIdx.x == 0) {
-      wait_until_sent();
-    }
-  }
-};
 #endif
 
-// The march of depthwise_conv2d_ext down the rows of src in channels-last order, as kernels have it that find
-// rows in shared memory (Boxes.cu, PixelRows.cu): a thread owns a few
-// channels and columns of dst. Each row of src feeds all the dst rows that it belongs to, whose sums are in
+// The march down the rows of src in channels-last order: a thread owns a few channels and columns of dst. Each row of src feeds all the dst rows that it belongs to, whose sums are in
 // registers: slot s holds the dst row that this row reaches with the taps of kernel row s. With the first
 // product of a row the sums move on a slot, so that the shift costs nothing.
 
-// The window, the tile of columns of a thread with what the window reaches beside it, its channels and, of
-// each, how many of src it adds up; rows of taps from kOwnRow on are summed by themselves.
-template <typename scalar_t, typename Window, int kVector_, int kTile_, int kSources_>
+// The window, the tile of columns of a thread with what the window reaches beside it, and its channels; rows
+// of taps from kOwnRow on are summed by themselves.
+template <typename scalar_t, typename Window, int kVector_, int kTile_>
 struct RowMarchTraits {
   static constexpr int kHeight = Window::kHeight;
   static constexpr int kWidth = Window::kWidth;
@@ -798,7 +692,6 @@ struct RowMarchTraits {
   static constexpr int kVector = kVector_;
   static constexpr int kTile = kTile_;
   static constexpr int kColumns = kTile + kWidth - 1;
-  static constexpr int kSources = kSources_;
 };
 
 template <typename Traits>
@@ -807,10 +700,9 @@ struct RowMarch {
   static constexpr int kWidth = Traits::kWidth;
   static constexpr int kTile = Traits::kTile;
   static constexpr int kVector = Traits::kVector;
-  static constexpr int kSources = Traits::kSources;
   using Sums = float[kTile][kVector];
-  using Values = float[kSources][Traits::kColumns][kVector];
-  using Taps = float[kSources][Traits::kTaps][kVector];
+  using Values = float[Traits::kColumns][kVector];
+  using Taps = float[Traits::kTaps][kVector];
 
   Sums slots[kHeight];
 
@@ -846,14 +738,14 @@ struct RowMarch {
       const bool own = s >= Traits::kOwnRow;
       Sums sums;
 #pragma unroll
-      for (int k = 0; k < kSources * kWidth; ++k) {
+      for (int k = 0; k < kWidth; ++k) {
 #pragma unroll
         for (int t = 0; t < kTile; ++t) {
 #pragma unroll
           for (int v = 0; v < kVector; ++v) {
             const float before = s > 0 ? slots[s > 0 ? s - 1 : 0][t][v] : begin[v];
-            const float value = values[k / kWidth][t + k % kWidth][v];
-            const float tap = taps[k / kWidth][s * kWidth + k % kWidth][v];
+            const float value = values[t + k][v];
+            const float tap = taps[s * kWidth + k][v];
             sums[t][v] = k > 0 ? fmaf(value, tap, sums[t][v])
                 : own          ? value * tap
                                : fmaf(value, tap, before);

@@ -35,10 +35,9 @@ struct BoxesWeight : UnitStridePass {
   uint32_t row_bytes;
 };
 
-template <typename scalar_t_, typename Window, int kChannels_, bool kData_, int kOutputs_ = 1>
+template <typename scalar_t_, typename Window, bool kData_>
 struct BoxesWeightTraits {
   using scalar_t = scalar_t_;
-  static constexpr int kOutputs = kOutputs_; // of an input channel, 1 or 2
   static constexpr int kHeight = Window::kHeight;
   static constexpr int kWidth = Window::kWidth;
   static constexpr int kTaps = kHeight * kWidth;
@@ -46,9 +45,8 @@ struct BoxesWeightTraits {
   static constexpr int kReachWidth = (kWidth - 1) / 2;
   static constexpr int kTile = 7; // columns of a thread
   static constexpr int kColumns = kTile + kWidth - 1;
-  static constexpr int kChannels = kChannels_; // of grad_output, of a block
+  static constexpr int kChannels = kWarpSize; // of a block
   static constexpr int kPixelBytes = kChannels * static_cast<int>(sizeof(scalar_t));
-  static constexpr int kInputBytes = kPixelBytes / kOutputs; // of a pixel of the input
   static constexpr bool kData = kData_; // grad_input too
   // Rounding to 16 bits would hide what bounded chains and an exact bias give.
   static constexpr bool kExact = sizeof(scalar_t) == sizeof(float);
@@ -63,7 +61,7 @@ struct BoxesWeightTraits {
   static constexpr bool kTapsInRegisters = kTaps <= 9;
   // Stages of grad_output in use beside the newest.
   static constexpr int kHeld = kKeeps ? 0 : kBefore;
-  static constexpr int kUnrolled = kKeeps ? (kHeight > 1 ? kHeight : 4) : 1;
+  static constexpr int kUnrolled = kKeeps ? kHeight : 1;
   // Sums go to totals in shared memory after kTurns of the march, some 42 products; where there are none,
   // short shares bound the chains.
   static constexpr bool kTotals = kExact && kKeeps;
@@ -74,22 +72,20 @@ struct BoxesWeightTraits {
   static constexpr bool kOwnAsker = kKeeps || (!kData && !kExact);
   // Threads of a multiprocessor that compute, so that few registers are spilt: all gradients of 32@112 k3 in
   // half 103 us by 768 of 72 registers, 87 by 512 of 96.
-  static constexpr bool kSquare = kHeight == 3; // 3 x 3
   static constexpr int kResident = kTaps > 25 ? 512
       : kTaps > 9                             ? 384
-      : kSquare && (kData || !kExact)         ? 512
+      : kData || !kExact                      ? 512
                                               : 768;
   // One block of all of them where stages are few bytes or have a warp to ask for them: fewer to ask and wait
   // for (the weight's gradient in half of 32@112 k3 61 us by blocks of 256, 56 so, of 256@32 27 and 24).
-  static constexpr bool kOneBlock = kTaps > 9 ? kOwnAsker : kSquare && !kExact;
+  static constexpr bool kOneBlock = kTaps > 9 ? kOwnAsker : !kExact;
   static constexpr int kMostParts = kOneBlock ? kResident / kChannels : 8;
   static constexpr int kThreads = kMostParts * kChannels + (kOwnAsker ? kWarpSize : 0);
   static constexpr int kBlocks = kResident / (kMostParts * kChannels); // bound registers
   // Bytes of a multiprocessor's rings that are used or under way. More is slower: all gradients of 144@56 k3
   // with 64, 96 and 132 KB 213, 223, 225 us, in half 123, 139, 157; but what has the most rows to
   // compute for its bytes, and the weight's gradient in 16 bit (1 x 3 100, 90, 91), wants some.
-  static constexpr bool kSome = !kData && !kExact && kChannels == kWarpSize;
-  static constexpr int kFlight = (kTaps > 9 ? 132 : kSome ? 96 : 64) * 1024;
+  static constexpr int kFlight = (kTaps > 9 ? 132 : kData || kExact ? 64 : 96) * 1024;
 };
 
 // Rows of a plane that follow each other, in a block's share.
@@ -224,7 +220,7 @@ __device__ __forceinline__ void ask_rows(
       piece.image);
   if (both) {
     const uint32_t to = rings + p.grads_stages * p.grads_stage + feed.place.input * p.input_stage;
-    load_box(to, full, input_map, channel / Traits::kOutputs, piece.left, row, piece.image);
+    load_box(to, full, input_map, channel, piece.left, row, piece.image);
   }
   feed.place.advance(p);
   feed.step += 1;
@@ -295,8 +291,7 @@ struct PieceColumns {
 // their products with the input go into one sum a tap, those with the taps make the row of grad_input,
 //   sum[kh][kw] += input[h][s] * grad_output[h + padding - kh][s + padding - kw],
 // so that grad_output is needed beside a tile and the input is not. What is loaded, by whom and when is in
-// BoxesBackward.cu. Channels are those of grad_output: two of them may belong to one of the
-// input, which both lanes read, and whose grad_input they add up between them.
+// said above.
 //
 // In float the sums of some rows go to totals in shared memory, which bounds the chains. Warps are added up
 // in order; a block writes one partial, and add_partials() adds the blocks' in a fixed order. A float bias is
@@ -327,8 +322,6 @@ __device__ __noinline__ float careful_sum(
   const bool bias = tap == Traits::kTaps;
   const int kh = bias ? Traits::kReachHeight : tap / Traits::kWidth;
   const int kw = bias ? Traits::kReachWidth : tap % Traits::kWidth;
-  const int channels = p.channels / Traits::kOutputs; // of the input
-  const int channel = place.channel / Traits::kOutputs;
   Pieces pieces(p, begin, end);
   float sum = 0.0f;
 #pragma unroll 1
@@ -346,14 +339,14 @@ __device__ __noinline__ float careful_sum(
         const int at = (columns.image * p.dst_height + row) * p.dst_width + column;
         const int from = (columns.image * p.src_height + h) * p.src_width + w;
         const float grad = static_cast<float>(grad_output[at * p.channels + place.channel]);
-        sum += bias ? grad : grad * static_cast<float>(input[from * channels + channel]);
+        sum += bias ? grad : grad * static_cast<float>(input[from * p.channels + place.channel]);
       }
     }
   }
   return sum;
 }
 
-// grad_input of a thread's part of a piece, tap by tap. Of the threads of an input channel the first does so.
+// grad_input of a thread's part of a piece, tap by tap.
 template <typename Traits>
 __device__ __noinline__ void careful_rows(
     typename Traits::scalar_t* grad_input,
@@ -362,12 +355,8 @@ __device__ __noinline__ void careful_rows(
     const BoxesWeight& p,
     Piece piece) {
   constexpr int kTaps = Traits::kTaps;
-  constexpr int kOutputs = Traits::kOutputs;
   const ThreadPlace place = ThreadPlace::of<Traits>(p);
   const PieceColumns columns = PieceColumns::of<Traits>(p, piece, place);
-  if (place.channel % kOutputs > 0) {
-    return;
-  }
 #pragma unroll 1
   for (int i = 0; i < piece.rows * columns.count; ++i) {
     const int h = piece.top + i / columns.count * p.dilation_height;
@@ -377,20 +366,17 @@ __device__ __noinline__ void careful_rows(
     }
     float sum = 0.0f;
 #pragma unroll 1
-    for (int k = 0; k < kOutputs * kTaps; ++k) {
-      const int output = place.channel + k / kTaps;
-      const int tap = k % kTaps;
+    for (int tap = 0; tap < kTaps; ++tap) {
       const int row = h + p.padding_height - tap / Traits::kWidth * p.dilation_height;
       const int column = w + p.padding_width - tap % Traits::kWidth * p.dilation_width;
       if (row >= 0 && row < p.dst_height && column >= 0 && column < p.dst_width) {
         const int at = (columns.image * p.dst_height + row) * p.dst_width + column;
-        sum += static_cast<float>(grad_output[at * p.channels + output]) *
-            static_cast<float>(weight[output * kTaps + tap]);
+        sum += static_cast<float>(grad_output[at * p.channels + place.channel]) *
+            static_cast<float>(weight[place.channel * kTaps + tap]);
       }
     }
     const int to = (columns.image * p.src_height + h) * p.src_width + w;
-    grad_input[(to * p.channels + place.channel) / kOutputs] =
-        static_cast<typename Traits::scalar_t>(sum);
+    grad_input[to * p.channels + place.channel] = static_cast<typename Traits::scalar_t>(sum);
   }
 }
 
@@ -501,8 +487,7 @@ __global__ void boxes_backward_kernel(
   constexpr int kSize = sizeof(scalar_t);
   const char* const my_grads =
       rings + (tile_at + mine.image * (kWidth - 1)) * Traits::kPixelBytes + lane * kSize;
-  const char* const my_input =
-      input_ring + tile_at * Traits::kInputBytes + lane / Traits::kOutputs * kSize;
+  const char* const my_input = input_ring + tile_at * Traits::kPixelBytes + lane * kSize;
   float sums[kTaps + 1] = {};
   float excess = 0.0f;
   int turns = Traits::kTurns;
@@ -534,17 +519,12 @@ __global__ void boxes_backward_kernel(
   };
   float values[kTile]; // of the input
   float result[kTile][1]; // of grad_input
-  // Where lanes side by side have the two outputs of an input channel, each of them adds up and stores half of
-  // the columns, of which the first have one more.
-  static_assert(Traits::kOutputs <= 2 && kChannels % Traits::kOutputs == 0);
-  constexpr int kStored = (kTile + 1) / 2;
-  const bool upper = threadIdx.x % 2 > 0;
   const auto read_input = [&]() {
     const int stage = Traits::kHeld > 0 ? place.input : place.grads;
     const char* const from = my_input + stage * p.input_stage;
 #pragma unroll
     for (int t = 0; t < kTile; ++t) {
-      values[t] = read_element<scalar_t>(from + t * Traits::kInputBytes);
+      values[t] = read_element<scalar_t>(from + t * Traits::kPixelBytes);
       result[t][0] = 0.0f;
     }
   };
@@ -594,12 +574,8 @@ __global__ void boxes_backward_kernel(
     uint32_t to =
         static_cast<uint32_t>(
             ((columns.image * p.src_height + h) * p.src_width + columns.left) * p.channels +
-            mine.channel) /
-        Traits::kOutputs * static_cast<uint32_t>(sizeof(scalar_t));
-    if constexpr (Traits::kOutputs > 1) {
-      columns.count = upper ? max(columns.count - kStored, 0) : min(columns.count, kStored);
-      to += upper ? kStored * p.column_bytes : 0;
-    }
+            mine.channel) *
+        static_cast<uint32_t>(sizeof(scalar_t));
     // As words that the compiler knows nothing of: it would count the columns again in each row.
     asm volatile("" : "+r"(columns.count), "+r"(to));
     const auto store_row = [&]() {
@@ -610,20 +586,7 @@ __global__ void boxes_backward_kernel(
           *reinterpret_cast<scalar_t*>(base + (to + t * p.column_bytes)) =
               static_cast<scalar_t>(result[t][0]);
         };
-        if constexpr (Traits::kOutputs > 1) {
-#pragma unroll
-          for (int t = 0; t < kStored; ++t) {
-            const float low = result[t][0];
-            const float high = result[min(t + kStored, kTile - 1)][0];
-            result[t][0] = (upper ? high : low) + __shfl_xor_sync(computing, upper ? low : high, 1);
-          }
-#pragma unroll
-          for (int t = 0; t < kStored; ++t) {
-            if (t < count) {
-              store(t);
-            }
-          }
-        } else if (count == kTile) {
+        if (count == kTile) {
 #pragma unroll
           for (int t = 0; t < kTile; ++t) {
             store(t);
@@ -715,9 +678,6 @@ __global__ void boxes_backward_kernel(
       }
     }
     if (Traits::kData && !finite) {
-      if constexpr (Traits::kOutputs > 1) {
-        __syncwarp(computing); // another lane wrote there too
-      }
       careful_rows<Traits>(grad_input, grad_output, weight, p, piece);
     }
   }
@@ -770,12 +730,12 @@ void plan_pieces(BoxesWeight& s) {
   s.row_phases = std::min(s.dilation_height, s.src_height);
   s.rows = divide_up(s.src_height, s.dilation_height);
   s.all_rows = divide_up(s.batch, s.images) * s.stretches * s.column_phases * s.row_phases * s.rows;
-  const int64_t pixel = s.channels / Traits::kOutputs * sizeof(scalar_t); // of grad_input
+  const int64_t pixel = s.channels * sizeof(scalar_t); // of grad_input
   s.column_bytes = s.dilation_width * pixel;
   s.row_bytes = s.dilation_height * s.src_width * pixel;
   s.box_columns = s.tiles * Traits::kTile;
   s.grads_bytes = s.images * (s.box_columns + Traits::kWidth - 1) * Traits::kPixelBytes;
-  s.input_bytes = s.images * s.box_columns * Traits::kInputBytes;
+  s.input_bytes = s.images * s.box_columns * Traits::kPixelBytes;
   s.grads_stage = stage_bytes(s.grads_bytes);
   s.input_stage = stage_bytes(s.input_bytes);
 }
@@ -809,14 +769,6 @@ bool launch(const BackwardPass& pass, const Params& params) {
       Traits::kExact && !Traits::kTotals ? 160 : std::numeric_limits<int32_t>::max();
   BoxesWeight s{};
   set_unit_stride_pass(s, params);
-  // Rows that meet no others are rows of one image.
-  const bool one_image = s.kernel_height == 1 && s.padding_height == 0;
-  if (one_image) {
-    s.src_height *= s.batch;
-    s.dst_height *= s.batch;
-    s.batch = 1;
-    s.dilation_height = 1;
-  }
   plan_pieces<Traits>(s);
   const int64_t threads = s.images * s.tiles * Traits::kChannels; // that compute
   const int64_t all_threads =
@@ -847,17 +799,9 @@ bool launch(const BackwardPass& pass, const Params& params) {
           s.box_columns + Traits::kWidth - 1,
           1,
           s.images,
-          s.dilation_width,
-          one_image) ||
+          s.dilation_width) ||
       !map_boxes(
-          input_map,
-          pass.input,
-          Traits::kChannels / Traits::kOutputs,
-          s.box_columns,
-          1,
-          s.images,
-          s.dilation_width,
-          one_image)) {
+          input_map, pass.input, Traits::kChannels, s.box_columns, 1, s.images, s.dilation_width)) {
     return false;
   }
   const int64_t resident = resident_blocks(kernel, all_threads, shared);
@@ -889,8 +833,7 @@ bool boxes_backward(const BackwardPass& pass, const Params& p) {
 #if CUDART_VERSION >= 12000
   constexpr int64_t kMostDilation = 8; // of a box's columns
   constexpr int64_t kLeastChannels = 16; // of a warp's 32 lanes; not tried with fewer
-  constexpr int64_t kMostOutputs = 2; // of an input channel
-  if (!p.channels_last || p.multiplier > kMostOutputs || p.channels < kLeastChannels ||
+  if (!p.channels_last || p.multiplier != 1 || p.channels < kLeastChannels ||
       !middle_meets_all(p) || p.dilation_width > kMostDilation || !march_fits_32_bits(p) ||
       pass.grad_output.numel() == 0 || pass.input.numel() == 0 || !boxes_take(pass.input) ||
       !boxes_take(pass.grad_output) || !device_has_boxes()) {
@@ -902,17 +845,10 @@ bool boxes_backward(const BackwardPass& pass, const Params& p) {
       using Fixed = decltype(window);
       if constexpr (Fixed::kStride != 1) {
         return false;
-      } else if (p.multiplier > 1) {
-        if constexpr (Fixed::kHeight == 3) {
-          return pass.grad_input.defined()
-              ? launch<BoxesWeightTraits<scalar_t, Fixed, kWarpSize, true, 2>>(pass, p)
-              : launch<BoxesWeightTraits<scalar_t, Fixed, kWarpSize, false, 2>>(pass, p);
-        }
-        return false; // not tried
       } else {
         return pass.grad_input.defined()
-            ? launch<BoxesWeightTraits<scalar_t, Fixed, kWarpSize, true>>(pass, p)
-            : launch<BoxesWeightTraits<scalar_t, Fixed, kWarpSize, false>>(pass, p);
+            ? launch<BoxesWeightTraits<scalar_t, Fixed, true>>(pass, p)
+            : launch<BoxesWeightTraits<scalar_t, Fixed, false>>(pass, p);
       }
     });
   });

@@ -50,11 +50,6 @@ inline bool keeps_size(const Params& p) {
       p.output_width == p.input_width;
 }
 
-// The same, in plane order.
-inline bool keeps_size_of_planes(const Params& p) {
-  return !p.channels_last && keeps_size(p);
-}
-
 // Whether the middle tap of an odd window meets all of grad_output, beside which a bias is summed then.
 inline bool middle_meets_all(const Params& p) {
   return 2 * p.padding_height <= p.dilation_height * (p.kernel_height - 1) &&
@@ -339,9 +334,6 @@ bool with_window(const Params& p, const Launch& launch) {
   }
   if (is(7, 7, 2)) {
     return launch(Window<7, 7, 2>());
-  }
-  if (is(1, 3, 1)) {
-    return launch(Window<1, 3, 1>());
   }
   return false;
 }

@@ -9,9 +9,8 @@
 //
 // Channels-last: neighbouring threads are neighbouring channels, so every access is a full sector
 // whatever the width, padding or dilation. On sm_90 what lies in whole vectors of channels at stride 1 is
-// for boxes (...Boxes.cu), and small problems do not march (...FewPixels.cu). Planes: neighbouring threads
-// are neighbouring columns; a thread takes four columns by vectors where rows are aligned and the padding is
-// the usual (k - 1) / 2, and else one column, so that a warp's accesses are dense either way.
+// for boxes (Boxes.cu). Planes: neighbouring threads are neighbouring columns, so that a warp's accesses are
+// dense.
 //
 // In float the taps of each later kernel row are summed by themselves and then added, which takes an
 // addition more a row and leaves about half the rounding error at k = 7. The first rows are added
@@ -44,15 +43,14 @@ struct ChannelsLastTraits {
   static constexpr bool kTapsInRegisters = kTaps <= 9;
   static constexpr int kOwnRow = kFirstOwnRow<scalar_t, Window>;
   static constexpr int kVector = kTapsInRegisters && sizeof(scalar_t) == 2 ? 4 : 2;
-  // A thread of a single row does little: it takes more columns.
-  static constexpr int kTile = kHeight == 1 ? 8 : kTapsInRegisters || kStride > 1 ? 4 : 7;
+  static constexpr int kTile = kTapsInRegisters || kStride > 1 ? 4 : 7;
   static constexpr int kBlocks = kTaps > 25 ? 2
       : kTaps > 9 || kVector > 2            ? 3
       : kStride > 1                         ? 4
                                             : 5;
   static constexpr int kSlots = (kHeight + kStride - 1) / kStride;
   static constexpr int kColumns = (kTile - 1) * kStride + kWidth;
-  static constexpr int kStages = kHeight == 1 ? 2 : kTaps > 9 || sizeof(scalar_t) == 4 ? 3 : 4;
+  static constexpr int kStages = kTaps > 9 || sizeof(scalar_t) == 4 ? 3 : 4;
   // Long marches where rows are dear.
   static int64_t wanted_threads() {
     return multiprocessors() * (kTaps > 25 ? 768 : 1024);
@@ -61,19 +59,17 @@ struct ChannelsLastTraits {
   static_assert(kColumns <= 32, "a mask of 32 bits tells the columns inside the image");
 };
 
-// kSeveral: a dst plane is the sum over m.sources src planes, each with taps of its own.
-template <typename scalar_t_, typename Window, bool kSeveral_>
+template <typename scalar_t_, typename Window>
 struct PlanesTraits {
   using scalar_t = scalar_t_;
-  static constexpr bool kSeveral = kSeveral_;
   static constexpr int kHeight = Window::kHeight;
   static constexpr int kWidth = Window::kWidth;
   static constexpr int kStride = Window::kStride;
   static constexpr int kTaps = kHeight * kWidth;
   static constexpr int kOwnRow = kFirstOwnRow<scalar_t, Window>;
-  static constexpr int kTile = kHeight == 1 ? 4 : 1;
+  static constexpr int kTile = 1;
   static constexpr int kSlots = (kHeight + kStride - 1) / kStride;
-  static constexpr int kColumns = (kTile - 1) * kStride + kWidth;
+  static constexpr int kColumns = kWidth;
   // Rows under way while one is used, in registers whose number must be known: the march takes
   // kUnrolled steps at a time. More rows are worth the registers where they are few: measured.
   static constexpr bool kHalfSize = sizeof(scalar_t) == 2;
@@ -94,10 +90,9 @@ __device__ __noinline__ float careful_sum(
     int image,
     int channel,
     int row,
-    int column,
-    int source) {
-  const int channels = m.channels / m.multiplier * m.sources;
-  const int from = channel / m.multiplier * m.sources + source;
+    int column) {
+  const int channels = m.channels / m.multiplier;
+  const int from = channel / m.multiplier;
 #pragma unroll 1
   for (int tap = 0; tap < Traits::kTaps; ++tap) {
     const int h =
@@ -125,8 +120,7 @@ __device__ __noinline__ void careful_tile(
     const Item& item,
     int first_channel,
     int vector,
-    bool channels_last,
-    int source) {
+    bool channels_last) {
 #pragma unroll 1
   for (int channel = first_channel; channel < min(first_channel + vector, m.channels); ++channel) {
 #pragma unroll 1
@@ -138,19 +132,17 @@ __device__ __noinline__ void careful_tile(
         if (column >= m.dst_width) {
           continue;
         }
-        const auto* const taps = weight + (channel * m.sources + source) * Traits::kTaps;
+        const auto* const taps = weight + channel * Traits::kTaps;
         auto& to = channels_last
             ? dst[((item.image * m.dst_height + row) * m.dst_width + column) * m.channels + channel]
             : dst[((item.image * m.channels + channel) * m.dst_height + row) * m.dst_width +
                   column];
-        const float begin = source > 0 ? static_cast<float>(to)
-            : bias                     ? static_cast<float>(bias[channel])
-                                       : 0.0f;
+        const float begin = bias ? static_cast<float>(bias[channel]) : 0.0f;
         to = static_cast<typename Traits::scalar_t>(
-            channels_last ? careful_sum<Traits, true>(
-                                src, taps, begin, m, item.image, channel, row, column, source)
-                          : careful_sum<Traits, false>(
-                                src, taps, begin, m, item.image, channel, row, column, source));
+            channels_last
+                ? careful_sum<Traits, true>(src, taps, begin, m, item.image, channel, row, column)
+                : careful_sum<Traits, false>(
+                      src, taps, begin, m, item.image, channel, row, column));
       }
     }
   }
@@ -233,7 +225,7 @@ __global__ void forward_channels_last_kernel(
     return;
   }
   if (careful) {
-    careful_tile<Traits>(dst, src, weight, bias, m, item, channel, kVector, true, 0);
+    careful_tile<Traits>(dst, src, weight, bias, m, item, channel, kVector, true);
     return;
   }
 
@@ -349,31 +341,49 @@ struct PlaneElements {
       }
     }
   }
-
-  __device__ __forceinline__ float column(int c) const {
-    return unpack(elements[c], 0);
-  }
 };
 
-// The march of one item over one src plane; adds to what is in dst if `adds`.
 template <typename Traits>
-__device__ __forceinline__ void march_plane(
+C10_LAUNCH_BOUNDS_1(kThreads)
+__global__ void forward_planes_kernel(
     typename Traits::scalar_t* __restrict__ dst,
-    const typename Traits::scalar_t* __restrict__ plane,
-    const float (&taps)[Traits::kTaps],
-    float first_value,
-    bool adds,
-    const March& m,
-    const Item& item) {
+    const typename Traits::scalar_t* __restrict__ src,
+    const typename Traits::scalar_t* __restrict__ weight,
+    const typename Traits::scalar_t* __restrict__ bias,
+    const March m) {
   using scalar_t = typename Traits::scalar_t;
-  constexpr int kTile = Traits::kTile;
   constexpr int kStride = Traits::kStride;
   constexpr int kAhead = Traits::kAhead;
-  const float begin[1] = {first_value};
+  const int index = blockIdx.x * kThreads + threadIdx.x;
+  if (index >= m.items) {
+    return;
+  }
+  Item item = item_of(m, index, 1);
+  const int column = item.column_phase + item.first_column * m.dilation_width;
+  if (column >= m.dst_width) {
+    return; // this phase of the dilation has one column less than the first
+  }
+  const int plane = item.image;
+  const int channel = plane % m.channels;
+  const float begin[1] = {bias ? static_cast<float>(bias[channel]) : 0.0f};
+  bool finite = true;
+  float taps[Traits::kTaps];
+#pragma unroll
+  for (int tap = 0; tap < Traits::kTaps; ++tap) {
+    const int at = m.flip ? Traits::kTaps - 1 - tap : tap;
+    taps[tap] = static_cast<float>(weight[channel * Traits::kTaps + at]);
+    finite = finite && is_finite(taps[tap]);
+  }
+  if (!finite) {
+    item.image = plane / m.channels;
+    careful_tile<Traits>(dst, src, weight, bias, m, item, channel, 1, false);
+    return;
+  }
+
   const int left =
       item.column_phase - m.padding_width + item.first_column * kStride * m.dilation_width;
   const int top = item.row_phase - m.padding_height;
-  const scalar_t* const from = plane + left;
+  const scalar_t* const from = src + plane / m.multiplier * m.src_height * m.src_width + left;
   uint32_t inside = 0;
 #pragma unroll
   for (int c = 0; c < Traits::kColumns; ++c) {
@@ -384,13 +394,12 @@ __device__ __forceinline__ void march_plane(
   const int end_row = (item.last_row - 1) * kStride + Traits::kHeight;
   const auto load_row = [&](Row& row, int r) {
     const int h = top + r * m.dilation_height;
-    if (r >= end_row || h < 0 || h >= m.src_height) {
-      return;
+    if (r < end_row && h >= 0 && h < m.src_height) {
+      row.load(from + h * m.src_width, inside, m.dilation_width);
     }
-    row.load(from + h * m.src_width, inside, m.dilation_width);
   };
 
-  float slots[Traits::kSlots][kTile][1] = {};
+  float slots[Traits::kSlots][1][1] = {};
   Row ahead[kAhead];
 #pragma unroll
   for (int i = 0; i < kAhead; ++i) {
@@ -412,7 +421,7 @@ __device__ __forceinline__ void march_plane(
         float columns[Traits::kColumns];
 #pragma unroll
         for (int c = 0; c < Traits::kColumns; ++c) {
-          columns[c] = row.column(c);
+          columns[c] = unpack(row.elements[c], 0);
         }
         load_row(row, r + kAhead);
         const int h = top + r * m.dilation_height;
@@ -425,93 +434,22 @@ __device__ __forceinline__ void march_plane(
           const bool wanted =
               Traits::kTaps <= 9 || (step - s >= item.first_row && step - s < item.last_row);
           if (kh < Traits::kHeight && wanted) {
-            RowSums<kTile, 1> sums(slots[s], kh >= Traits::kOwnRow);
+            RowSums<1, 1> sums(slots[s], kh >= Traits::kOwnRow);
 #pragma unroll
             for (int kw = 0; kw < Traits::kWidth; ++kw) {
               const int tap = kh * Traits::kWidth + kw;
-#pragma unroll
-              for (int t = 0; t < kTile; ++t) {
-                sums.add(kw, t, 0, columns[t * kStride + kw], taps[tap < Traits::kTaps ? tap : 0]);
-              }
+              sums.add(kw, 0, 0, columns[kw], taps[tap < Traits::kTaps ? tap : 0]);
             }
             sums.finish();
           }
         }
       }
       const int finished = step - (Traits::kSlots - 1);
-      if (finished < item.first_row) {
-        continue;
+      if (finished >= item.first_row) {
+        const int row = item.row_phase + finished * m.dilation_height;
+        dst[(plane * m.dst_height + row) * m.dst_width + column] =
+            static_cast<scalar_t>(slots[Traits::kSlots - 1][0][0]);
       }
-      const int row = item.row_phase + finished * m.dilation_height;
-      const int column = item.column_phase + item.first_column * m.dilation_width;
-      scalar_t* const to = dst + row * m.dst_width + column;
-      float values[kTile];
-#pragma unroll
-      for (int t = 0; t < kTile; ++t) {
-        values[t] = slots[Traits::kSlots - 1][t][0];
-        if constexpr (Traits::kSeveral) {
-          const bool exists = column + t * m.dilation_width < m.dst_width;
-          values[t] += adds && exists ? static_cast<float>(to[t * m.dilation_width]) : 0.0f;
-        }
-      }
-      if constexpr (kTile == 1) {
-        store_vector<scalar_t, kTile>(to, values);
-      } else {
-#pragma unroll
-        for (int t = 0; t < kTile; ++t) {
-          if (column + t * m.dilation_width < m.dst_width) {
-            to[t * m.dilation_width] = static_cast<scalar_t>(values[t]);
-          }
-        }
-      }
-    }
-  }
-}
-
-template <typename Traits>
-C10_LAUNCH_BOUNDS_1(kThreads)
-__global__ void forward_planes_kernel(
-    typename Traits::scalar_t* __restrict__ dst,
-    const typename Traits::scalar_t* __restrict__ src,
-    const typename Traits::scalar_t* __restrict__ weight,
-    const typename Traits::scalar_t* __restrict__ bias,
-    const March m) {
-  const int index = blockIdx.x * kThreads + threadIdx.x;
-  if (index >= m.items) {
-    return;
-  }
-  Item item = item_of(m, index, Traits::kTile);
-  if (item.column_phase + item.first_column * m.dilation_width >= m.dst_width) {
-    return; // this phase of the dilation has one column less than the first
-  }
-  const int plane = item.image;
-  const int channel = plane % m.channels;
-  const float begin = bias ? static_cast<float>(bias[channel]) : 0.0f;
-  const int sources = Traits::kSeveral ? m.sources : 1;
-#pragma unroll 1
-  for (int source = 0; source < sources; ++source) {
-    bool finite = true;
-    float taps[Traits::kTaps];
-#pragma unroll
-    for (int tap = 0; tap < Traits::kTaps; ++tap) {
-      taps[tap] = static_cast<float>(weight
-                                         [(channel * sources + source) * Traits::kTaps +
-                                          (m.flip ? Traits::kTaps - 1 - tap : tap)]);
-      finite = finite && is_finite(taps[tap]);
-    }
-    if (finite) {
-      march_plane<Traits>(
-          dst + plane * m.dst_height * m.dst_width,
-          src + (plane / m.multiplier * sources + source) * m.src_height * m.src_width,
-          taps,
-          begin,
-          source > 0,
-          m,
-          item);
-    } else {
-      item.image = plane / m.channels;
-      careful_tile<Traits>(dst, src, weight, bias, m, item, channel, 1, false, source);
-      item.image = plane;
     }
   }
 }
@@ -571,23 +509,14 @@ bool launch_march(const ForwardPass& pass, const March& m, bool channels_last) {
     launch_channels_last<ChannelsLastTraits<scalar_t, Window>>(pass, m);
     return true;
   }
-  if constexpr (sizeof(scalar_t) == sizeof(float)) {
-    if (m.sources > 1) {
-      launch_planes<PlanesTraits<scalar_t, Window, true>>(pass, m);
-      return true;
-    }
-  }
-  launch_planes<PlanesTraits<scalar_t, Window, false>>(pass, m);
+  launch_planes<PlanesTraits<scalar_t, Window>>(pass, m);
   return true;
 }
 
 } // namespace
 
 bool march_forward(const ForwardPass& pass, const Params& p) {
-  // Of several outputs of a channel, in float planes are added up in the result itself.
-  const bool adds_up = pass.src.type() == Type::kFloat && p.stride_height == 1;
-  if (!march_fits_32_bits(p) ||
-      (p.multiplier != 1 && (p.channels_last || (pass.grad_input && !adds_up)))) {
+  if (!march_fits_32_bits(p) || (p.multiplier != 1 && (p.channels_last || pass.grad_input))) {
     return false;
   }
   if (pass.dst.numel() == 0) {
@@ -598,9 +527,6 @@ bool march_forward(const ForwardPass& pass, const Params& p) {
   }
   March m = march_of(p);
   if (pass.grad_input) {
-    m.channels = p.channels;
-    m.sources = p.multiplier;
-    m.multiplier = 1;
     turn_around(m, p);
   }
   return with_scalar_type(pass.src.type(), [&](auto scalar) {

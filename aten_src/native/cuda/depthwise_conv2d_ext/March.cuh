@@ -14,7 +14,6 @@ struct March {
   int32_t batch;
   int32_t channels; // of dst
   int32_t multiplier; // dst channels of one src channel
-  int32_t sources; // src channels that a dst channel adds up
   int32_t src_height;
   int32_t src_width;
   int32_t dst_height;
@@ -105,7 +104,6 @@ inline March march_of(const Params& p) {
   m.batch = p.batch;
   m.channels = p.output_channels();
   m.multiplier = p.multiplier;
-  m.sources = 1;
   set_forward_sizes(m, p);
   m.dilation_height = p.dilation_height;
   m.dilation_width = p.dilation_width;

@@ -809,15 +809,13 @@ int64_t launch_march(Operand& partial, const BackwardPass& pass, const Params& p
   if (p.channels_last) {
     return launch_channels_last<ChannelsLastTraits<scalar_t, Window>>(partial, pass, p, m);
   }
-  if constexpr (Window::kHeight > 1) {
-    using Aligned = PlanesTraits<scalar_t, Window, true>;
-    constexpr size_t kBytes = 4 * sizeof(scalar_t);
-    if (m.padding_width == Aligned::kLeft && m.dilation_width == 1 && m.dst_width % 4 == 0 &&
-        m.src_width == m.dst_width * Window::kStride &&
-        is_aligned(pass.grad_output.const_data_ptr(), kBytes) &&
-        is_aligned(pass.input.const_data_ptr(), kBytes)) {
-      return launch_planes<Aligned>(partial, pass, p, m);
-    }
+  using Aligned = PlanesTraits<scalar_t, Window, true>;
+  constexpr size_t kBytes = 4 * sizeof(scalar_t);
+  if (m.padding_width == Aligned::kLeft && m.dilation_width == 1 && m.dst_width % 4 == 0 &&
+      m.src_width == m.dst_width * Window::kStride &&
+      is_aligned(pass.grad_output.const_data_ptr(), kBytes) &&
+      is_aligned(pass.input.const_data_ptr(), kBytes)) {
+    return launch_planes<Aligned>(partial, pass, p, m);
   }
   return launch_planes<PlanesTraits<scalar_t, Window, false>>(partial, pass, p, m);
 }

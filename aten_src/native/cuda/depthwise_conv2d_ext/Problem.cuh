@@ -95,47 +95,22 @@ struct BackwardPass {
 using ForwardEntry = bool(const ForwardPass& pass, const Params& params);
 using BackwardEntry = bool(const BackwardPass& pass, const Params& params);
 ForwardEntry march_forward;
-ForwardEntry lanes_forward;
-ForwardEntry flat_planes_forward;
-ForwardEntry lanes_strided_forward;
-ForwardEntry strips_strided_forward;
 ForwardEntry large_forward;
 ForwardEntry patches_forward;
-ForwardEntry strips_forward;
-ForwardEntry columns_forward;
-ForwardEntry few_pixels_forward;
 ForwardEntry boxes_forward;
-ForwardEntry boxes_strided_forward;
-ForwardEntry pixel_batch_forward;
-ForwardEntry pixel_rows_forward;
 ForwardEntry bands_forward;
-ForwardEntry batch_march_forward;
 ForwardEntry batch_forward;
 ForwardEntry sequence_forward;
 ForwardEntry generic_forward;
 BackwardEntry march_grad_weight;
-BackwardEntry lanes_grad_weight;
-BackwardEntry flat_planes_backward;
-BackwardEntry lanes_strided_backward;
-BackwardEntry strips_strided_backward;
 BackwardEntry large_grad_weight;
 BackwardEntry patches_backward;
-BackwardEntry strips_backward;
-BackwardEntry columns_backward;
-BackwardEntry few_pixels_backward;
 BackwardEntry boxes_backward;
-BackwardEntry boxes_strided_backward;
-BackwardEntry pixel_batch_grad_weight;
-BackwardEntry pixel_rows_backward;
 BackwardEntry bands_grad_weight;
-BackwardEntry batch_march_backward;
 BackwardEntry batch_backward;
 BackwardEntry sequence_backward;
 BackwardEntry generic_grad_weight;
 
-// For 16-bit types and large windows, on the tensor cores with the batch as rows; bands ask them first.
-ForwardEntry sweep_forward;
-BackwardEntry sweep_grad_weight;
 // grad_input at stride 2, which march_forward asks.
 ForwardEntry march_strided_grad_input;
 

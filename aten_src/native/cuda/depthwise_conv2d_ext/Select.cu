@@ -296,10 +296,6 @@ bool apart_grad_input(const ForwardPass& pass, const Params& p) {
   return true;
 }
 
-bool pixel_batch_backward(const BackwardPass& pass, const Params& p) {
-  return pixel_batch_forward(of_input(pass), p) && gradients(of_weight(pass), p);
-}
-
 } // namespace depthwise_conv2d_ext_cuda
 
 namespace {

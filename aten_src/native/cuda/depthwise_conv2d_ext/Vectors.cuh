@@ -284,26 +284,6 @@ __device__ __forceinline__ void add_to_bias(float& sum, float& excess, float val
     sum += value;
   }
 }
-
-// Whether either of two packed values is NaN or infinite stays in `seen`, as NaN.
-template <typename scalar_t>
-__device__ __forceinline__ void look_at(uint32_t& seen, uint32_t word) {
-  if constexpr (std::is_same_v<scalar_t, c10::BFloat16>) {
-    asm("fma.rn.bf16x2 %0, %1, %2, %0;" : "+r"(seen) : "r"(word), "r"(0));
-  } else {
-    asm("fma.rn.f16x2 %0, %1, %2, %0;" : "+r"(seen) : "r"(word), "r"(0));
-  }
-}
-
-// Steps kFirst to kLast of a round, until one says that it was the last; whether none did.
-template <int kFirst, int kLast, typename Step>
-__device__ __forceinline__ bool take_steps(const Step& step) {
-  if constexpr (kFirst < kLast) {
-    return step(std::integral_constant<int, kFirst>()) && take_steps<kFirst + 1, kLast>(step);
-  } else {
-    return true;
-  }
-}
 #endif
 
 } // namespace at::native::depthwise_conv2d_ext_cuda
