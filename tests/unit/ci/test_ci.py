@@ -15,7 +15,7 @@ import yaml
 from torchfork import cli
 from torchfork.commands import pin
 from torchfork.errors import BaseRefusedError, DownloadError
-from torchfork.upstream import git, index, interpreter
+from torchfork.upstream import fetch, git, interpreter
 from torchfork.upstream import pins as releases
 from torchfork.upstream.base import Interpreter
 from torchfork.upstream.pins import Release, WheelPin
@@ -87,11 +87,11 @@ def test_new_releases_are_the_final_ones_that_are_not_pinned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, python: Interpreter
 ) -> None:
     listed = "torch (9.2.0)\nAvailable versions: 9.2.0, 9.2.0rc1, 9.1.1, 9.1.0+cpu, 9.1.0, 8.9.0\n"
-    monkeypatch.setattr(index.process, "run", lambda *_, **__: answer(listed))
-    found = index.available(python)
+    monkeypatch.setattr(fetch.process, "run", lambda *_, **__: answer(listed))
+    found = fetch.available(python)
     assert found == ["8.9.0", "9.1.0", "9.1.1", "9.2.0"]
     pins = sample.releases(tmp_path / "releases.toml", sample.write_wheel(tmp_path))
-    assert index.unpinned(found, pins) == ["9.1.1", "9.2.0"]
+    assert fetch.unpinned(found, pins) == ["9.1.1", "9.2.0"]
 
 
 def test_wheels_are_resolved_with_the_hashes_of_the_index(
@@ -109,10 +109,10 @@ def test_wheels_are_resolved_with_the_hashes_of_the_index(
         info = {"url": url, "archive_info": {"hashes": {"sha256": "a" * 64}}}
         return answer(json.dumps({"install": [{"download_info": info}]}))
 
-    monkeypatch.setattr(index.process, "run", run)
+    monkeypatch.setattr(fetch.process, "run", run)
     file = WheelPin("torch-9.1.0-cp311-cp311-manylinux_2_28_x86_64.whl", "b" * 64)
     pins = releases.Releases(tmp_path, "9.1.0", (Release("9.1.0", sample.COMMIT, (file,)),))
-    found = index.wheels("9.2.0", pins, python, lambda _: None)
+    found = fetch.resolve_wheels("9.2.0", pins, python, lambda _: None)
     assert [(p.file, p.sha256) for p in found] == [
         ("torch-9.2.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl", "a" * 64)
     ]
@@ -124,12 +124,12 @@ def test_an_index_out_of_reach_is_no_release_without_wheels(
     down = answer("", 1, "WARNING: Retrying\nERROR: Connection refused")
     quick = answer()
     monkeypatch.setattr(
-        index.process, "run", lambda argv, **_: quick if "-c" in map(str, argv) else down
+        fetch.process, "run", lambda argv, **_: quick if "-c" in map(str, argv) else down
     )
     file = WheelPin("torch-9.1.0-cp311-cp311-manylinux_2_28_x86_64.whl", "b" * 64)
     pins = releases.Releases(tmp_path, "9.1.0", (Release("9.1.0", sample.COMMIT, (file,)),))
     with pytest.raises(DownloadError, match="cannot reach"):
-        index.wheels("9.2.0", pins, python, lambda _: None)
+        fetch.resolve_wheels("9.2.0", pins, python, lambda _: None)
 
 
 def test_a_release_is_written_in_the_order_of_the_versions(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import re
 import shutil
 import subprocess
@@ -20,10 +19,11 @@ from torchfork.errors import (
     UnknownReleaseError,
     UsageError,
 )
-from torchfork.upstream import archives, debian
+from torchfork.upstream import archives, sources
 from torchfork.upstream import tree as sourcetree
 from torchfork.upstream.pins import Archive, DebianPins, debian_versions, load_debian
 from torchfork.upstream.pins import load as load_releases
+from torchfork.upstream.tree import SourceTree
 
 FILE = "pool/main/p/pytorch/pytorch_9.1.0.orig.tar.gz"
 PART = "pool/main/p/part/part_1.0.orig.tar.xz"
@@ -77,15 +77,19 @@ def pins(mirror: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Debia
 
 
 def fetched(pins: DebianPins, mirror: Path, cache: Path) -> dict[Archive, Path]:
-    environment = {debian.MIRROR: f"file://{mirror}"}
-    return debian.fetch(pins, cache, environment, quiet, quiet)
+    environment = {sources.MIRROR: f"file://{mirror}"}
+    return sources.fetch(pins, cache, environment, quiet, quiet)
+
+
+def assembled(pins: DebianPins, mirror: Path, tmp_path: Path) -> SourceTree:
+    pieces = fetched(pins, mirror, tmp_path / "c")
+    return sources.assemble(pins, pieces, tmp_path / "trees", quiet, quiet).tree
 
 
 def test_the_pieces_are_put_where_upstreams_submodules_would_lie(
     pins: DebianPins, mirror: Path, tmp_path: Path
 ) -> None:
-    made = debian.assemble(pins, fetched(pins, mirror, tmp_path / "c"), tmp_path / "trees", quiet)
-    tree = made.tree
+    tree = assembled(pins, mirror, tmp_path)
     assert (tree.version, tree.commit, tree.is_git) == ("9.1.0", "ab" * 20, False)
     assert (tree.root / "third_party/part/part.h").read_text() == "#define VERSION 4\n"
     assert not (tree.root / "third_party/part/other").exists()
@@ -98,13 +102,9 @@ def test_the_pieces_are_put_where_upstreams_submodules_would_lie(
 def test_what_is_there_is_neither_fetched_nor_unpacked_again(
     pins: DebianPins, mirror: Path, tmp_path: Path
 ) -> None:
-    first = fetched(pins, mirror, tmp_path / "c")
-    made = debian.assemble(pins, first, tmp_path / "trees", quiet)
-    (made.tree.root / "note").write_text("kept")
+    (assembled(pins, mirror, tmp_path).root / "note").write_text("kept")
     shutil.rmtree(mirror)
-    assert fetched(pins, mirror, tmp_path / "c") == first
-    again = debian.assemble(pins, first, tmp_path / "trees", quiet)
-    assert (again.tree.root / "note").read_text() == "kept"
+    assert (assembled(pins, mirror, tmp_path).root / "note").read_text() == "kept"
 
 
 def test_another_file_than_the_pinned_one_is_refused_and_not_kept(
@@ -135,19 +135,15 @@ def test_a_mirror_that_has_not_the_file_is_told_with_the_other_sources(
     with pytest.raises(DownloadError, match="no mirror gave") as caught:
         fetched(pins, mirror, tmp_path / "c")
     assert str(mirror) in caught.value.why
-    assert debian.MIRROR in caught.value.next and "--source git" in caught.value.next
+    assert sources.MIRROR in caught.value.next and "--source git" in caught.value.next
 
 
 def test_an_edit_that_does_not_match_is_refused_and_leaves_no_tree(
     pins: DebianPins, mirror: Path, tmp_path: Path
 ) -> None:
-    text = pins.path.read_text().replace("VERSION 3", "VERSION 33")
-    pins.path.write_text(text)
-    changed = load_debian("9.1.0", tmp_path / "ci")
+    pins.path.write_text(pins.path.read_text().replace("VERSION 3", "VERSION 33"))
     with pytest.raises(BaseRefusedError, match="does not match"):
-        debian.assemble(
-            changed, fetched(changed, mirror, tmp_path / "c"), tmp_path / "trees", quiet
-        )
+        assembled(load_debian("9.1.0", tmp_path / "ci"), mirror, tmp_path)
     assert [path for path in (tmp_path / "trees").iterdir() if path.is_dir()] == []
 
 
@@ -187,32 +183,35 @@ def test_the_projects_own_pins_are_of_the_commits_of_its_releases() -> None:
         assert all("==" in requirement.name for requirement in own.requirements)
 
 
-@pytest.mark.parametrize("name", ["top/../../out", "top/link/../../../out"])
-def test_a_member_that_leads_out_of_an_archive_is_refused(tmp_path: Path, name: str) -> None:
-    path = tmp_path / "bad.tar"
-    with tarfile.open(path, "w") as archive:
-        archive.addfile(tarfile.TarInfo(name), io.BytesIO())
-    with pytest.raises(BaseRefusedError, match="damaged, or has a member"):
-        archives.unpack_tar(path, tmp_path / "target" / "tree")
-    assert not (tmp_path / "out").exists() and not (tmp_path / "target" / "out").exists()
-
-
-@pytest.mark.parametrize(("link", "good"), [("../a", True), ("../../../a", False), ("/etc", False)])
-def test_a_link_may_not_lead_out_of_an_archive(tmp_path: Path, link: str, good: bool) -> None:
-    path = tmp_path / "linked.tar"
-    member = tarfile.TarInfo("top/d/link")
-    member.type, member.linkname = tarfile.SYMTYPE, link
+@pytest.mark.parametrize(
+    ("name", "link", "good"),
+    [
+        ("top/../../out", None, False),
+        ("top/link/../../../out", None, False),
+        ("top/d/link", "../a", True),
+        ("top/d/link", "../../../a", False),
+        ("top/d/link", "/etc", False),
+    ],
+)
+def test_nothing_in_an_archive_may_lead_out_of_it(
+    tmp_path: Path, name: str, link: str | None, good: bool
+) -> None:
+    path, tree = tmp_path / "a.tar", tmp_path / "target" / "tree"
+    member = tarfile.TarInfo(name)
+    if link is not None:
+        member.type, member.linkname = tarfile.SYMTYPE, link
     with tarfile.open(path, "w") as archive:
         archive.addfile(member)
     if good:
-        archives.unpack_tar(path, tmp_path / "tree")
-        assert (tmp_path / "tree" / "d" / "link").is_symlink()
+        archives.unpack_tar(path, tree)
+        assert (tree / "d" / "link").is_symlink()
         return
-    with pytest.raises(BaseRefusedError):
-        archives.unpack_tar(path, tmp_path / "tree")
+    with pytest.raises(BaseRefusedError, match="damaged, or has a member"):
+        archives.unpack_tar(path, tree)
+    assert not (tmp_path / "out").exists() and not (tmp_path / "target" / "out").exists()
 
 
-def test_a_truncated_archive_is_told(tmp_path: Path, mirror: Path) -> None:
+def test_a_truncated_archive_is_refused(tmp_path: Path, mirror: Path) -> None:
     cut = tmp_path / "cut.tar.gz"
     cut.write_bytes((mirror / FILE).read_bytes()[:200])
     with pytest.raises(BaseRefusedError, match="damaged"):
@@ -237,9 +236,9 @@ def test_a_package_is_unpacked_and_its_programs_find_their_libraries(tmp_path: P
     subprocess.run(["dpkg-deb", "--build", package, deb], check=True, capture_output=True)
     prefix = tmp_path / "pre fix"
     archives.unpack_deb(deb, prefix)
-    debian._wrap_programs(prefix)
-    told = subprocess.run(
+    sources._wrap_programs(prefix)
+    printed = subprocess.run(
         [prefix / "usr/bin/tool", "x"], check=True, capture_output=True, text=True
     ).stdout
-    assert "lib/machine" in told and told.endswith("x\n")
+    assert "lib/machine" in printed and printed.endswith("x\n")
     assert not (tmp_path / "installed").exists()

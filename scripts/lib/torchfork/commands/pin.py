@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 from ..errors import BaseRefusedError, UsageError
-from ..upstream import fetch, git, index, interpreter, wheel
+from ..upstream import fetch, git, interpreter, wheel
 from ..upstream import pins as releases
 from ..upstream.base import Interpreter
 from ..upstream.pins import Release, Releases
@@ -67,7 +67,7 @@ def _pin(options: argparse.Namespace, ui: Ui) -> None:
     versions = list(options.release)
     if options.find:
         with ui.step("ask the index for releases") as step:
-            versions += index.unpinned(index.available(target), pins)
+            versions += fetch.unpinned(fetch.available(target), pins)
             step.say(", ".join(versions) or "none that is not pinned")
     elif not versions:
         raise UsageError(
@@ -85,10 +85,10 @@ def _pin_release(
         ui.note(f"torch {version} is pinned already")
         return pins
     with ui.step(f"find the wheels of {version}") as step:
-        wheels = index.wheels(version, pins, target, step.show)
+        wheels = fetch.resolve_wheels(version, pins, target, step.show)
         step.say(f"{len(wheels)} wheels")
     with ui.step("read the commit from one") as step:
-        known = index.tentative(pins, version, wheels)
+        known = fetch.tentative(pins, version, wheels)
         path = fetch.fetch_smallest(known.get(version), target, known, cache.directory())
         commit = wheel.read_version(path).git_version
         step.say(f"{commit} ({path.name})")
