@@ -9,7 +9,7 @@ import pytest
 import sample_additions as sample
 
 from torchfork import errors
-from torchfork.native import fast_compile
+from torchfork.native import fast_compile, unity
 from torchfork.native.compile_steps import CompileStep
 from torchfork.native.toolchain import Cuda, Toolchain
 from torchfork.upstream.abi import DEFAULT_ONLY
@@ -97,6 +97,27 @@ def test_only_what_hides_nothing_is_compiled_as_one(tmp_path: Path) -> None:
     assert text.index('"A.cpp"') < text.index("#undef TORCH_ASSERT") < text.index('"B.cpp"')
     assert text.index('"B.cpp"') < text.index('"Python.cpp"')  # lends the others no header
     assert '#include "../K0.cpp"' in (tmp_path / kernels.source).read_text()
+
+
+def test_a_wheels_generated_files_are_three_and_what_a_person_wrote_stays_alone(
+    tmp_path: Path,
+) -> None:
+    aten = [
+        CompileStep(f"{n}.cpp", f"generated/ATen/{n}.o", "cxx", ("-O2",), False, False)
+        for n in "AB"
+    ]
+    python = [replace(s, object=s.object.replace("/ATen", "/autograd"), python=True) for s in aten]
+    autograd = [replace(s, object=s.object.replace("/ATen", "/autograd")) for s in aten]
+    mine = replace(aten[0], object="additions/native/cpu/A.AVX2.o", ours=True)
+    cuda = replace(aten[0], object="generated/ATen/C.cu.o", rule="nvcc")
+    for step in aten:
+        (tmp_path / step.source).write_text("")
+    found = unity.unite([mine, *aten, *python, *autograd, cuda], tmp_path, unity.generated)
+    assert [step.object for step in found] == [
+        "united/ATen0.cpp.o", "united/python1.cpp.o", "united/autograd2.cpp.o",
+        mine.object, cuda.object,
+    ]  # fmt: skip
+    assert [step.python for step in found] == [False, True, False, False, False]
 
 
 KERNEL = """\

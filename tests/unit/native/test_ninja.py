@@ -77,7 +77,8 @@ def test_every_object_comes_once_and_in_a_fixed_order(tmp_path: Path) -> None:
     forth, back = (all_steps(g, additions, PLAIN) for g in (generated, generated[::-1]))
     assert forth == back
     names = [unit.object for unit in forth]
-    assert names == sorted(set(names))
+    kernels = [name for name in names if name.startswith("additions/native/cpu/")]
+    assert names == [*sorted(set(kernels)), *sorted(set(names) - set(kernels))]
     assert {unit.object for unit in forth if unit.python} > {"generated/autograd/python_A.cpp.o"}
 
 
@@ -89,6 +90,18 @@ def test_no_path_of_the_machine_gets_into_an_object(tmp_path: Path) -> None:
     assert not [unit for unit in made if str(tmp_path) in unit.source + unit.object]
     text = ninja_file(base, ABI, PLAIN, made)
     assert f"-ffile-prefix-map={base.root}=." in text
+
+
+def test_united_files_leave_half_of_the_jobs_to_others_which_take_less_memory(
+    tmp_path: Path,
+) -> None:
+    plain = CompileStep("a.cpp", "additions/a.o", "cxx", (), False, True)
+    united = replace(plain, object="united/ATen0.cpp.o", ours=False)
+    base = sample.base(tmp_path)
+    for jobs, at_once in ((1, 1), (2, 1), (16, 8)):
+        text = ninja_file(base, ABI, replace(PLAIN, jobs=jobs), [united, plain])
+        assert f"pool united\n  depth = {at_once}\n" in text
+        assert text.count("  pool = united\n") == 1
 
 
 def test_the_bases_abi_decides_the_flags(tmp_path: Path) -> None:

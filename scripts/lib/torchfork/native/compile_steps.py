@@ -37,13 +37,14 @@ class CompileStep:
 def all_steps(
     generated: Sequence[Generated], additions: Additions, toolchain: Toolchain
 ) -> list[CompileStep]:
-    """Every object of the graft, in a fixed order."""
+    """Every object of the graft, in a fixed order: vector kernels, which take longest, first."""
+    unwarned = ("-O2", "-w")  # support files too: they are compiled with generated ones
     steps = [
         CompileStep(
             f"../sources/{item.name}",
             f"generated/{item.name}.o",
             "nvcc" if item.name.endswith(".cu") else "cxx",
-            ("-O2", "-w"),
+            unwarned,
             item.python,
             False,
         )
@@ -56,11 +57,12 @@ def all_steps(
     ):
         steps += [
             CompileStep(
-                f"../support/{name}", f"support/{part}/{name}.o", "cxx", ("-O2",), python, False
+                f"../support/{name}", f"support/{part}/{name}.o", "cxx", unwarned, python, False
             )
             for name in names
         ]
-    return sorted(steps, key=lambda step: step.object)
+    kernels = "additions/native/cpu/"
+    return sorted(steps, key=lambda step: (not step.object.startswith(kernels), step.object))
 
 
 def additions_steps(additions: Additions, toolchain: Toolchain) -> Iterator[CompileStep]:

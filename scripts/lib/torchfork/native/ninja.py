@@ -11,6 +11,7 @@ from ninja import ninja_syntax
 
 from ..upstream.abi import BaseAbi
 from ..upstream.base import Base
+from . import unity
 from .compile_steps import CompileStep
 from .toolchain import Cuda, Toolchain
 
@@ -45,11 +46,15 @@ def ninja_file(base: Base, abi: BaseAbi, toolchain: Toolchain, steps: Sequence[C
         ]  # fmt: skip
         program = f"{_quote(str(toolchain.cuda.nvcc))} -ccbin {toolchain.cxx} -MD"
         _rule(writer, toolchain, "nvcc", program, nvcc)
+    # Compilers of united files take the most memory; beside them something else is always left.
+    writer.pool(unity.FOLDER, max(1, toolchain.jobs // 2))
     for step in steps:
         flags = " ".join(map(_quote, step.flags))
+        pool = unity.FOLDER if step.object.startswith(f"{unity.FOLDER}/") else None
         writer.build(
-            [_dollars(step.object)], step.rule, [_dollars(step.source)], variables={"flags": flags}
-        )
+            [_dollars(step.object)], step.rule, [_dollars(step.source)],
+            variables={"flags": flags}, pool=pool,
+        )  # fmt: skip
     writer.build(["objects"], "phony", [_dollars(step.object) for step in steps])
     writer.default(["objects"])
     return text.getvalue()

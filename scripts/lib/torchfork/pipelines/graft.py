@@ -17,9 +17,9 @@ from ..codegen.header_check import CheckedBase, Wrapper
 from ..codegen.model import Manifest
 from ..codegen.select import Generated
 from ..edits import lists, overlay, text_edits
-from ..errors import ForkError, combined
+from ..errors import CompileError, ForkError, combined
 from ..native import compile as compile_stage
-from ..native import compile_steps, link, ninja, symbols, toolchain
+from ..native import compile_steps, link, ninja, symbols, toolchain, unity
 from ..native.compile_steps import CompileStep
 from ..native.symbols import Exports
 from ..native.toolchain import Toolchain
@@ -73,7 +73,7 @@ def build(context: BuildContext, checked: CheckedBase, ui: Ui) -> Grafted:
         step.say(f"{len(chosen)} generated files have something of the additions in them")
     steps = compile_steps.all_steps(chosen, context.additions, tools)
     with ui.step("compile") as step:
-        compiled = compile_objects(context, tools, steps, step.advance)
+        steps, compiled = compile_united(context, tools, steps, step.advance)
         step.say(f"{compiled} of {len(steps)} objects, {tools.jobs} at once")
     with ui.step("compare declared and defined kernels") as step:
         kernels = compare_symbols(context, steps)
@@ -230,6 +230,26 @@ def fill_overlay(context: BuildContext, merged: Merged, wrapper: Wrapper) -> Non
     """Bring headers, Python files and type stubs of the overlay up to date."""
     texts = text_edits.all_texts(context.base, merged.tree, merged.manifest, merged.list_texts)
     overlay.fill(context.base, context.additions, wrapper, merged.tree, texts, context.layout)
+
+
+def compile_united(
+    context: BuildContext,
+    tools: Toolchain,
+    steps: list[CompileStep],
+    progress: compile_stage.Progress,
+) -> tuple[list[CompileStep], int]:
+    """Compile with generated files as a few, or each alone where those do not compile.
+
+    The steps that were taken, and the number of objects that were not up to date.
+    """
+    together = unity.unite(steps, context.layout.build, unity.generated)
+    try:
+        return together, compile_objects(context, tools, together, progress)
+    except CompileError:
+        united = set(together) - set(steps)
+        if all((context.layout.build / step.object).exists() for step in united):
+            raise
+    return steps, compile_objects(context, tools, steps, progress)
 
 
 def compile_objects(

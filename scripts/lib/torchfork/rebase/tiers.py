@@ -19,6 +19,7 @@ from ..edits.lists import FileEdit
 from ..edits.patches import Outcome, State
 from ..errors import CompileError, ForkError, VerificationError, combined
 from ..native import compile_steps, fast_compile, link, symbols, toolchain
+from ..native.compile import Progress
 from ..native.compile_steps import CompileStep
 from ..native.toolchain import Toolchain
 from ..pipelines import graft
@@ -191,7 +192,8 @@ def compile_all(context: Context, patched: Patched, generated: GeneratedSources)
         chosen = graft.generate(context, patched, cuda=False)
     objects = compile_steps.all_steps(chosen, additions, tools)
     if context.final:
-        _compile(context, tools, objects)
+        context.log(f"compile {len(objects)} objects, the generated ones as a few")
+        objects, _ = graft.compile_united(context, tools, objects, _shown(context))
     else:
         objects = _compile_fast(context, tools, objects)
     context.log("compare declared and defined kernels")
@@ -223,10 +225,11 @@ def _compile_fast(
 
 def _compile(context: Context, tools: Toolchain, objects: list[CompileStep]) -> None:
     context.log(f"compile {len(objects)} objects")
-    graft.compile_objects(
-        context, tools, objects,
-        lambda done, total, name: context.progress(f"compiling {done}/{total} {name}"),
-    )  # fmt: skip
+    graft.compile_objects(context, tools, objects, _shown(context))
+
+
+def _shown(context: Context) -> Progress:
+    return lambda done, total, name: context.progress(f"compiling {done}/{total} {name}")
 
 
 def link_all(context: Context, compiled: Compiled) -> Passed:
