@@ -244,10 +244,9 @@ def _deliver(options: argparse.Namespace, grafted: Grafted, ui: Ui) -> Path:
         changed = len(files.tree_files(grafted.overlay))
         step.say(f"{wheel.stat().st_size / 1e6:.1f} MB, {changed} files of it new or changed")
     if not options.no_verify:
-        hold_against = verify.verify_overlay if options.overlay else verify.verify
         in_clean_environment(
             ui,
-            lambda say: hold_against(
+            lambda say: verify.verify(
                 wheel, base, grafted.manifest, options.work / "verify", cache.directory(),
                 say=say, on_wait=ui.warn,
             ),

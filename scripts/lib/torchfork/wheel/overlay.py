@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
-import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,10 +14,9 @@ from packaging.version import InvalidVersion, Version
 
 from ..errors import UsageError
 from ..upstream import binaries
-from ..upstream.archives import Recorded, record_hash, record_text
 from ..upstream.base import Base
 from ..util import files
-from .pack import Writer
+from .pack import new, tag_lines, write
 
 RUNTIME = Path(__file__).with_name("overlay_runtime")
 DATA = "overlay.json"
@@ -84,21 +81,13 @@ def pack(base: Base, tree: Path, name: Name, out: Path, epoch: int) -> Path:
             next="build the full wheel: leave out --overlay",
         )
     version = name.full_version(base)
-    members = dict(_members(base, tree, name, version))
-    dist_info = f"{name.package}-{version}.dist-info"
-    members |= _dist_info(base, name, version, dist_info)
+    members = {**dict(_members(base, tree, name, version)), **_dist_info(base, name, version)}
+    plan = {
+        member: new(data, 0o755 if member.endswith(".so") else 0o644)
+        for member, data in members.items()
+    }
     target = out / f"{name.package}-{version}-{base.wheel_tag}.whl"
-    files.remove_abandoned(target)
-    with files.atomic_open(target) as stream, zipfile.ZipFile(stream, "w") as archive:
-        writer = Writer(archive, stream, epoch)
-        rows: dict[str, Recorded] = {}
-        for member in sorted(members, key=lambda path: (path.startswith(dist_info), path)):
-            data = members[member]
-            mode = 0o755 if member.endswith(".so") else 0o644
-            writer.add(member, mode, data)
-            rows[member] = Recorded(record_hash(hashlib.sha256(data).digest()), str(len(data)))
-        record = f"{dist_info}/RECORD"
-        writer.add(record, 0o644, record_text(rows, record))
+    write(target, plan, epoch)
     return target
 
 
@@ -143,7 +132,11 @@ def _data(base: Base, texts: Mapping[str, bytes], name: Name, version: str) -> d
         for path in sorted(texts)
         if path.endswith((".py", ".so")) and (base.root / path).is_file()
     }
-    modules = {_dotted(path, base): path for path in sorted(texts) if path.endswith(".py")}
+    modules = {
+        path.removesuffix(".py").removesuffix("/__init__").replace("/", "."): path
+        for path in sorted(texts)
+        if path.endswith(".py")
+    }
     modules["torch._C"] = base.extension.as_posix()
     return {
         "name": name.distribution,
@@ -158,17 +151,13 @@ def _data(base: Base, texts: Mapping[str, bytes], name: Name, version: str) -> d
     }
 
 
-def _dotted(path: str, base: Base) -> str:
-    return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-
-
 def _preload(base: Base) -> Iterator[str]:
     """The base's libraries that the overlay's libtorch.so needs, each after those it needs."""
     needed = binaries.read_elf(base.torch / "lib" / "libtorch.so").needed
     yield from (name for name in needed if (base.torch / "lib" / name).is_file())
 
 
-def _dist_info(base: Base, name: Name, version: str, dist_info: str) -> dict[str, bytes]:
+def _dist_info(base: Base, name: Name, version: str) -> dict[str, bytes]:
     metadata = (
         "Metadata-Version: 2.1\n"
         f"Name: {name.distribution}\n"
@@ -177,6 +166,6 @@ def _dist_info(base: Base, name: Name, version: str, dist_info: str) -> dict[str
         f"Requires-Dist: torch=={base.public_version}\n"
     )
     wheel = "Wheel-Version: 1.0\nGenerator: torchfork\nRoot-Is-Purelib: false\n"
-    python, abi, platforms = base.wheel_tag.split("-")
-    wheel += "".join(f"Tag: {python}-{abi}-{platform}\n" for platform in platforms.split("."))
-    return {f"{dist_info}/METADATA": metadata.encode(), f"{dist_info}/WHEEL": wheel.encode()}
+    wheel += tag_lines(base.wheel_tag)
+    folder = f"{name.package}-{version}.dist-info"
+    return {f"{folder}/METADATA": metadata.encode(), f"{folder}/WHEEL": wheel.encode()}

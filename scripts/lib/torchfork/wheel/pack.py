@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO
 
 from ..errors import BaseRefusedError, UsageError
 from ..upstream.archives import Recorded, is_of_wheel, read_record, record_hash, record_text
@@ -36,6 +36,7 @@ EARLIEST, LATEST = 315532800, 4354819199
 INSTALLED_LEVEL = 1
 # What an installer writes is no part of a wheel; signatures would not hold any more.
 _INSTALLERS = {"INSTALLER", "REQUESTED", "direct_url.json", "RECORD.jws", "RECORD.p7s"}
+_NO_ROW = Recorded("", "")
 _LOCAL_HEADER = struct.Struct("<4s22xHH")
 
 
@@ -66,29 +67,51 @@ def pack(base: Base, overlay: Path, version: str, out: Path, epoch: int) -> Path
     epoch: seconds since 1970 that all members carry as their time.
     """
     target = out / wheel_name(base, version)
-    with _opened(base) as source:
-        plan = _plan(base, overlay, version, source)
-        files.remove_abandoned(target)
-        with files.atomic_open(target) as stream:
-            _write(stream, plan, source, epoch)
+    with _members(base) as members:
+        write(target, _plan(base, overlay, version, members), epoch)
     return target
 
 
 @dataclass(frozen=True)
-class _New:
+class Member:
+    """A member of the new wheel. put: appends it to an archive under a name."""
+
+    mode: int
+    read: Callable[[], bytes]
+    put: Callable[[Writer, str], None]
+    row: Recorded = _NO_ROW  # in the base's RECORD
+
+    def recorded(self) -> Recorded:
+        """Its row in RECORD."""
+        if all(self.row):
+            return self.row
+        data = self.read()
+        return Recorded(record_hash(hashlib.sha256(data).digest()), str(len(data)))
+
+
+def new(data: bytes, mode: int = 0o644) -> Member:
     """A member whose bytes are ours."""
-
-    data: bytes
-    mode: int
+    return Member(mode, lambda: data, lambda writer, name: writer.add(name, mode, data))
 
 
-@dataclass(frozen=True)
-class _Kept:
-    """A member of the base, with its RECORD entry."""
+def _of_wheel(
+    archive: zipfile.ZipFile, stream: IO[bytes], info: zipfile.ZipInfo, row: Recorded
+) -> Member:
+    """A member of a wheel file; its compressed bytes are copied as they are."""
+    mode = _normal_mode(info.external_attr >> 16)
+    return Member(
+        mode, lambda: archive.read(info),
+        lambda writer, name: writer.copy(name, mode, stream, info), row,
+    )  # fmt: skip
 
-    member: str
-    mode: int
-    recorded: Recorded
+
+def _of_installation(path: Path, row: Recorded) -> Member:
+    """An installed file that the wheel brought."""
+    mode = _normal_mode(path.stat().st_mode)
+    return Member(
+        mode, path.read_bytes,
+        lambda writer, name: writer.add(name, mode, path.read_bytes(), INSTALLED_LEVEL), row,
+    )  # fmt: skip
 
 
 class _Member(zipfile.ZipInfo):
@@ -154,65 +177,25 @@ def _compressed(source: IO[bytes], member: zipfile.ZipInfo) -> Iterator[bytes]:
         yield chunk
 
 
-class _Source(Protocol):
-    """Where the base's members come from: a wheel file, or the installed files."""
-
-    def members(self) -> Mapping[str, int]:
-        """Every member with its mode, directories and an installer's own files left out."""
-
-    def read(self, name: str) -> bytes:
-        """A member's contents."""
-
-    def copy(self, writer: Writer, name: str, kept: _Kept) -> None:
-        """Put a member into the new wheel, unchanged."""
-
-
-class _WheelSource:
-    """Members of a wheel file; their compressed bytes are copied as they are."""
-
-    def __init__(self, archive: zipfile.ZipFile, stream: IO[bytes]) -> None:
-        self._archive, self._stream = archive, stream
-
-    def members(self) -> Mapping[str, int]:
-        return {
-            info.filename: _normal_mode(info.external_attr >> 16)
-            for info in self._archive.infolist()
-            if not info.is_dir()
-        }
-
-    def read(self, name: str) -> bytes:
-        return self._archive.read(name)
-
-    def copy(self, writer: Writer, name: str, kept: _Kept) -> None:
-        writer.copy(name, kept.mode, self._stream, self._archive.getinfo(kept.member))
-
-
-class _InstalledSource:
-    """Files of an installation, as its RECORD lists them."""
-
-    def __init__(self, base: Base) -> None:
-        self._root = base.root
-        record = (base.root / base.dist_info / "RECORD").read_text(encoding="utf-8")
-        self._names = [name for name in read_record(record) if is_of_wheel(name)]
-
-    def members(self) -> Mapping[str, int]:
-        return {name: _normal_mode((self._root / name).stat().st_mode) for name in self._names}
-
-    def read(self, name: str) -> bytes:
-        return (self._root / name).read_bytes()
-
-    def copy(self, writer: Writer, name: str, kept: _Kept) -> None:
-        writer.add(name, kept.mode, self.read(kept.member), INSTALLED_LEVEL)
-
-
 @contextlib.contextmanager
-def _opened(base: Base) -> Iterator[_Source]:
+def _members(base: Base) -> Iterator[dict[str, Member]]:
+    """What the base's wheel brought, by name; directories and an installer's files left out."""
     try:
         if base.wheel is None:
-            yield _InstalledSource(base)
-        else:
-            with base.wheel.open("rb") as stream, zipfile.ZipFile(base.wheel) as archive:
-                yield _WheelSource(archive, stream)
+            record = read_record((base.root / base.dist_info / "RECORD").read_text("utf-8"))
+            yield {
+                name: _of_installation(base.root / name, row)
+                for name, row in record.items()
+                if is_of_wheel(name)
+            }
+            return
+        with base.wheel.open("rb") as stream, zipfile.ZipFile(base.wheel) as archive:
+            record = read_record(archive.read(f"{base.dist_info}/RECORD").decode())
+            yield {
+                info.filename: _of_wheel(archive, stream, info, record.get(info.filename, _NO_ROW))
+                for info in archive.infolist()
+                if not info.is_dir()
+            }
     except (zipfile.BadZipFile, FileNotFoundError) as error:
         raise BaseRefusedError(
             "the base was changed or removed while it was packed",
@@ -222,42 +205,34 @@ def _opened(base: Base) -> Iterator[_Source]:
         ) from error
 
 
-def _plan(base: Base, overlay: Path, version: str, source: _Source) -> dict[str, _New | _Kept]:
+def _plan(
+    base: Base, overlay: Path, version: str, members: Mapping[str, Member]
+) -> dict[str, Member]:
     """Every member of the new wheel but RECORD, by its new name."""
-    record = read_record(source.read(f"{base.dist_info}/RECORD").decode())
     dist_info = f"torch-{version}.dist-info"
-    plan: dict[str, _New | _Kept] = {}
-    for name, mode in source.members().items():
-        new_name = name
-        if name.startswith(f"{base.dist_info}/"):
-            if name.rpartition("/")[2] in {"RECORD", *_INSTALLERS}:
-                continue
-            new_name = dist_info + name.removeprefix(base.dist_info)
-        plan[new_name] = _Kept(name, mode, record.get(name, Recorded("", "")))
+    plan: dict[str, Member] = {}
+    for name, member in members.items():
+        if not name.startswith(f"{base.dist_info}/"):
+            plan[name] = member
+        elif name.rpartition("/")[2] not in {"RECORD", *_INSTALLERS}:
+            plan[dist_info + name.removeprefix(base.dist_info)] = member
     for path in files.tree_files(overlay):
         name = path.relative_to(overlay).as_posix()
         replaced = plan.get(name)
         mode = replaced.mode if replaced else _normal_mode(path.stat().st_mode)
-        plan[name] = _New(path.read_bytes(), mode)
-    _set_version(plan, dist_info, version, base.wheel_tag, source)
-    return plan
-
-
-def _set_version(
-    plan: dict[str, _New | _Kept], dist_info: str, version: str, tag: str, source: _Source
-) -> None:
-    """Put the new version and the tag into the three files that have them."""
+        plan[name] = new(path.read_bytes(), mode)
+    # The new version and the tag, in the three files that have them.
     changes: dict[str, Callable[[str], str]] = {
         VERSION_FILE: lambda text: replace_version(text, version, VERSION_FILE),
         f"{dist_info}/METADATA": lambda text: _metadata(text, version),
-        f"{dist_info}/WHEEL": lambda text: _wheel_file(text, tag),
+        f"{dist_info}/WHEEL": lambda text: _wheel_file(text, base.wheel_tag),
     }
     for name, change in changes.items():
         old = plan.get(name)
         if old is None:
             raise BaseRefusedError(f"the base has no {name.rpartition('/')[2]}", where=name)
-        text = (old.data if isinstance(old, _New) else source.read(old.member)).decode()
-        plan[name] = _New(change(text).encode(), old.mode)
+        plan[name] = new(change(old.read().decode()).encode(), old.mode)
+    return plan
 
 
 def _metadata(text: str, version: str) -> str:
@@ -271,42 +246,33 @@ def _metadata(text: str, version: str) -> str:
 def _wheel_file(text: str, tag: str) -> str:
     """The tag of the file name; a build number goes, as it does there."""
     text = re.sub(r"(?m)^Build: [^\n]*\n", "", text)
-    platforms = tag.rpartition("-")[2].split(".")
-    lines = "".join(f"Tag: {tag.rpartition('-')[0]}-{platform}\n" for platform in platforms)
+    lines = tag_lines(tag)
     first = re.search(r"(?m)^Tag: ", text)
     at = first.start() if first else len(text)
     return text[:at] + lines + re.sub(r"(?m)^Tag: [^\n]*\n", "", text[at:])
 
 
-def _write(stream: IO[bytes], plan: dict[str, _New | _Kept], source: _Source, epoch: int) -> None:
+def tag_lines(tag: str) -> str:
+    """A wheel's tag as its WHEEL file writes it: one line for each platform."""
+    head, _, platforms = tag.rpartition("-")
+    return "".join(f"Tag: {head}-{platform}\n" for platform in platforms.split("."))
+
+
+def write(target: Path, plan: Mapping[str, Member], epoch: int) -> None:
+    """Write a wheel of these members and their RECORD."""
     dist_info = next(name.split("/")[0] for name in plan if name.endswith(".dist-info/METADATA"))
     # The dist-info comes last, as the wheel specification recommends.
     order = sorted(plan, key=lambda name: (name.startswith(f"{dist_info}/"), name))
-    with zipfile.ZipFile(stream, "w") as archive:
+    files.remove_abandoned(target)
+    with files.atomic_open(target) as stream, zipfile.ZipFile(stream, "w") as archive:
         writer = Writer(archive, stream, epoch)
         for name in order:
-            entry = plan[name]
-            if isinstance(entry, _New):
-                writer.add(name, entry.mode, entry.data)
-            else:
-                source.copy(writer, name, entry)
-        record = f"{dist_info}/RECORD"
-        writer.add(record, 0o644, _record(plan, order, source, record))
-
-
-def _record(
-    plan: dict[str, _New | _Kept], order: list[str], source: _Source, own_name: str
-) -> bytes:
-    with ThreadPoolExecutor(2) as pool:
-        entries = pool.map(lambda name: _recorded(plan[name], source), order)
-        return record_text(dict(zip(order, entries, strict=True)), own_name)
-
-
-def _recorded(entry: _New | _Kept, source: _Source) -> Recorded:
-    if isinstance(entry, _Kept) and all(entry.recorded):
-        return entry.recorded
-    data = entry.data if isinstance(entry, _New) else source.read(entry.member)
-    return Recorded(record_hash(hashlib.sha256(data).digest()), str(len(data)))
+            plan[name].put(writer, name)
+        with ThreadPoolExecutor(2) as pool:
+            rows = pool.map(lambda name: plan[name].recorded(), order)
+            record = dict(zip(order, rows, strict=True))
+        own = f"{dist_info}/RECORD"
+        writer.add(own, 0o644, record_text(record, own))
 
 
 def _normal_mode(mode: int) -> int:

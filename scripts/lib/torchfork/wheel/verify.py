@@ -72,115 +72,71 @@ def verify(
 ) -> Report:
     """Install the wheel and hold it against its base and its manifest.
 
+    An overlay (any wheel that is not torch's) is installed beside the base's wheel.
+
     workdir: keeps the environment between runs, and serves one of them at a time;
     cache: keeps the base's operator set.
     upstream: for a wheel that was built from source, the schemas of the tree's own functions: there
         is no other torch to ask then. The base's operators are asked where it is empty.
-    Raises VerificationError with what differs.
+    Raises VerificationError with what differs, UsageError for an overlay whose base is no wheel.
     """
-    guard = workdir.absolute() / "verify.lock"
-    with files.lock(guard, f"verifying {wheel.name}", on_wait, LOCK_SECONDS):
-        return _verify(wheel.absolute(), base, manifest, workdir.absolute(), cache, say, upstream)
-
-
-def _verify(
-    wheel: Path,
-    base: Base,
-    manifest: Manifest,
-    workdir: Path,
-    cache: Path,
-    say: Callable[[str], None],
-    upstream_schemas: Sequence[str],
-) -> Report:
     started = time.monotonic()
+    wheel, workdir = wheel.absolute(), workdir.absolute()
     with archives.opened(wheel) as archive:
         metadata = archives.metadata_of(archive)
         members = {info.filename for info in archive.infolist() if not info.is_dir()}
-        record_name = f"{archives.dist_info_of(archive)}/RECORD"
-        record = archives.record_of(archive)
+        own, record = f"{archives.dist_info_of(archive)}/RECORD", archives.record_of(archive)
     if members != set(record):
         odd = sorted(members ^ set(record))
         raise _failed("RECORD does not list exactly the wheel's files", _listed(odd), str(wheel))
+    if is_overlay := metadata["name"] != "torch":
+        workdir /= metadata["name"]  # two overlays in one environment are refused
     neutral = workdir / "neutral"
     neutral.mkdir(parents=True, exist_ok=True)
-    required = metadata.get("requires_dist", [])
-    python = venv.with_wheel(wheel, base.interpreter, required, workdir, neutral, say)
-    say("pip check")
-    _pip_check(python, neutral)
-    say("hashes")
-    _check_files(wheel, {n: row for n, row in record.items() if n != record_name}, python, neutral)
-    say("operators")
-    probed = _probe(python, neutral, None, [asdict(op) for op in manifest.operators])
-    _check_version(wheel, metadata["version"], probed, python)
-    if upstream_schemas:
-        upstream = _tree_schemas(upstream_schemas, probed, python, neutral)
-    else:
-        upstream = _base_schemas(base, python, neutral, cache)
-    _check_operators(wheel, upstream, probed)
-    say("requirements")
-    _check_requirement(python, neutral, base, metadata["version"])
+    guard = workdir / "verify.lock"
+    with files.lock(guard, f"verifying {wheel.name}", on_wait, LOCK_SECONDS):
+        if is_overlay:
+            python = _beside_official(wheel, base, workdir, neutral, say)
+        else:
+            required = metadata.get("requires_dist", [])
+            python = venv.with_wheel(wheel, base.interpreter, required, workdir, neutral, say)
+        say("pip check")
+        _pip_check(python, neutral)
+        say("hashes")
+        _check_files(wheel, {n: row for n, row in record.items() if n != own}, python, neutral)
+        say("operators")
+        probed = _probe(python, neutral, None, [asdict(op) for op in manifest.operators])
+        _check_version(wheel, base.version if is_overlay else metadata["version"], probed, python)
+        if upstream:
+            schemas = _tree_schemas(upstream, probed, python, neutral)
+        else:
+            schemas = _base_schemas(base, python, neutral, cache)
+        _check_operators(wheel, schemas, probed)
+        say("requirements")
+        _check_requirement(python, neutral, base, probed.version)
     added = tuple(sorted(op.name for op in probed.operators))
-    return Report(
-        wheel,
-        probed.version,
-        python,
-        added,
-        len(upstream),
-        len(record) - 1,
-        time.monotonic() - started,
-    )
+    seconds = time.monotonic() - started
+    return Report(wheel, probed.version, python, added, len(schemas), len(record) - 1, seconds)
 
 
-def verify_overlay(
-    wheel: Path,
-    base: Base,
-    manifest: Manifest,
-    workdir: Path,
-    cache: Path,
-    *,
-    say: Callable[[str], None] = lambda text: None,
-    on_wait: Callable[[str], None] = lambda holder: None,
-) -> Report:
-    """Install the official wheel and the overlay beside it, and compare as `verify` does.
-
-    Raises VerificationError with what differs, UsageError where the base is no wheel file.
-    """
+def _beside_official(
+    wheel: Path, base: Base, workdir: Path, neutral: Path, say: Callable[[str], None]
+) -> Path:
+    """An environment with the base's wheel and the overlay; its interpreter."""
     if base.wheel is None:
         raise UsageError(
             "an overlay is verified beside an official wheel, and this base is an installed torch",
             where=str(base.root),
             next="say --no-verify, or name the wheel: --base FILE.whl",
         )
-    workdir = (workdir / "overlay").absolute()
-    guard = workdir / "verify.lock"
-    with files.lock(guard, f"verifying {wheel.name}", on_wait, LOCK_SECONDS):
-        started = time.monotonic()
-        with archives.opened(base.wheel) as archive:
-            required = archives.metadata_of(archive).get("requires_dist", [])
-        with archives.opened(wheel) as archive:
-            count = len(archive.namelist()) - 1
-        neutral = workdir / "neutral"
-        neutral.mkdir(parents=True, exist_ok=True)
-        python = venv.with_wheel(base.wheel, base.interpreter, required, workdir, neutral, say)
-        arguments = (
-            "install",
-            "--no-deps",
-            "--force-reinstall",
-            "--no-index",
-            str(wheel.absolute()),
-        )
-        outcome = venv.pip_run(python, neutral, *arguments)
-        if outcome.returncode:
-            raise _failed("pip does not install the overlay", outcome.stderr.strip(), str(wheel))
-        say("pip check")
-        _pip_check(python, neutral)
-        say("operators")
-        probed = _probe(python, neutral, None, [asdict(op) for op in manifest.operators])
-        upstream = _base_schemas(base, python, neutral, cache)
-        _check_operators(wheel, upstream, probed)
-        added = tuple(sorted(op.name for op in probed.operators))
-        seconds = time.monotonic() - started
-        return Report(wheel, probed.version, python, added, len(upstream), count, seconds)
+    with archives.opened(base.wheel) as archive:
+        required = archives.metadata_of(archive).get("requires_dist", [])
+    python = venv.with_wheel(base.wheel, base.interpreter, required, workdir, neutral, say)
+    options = ("--no-deps", "--force-reinstall", "--no-index")
+    outcome = venv.pip_run(python, neutral, "install", *options, str(wheel))
+    if outcome.returncode:
+        raise _failed("pip does not install the overlay", outcome.stderr.strip(), str(wheel))
+    return python
 
 
 def _pip_check(python: Path, neutral: Path) -> None:
@@ -268,14 +224,13 @@ def _minimal(schema: str) -> dict[str, str]:
 
 
 def _check_version(wheel: Path, version: str, probed: Probed, python: Path) -> None:
+    """torch has this version, and where it is the wheel's own, all places say so."""
     if not Path(probed.file).is_relative_to(python.parent.parent):
         raise _failed("another torch than the wheel's was imported", probed.file, str(wheel))
-    versions = {
-        "the file name": WheelName.parse(wheel.name).version,
-        "METADATA": version,
-        "the installed metadata": probed.metadata_version,
-        "torch.__version__": probed.version,
-    }
+    versions: dict[str, str | None] = {"METADATA": version, "torch.__version__": probed.version}
+    name = WheelName.parse(wheel.name)
+    if name.project == "torch":
+        versions |= {"the file name": name.version, "installed metadata": probed.metadata_version}
     if len(set(versions.values())) != 1:
         why = "\n".join(f"{place}: {version}" for place, version in versions.items())
         raise _failed("the wheel's versions differ", why, str(wheel))
