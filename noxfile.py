@@ -8,8 +8,9 @@
     faults   bad input: each error with its code, its line and its cure; and what must always hold
     sources  PyTorch's own sources: fetched, the additions put in and taken out (no build)
 
-Two run only when they are named:
+Three run only when they are named:
 
+    overlay  ops and zoo once more, on overlays beside the official torch
     models   timm's models with their depthwise convolutions converted, on the built wheel; minutes
     sanitize the operators under AddressSanitizer and UBSan, at each CPU capability
 
@@ -106,6 +107,21 @@ def zoo(session: nox.Session) -> None:
     )
     _with_wheel(session, built)
     _pytest(session, "zoo", parallel=True)
+
+
+@nox.session
+def overlay(session: nox.Session) -> None:
+    """The operators and the zoo on overlays, each in an environment with the official torch."""
+    zoo = ("--additions", str(PROJECT / "tests/zoo/additions"), "--name", "torch-zoo")
+    for additions, suites in (((), ("ops", "citizenship", "unit/codegen")), (zoo, ("zoo",))):
+        out = STATE / f"overlay-{suites[0]}"
+        built = _built_wheel(session, "--overlay", "--out", str(out), *additions)
+        constraints = next(out.glob("*.constraints.txt"))
+        python = _environment(
+            session, f"test-{out.name}", *TOOLS, "--constraint", str(constraints), str(built)
+        )
+        for suite in suites:
+            _pytest(session, suite, python, parallel=True, may_select_none=True)
 
 
 @nox.session

@@ -327,8 +327,9 @@ def test_dynamo_knows_the_function(name: str) -> None:
 
 
 def test_type_stubs_name_the_operators() -> None:
-    """The stubs beside the binary, which editors and type checkers read."""
-    stubs = Path(torch._C.__file__).parent / "_C"
+    """What editors and type checkers read: torch's own stubs, or those of an overlay."""
+    site = Path(torch.__file__).parents[1]
+    stubs = next(root / "_C" for root in (site / "torch-stubs", site / "torch") if root.is_dir())
     functions = (stubs / "_VariableFunctions.pyi").read_text(encoding="utf-8")
     assert all(f"def {name}(" in functions for name in FUNCTIONS)
     assert "def gdh(self) -> Tensor" in (stubs / "__init__.pyi").read_text(encoding="utf-8")

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.metadata
 import json
 import os
+import shutil
 import subprocess
 import sys
+import textwrap
 import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+import tomlkit
 
 from torchfork import cli
 from torchfork.errors import UsageError
@@ -75,23 +81,116 @@ def test_pages_link_every_wheel_with_its_hashes(shelf: Path) -> None:
     assert links[0]["data-requires-python"] == listed[0]["requires-python"] == ">=3.10"
 
 
-def test_pip_resolves_from_it(shelf: Path) -> None:
-    command = [
-        sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed", "--no-input",
-        "--disable-pip-version-check", "--index-url", (shelf / "simple").as_uri(), "--report", "-",
-        "--quiet", "torch-ext",
-    ]  # fmt: skip
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("PIP_")}
-    done = subprocess.run(
-        command, env={**environment, "PIP_CONFIG_FILE": os.devnull}, capture_output=True, text=True,
-        check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    chosen = {
-        i["metadata"]["name"]: i["metadata"]["version"] for i in json.loads(done.stdout)["install"]
-    }
-    # A local version counts as newer than the plain one: the wheel with the additions is taken.
-    assert chosen == {"torch-ext": "1.0+torch2.13.0.cpu", "torch": "2.13.0+cpu.ext1"}
+@dataclass(frozen=True)
+class Resolver:
+    """pip or uv with an official index that has stock torch, and a directory of wheels of ours."""
+
+    root: Path
+
+    @property
+    def ours(self) -> Path:
+        return self.root / "ours"
+
+    @property
+    def official(self) -> str:
+        return (self.root / "official/simple").as_uri()
+
+    def run(self, *command: str | Path) -> subprocess.CompletedProcess[str]:
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("PIP_", "UV_"))}
+        own = {"PIP_CONFIG_FILE": os.devnull, "XDG_CONFIG_HOME": str(self.root), "UV_OFFLINE": "1",
+               "UV_CACHE_DIR": str(self.root / "cache"), "UV_PYTHON": sys.executable,
+               "UV_PYTHON_DOWNLOADS": "never"}  # fmt: skip
+        return subprocess.run(
+            [str(part) for part in command], cwd=self.root, env={**kept, **own},
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+
+    def pip(self, *what: str | Path) -> dict[str, str]:
+        """What pip would install."""
+        done = self.run(
+            sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed", "--no-input",
+            "--disable-pip-version-check", "--report", "-", "--quiet", *what,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        report = json.loads(done.stdout)["install"]
+        return {item["metadata"]["name"]: item["metadata"]["version"] for item in report}
+
+    def uv(self, settings: str, dependencies: Sequence[str] = ()) -> dict[str, str]:
+        """What `uv sync` installs from the lock that it makes of a project with these settings."""
+        project = tomlkit.parse(settings)
+        table = project.setdefault("project", tomlkit.table())
+        table.update({"name": "user", "version": "1", "requires-python": ">=3.10"})
+        table["dependencies"] = [*table.get("dependencies", []), *dependencies]
+        text = tomlkit.dumps(project)
+        text += f'\n[[tool.uv.index]]\nname = "official"\nurl = "{self.official}"\ndefault = true\n'
+        (self.root / "pyproject.toml").write_text(text)
+        shutil.rmtree(self.root / ".venv", ignore_errors=True)
+        (self.root / "uv.lock").unlink(missing_ok=True)
+        uv = Path(sys.executable).with_name("uv")
+        for command in (["lock"], ["sync", "--locked", "--no-install-project"]):
+            done = self.run(uv, *command)
+            assert done.returncode == 0, done.stderr
+        sites = list(self.root.glob(".venv/lib/*/site-packages"))
+        found = importlib.metadata.distributions(path=list(map(str, sites)))
+        return {one.name: one.version for one in found}
+
+
+@pytest.fixture
+def resolver(tmp_path: Path) -> Resolver:
+    official = tmp_path / "official"
+    official.mkdir()
+    made_up(official, "torch", "2.13.0")
+    made_up(official, "torch", "2.14.0")
+    made_up(official, "fakevision", "0.1", "Requires-Dist: torch>=2.13")
+    index.make(official)
+    (tmp_path / "ours").mkdir()
+    return Resolver(tmp_path)
+
+
+GRAFTED = ("torch", "2.13.0+cpu.ext1")
+OVERLAY = ("torch-ext", "1.0+torch2.13.0.cpu", "Requires-Dist: torch==2.13.0")
+
+
+def test_pip_takes_the_newest_of_an_extra_index(resolver: Resolver) -> None:
+    """A local version counts as newer than the plain one: the wheel with the additions is taken."""
+    made_up(resolver.ours, *GRAFTED)
+    made_up(resolver.ours, *OVERLAY)
+    index.make(resolver.ours)
+    extra = (resolver.ours / "simple").as_uri()
+    found = resolver.pip("--index-url", resolver.official, "--extra-index-url", extra, "torch-ext")
+    assert found == {"torch-ext": OVERLAY[1], "torch": GRAFTED[1]}
+
+
+@pytest.mark.parametrize(
+    ("ours", "expected"),
+    [(GRAFTED, {"torch": GRAFTED[1]}), (OVERLAY, {"torch": "2.13.0", "torch-ext": OVERLAY[1]})],
+    ids=["wheel", "overlay"],
+)
+def test_what_a_build_says_keeps_its_wheel_beside_packages_that_want_torch(
+    resolver: Resolver, ours: tuple[str, ...], expected: dict[str, str]
+) -> None:
+    """Without it, both take torch 2.14.0 of the official index for such a package."""
+    wheel = made_up(resolver.ours, *ours)
+    official = ["--index-url", resolver.official, "fakevision"]
+    stock = {"fakevision": "0.1", "torch": "2.14.0"}
+    assert resolver.pip(*official) == stock
+    assert resolver.uv("", ["fakevision"]) == stock
+    kept, settings = index.constrain(wheel, expected["torch"])
+    expected = {**expected, "fakevision": "0.1"}
+    assert resolver.pip(*official, "--constraint", kept, wheel) == expected
+    assert resolver.uv(settings, ["fakevision"]) == expected
+
+
+@pytest.mark.parametrize("ours", [GRAFTED, OVERLAY], ids=["wheel", "overlay"])
+def test_uv_takes_from_the_index_what_is_a_direct_dependency(
+    resolver: Resolver, ours: tuple[str, ...]
+) -> None:
+    made_up(resolver.ours, *ours)
+    index.make(resolver.ours)
+    settings = index.uv_sources([ours[0]], resolver.ours / "simple")
+    assert resolver.uv(settings, [ours[0]])[ours[0]] == ours[1]
+    # as a dependency of another package only, torch's source does not count
+    assert resolver.uv(settings, ["fakevision"])["torch"] == "2.14.0"
 
 
 def test_it_is_made_again_when_wheels_come_or_go(shelf: Path) -> None:
@@ -115,5 +214,5 @@ def test_the_command_prints_what_pip_and_uv_need(
     assert cli.main(["index", str(shelf)]) == 0
     out, err = capsys.readouterr()
     assert out.strip() == str(shelf / "simple")
-    assert "--extra-index-url file://" in err and "[tool.uv.sources]" in err
-    assert 'torch = { index = "additions" }' in err and "torch-ext = { index" in err
+    assert "--extra-index-url file://" in err
+    assert textwrap.indent(index.uv_sources(["torch", "torch-ext"], shelf / "simple"), "  ") in err

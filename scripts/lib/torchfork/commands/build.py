@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
+import textwrap
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -252,7 +253,8 @@ def _deliver(options: argparse.Namespace, grafted: Grafted, ui: Ui) -> Path:
             ),
         )  # fmt: skip
     growth = wheel.stat().st_size - base.wheel.stat().st_size if base.wheel else 0
-    announce(wheel, grafted.manifest, ui, max(0, growth), grafted.cuda_note)
+    beside = base.metadata_version if options.overlay else ""
+    announce(wheel, grafted.manifest, ui, max(0, growth), grafted.cuda_note, beside)
     return wheel
 
 
@@ -266,16 +268,32 @@ def in_clean_environment(ui: Ui, verify: Callable[[Callable[[str], None]], Repor
         )
 
 
-def announce(wheel: Path, manifest: Manifest, ui: Ui, growth: int = 0, cuda_note: str = "") -> None:
-    """Say where the wheel is, what was added, and how to install it; its path on stdout."""
+def announce(
+    wheel: Path, manifest: Manifest, ui: Ui, growth: int = 0, cuda_note: str = "", beside: str = ""
+) -> None:
+    """Say where the wheel is, what was added, how to install and keep it; its path on stdout.
+
+    beside: the version of the official torch that an overlay goes beside.
+    """
+    from ..wheel import index
+
     size = f"{wheel.stat().st_size / 1e6:.1f} MB" + (f", {growth / 1e6:+.2f} MB" if growth else "")
-    shown = Path(os.path.relpath(wheel)) if wheel.is_relative_to(Path.cwd()) else wheel
-    ui.note(f"\nwheel:   {shown} ({size})")
+    kept, uv = index.constrain(wheel, beside or wheel.name.split("-")[1])
+    ui.note(f"\nwheel:   {_shown(wheel)} ({size})")
     ui.note(f"added:   {_names(manifest)}")
     if cuda_note:
         ui.note(f"CUDA:    none ({cuda_note})")
-    ui.note(f"install: python -m pip install {shlex.quote(str(shown))}")
+    official = f"'torch=={beside}' " if beside else ""
+    ui.note(f"install: python -m pip install {official}{_shown(wheel)}")
+    ui.note(f"keep it: python -m pip install --constraint {_shown(kept)} …")
+    ui.note("with uv, in pyproject.toml:")
+    ui.note(textwrap.indent(uv, "  "))
     ui.result(str(wheel))
+
+
+def _shown(path: Path) -> str:
+    """A path as it can be pasted here."""
+    return shlex.quote(os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path))
 
 
 def _names(manifest: Manifest) -> str:

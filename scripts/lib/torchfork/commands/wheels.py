@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shutil
+import textwrap
 from pathlib import Path
 
 from ..upstream import pins
@@ -46,14 +47,12 @@ def make_index(options: argparse.Namespace, ui: Ui) -> None:
     for entry in entries:
         ui.note(f"{entry.project:<16} {entry.file} ({entry.size / 1e6:.1f} MB)")
     named = sorted({entry.project for entry in entries})
-    sources = "\n".join(f'  {name} = {{ index = "additions" }}' for name in named)
     ui.note(
         f"\npip: python -m pip install --extra-index-url {place.as_uri()} {' '.join(named)}\n"
-        "uv, in pyproject.toml, where each of these is a direct dependency (uv looks nowhere else\n"
-        "for a package that has a source; without that it takes torch from the official index):\n"
-        f'  [[tool.uv.index]]\n  name = "additions"\n  url = "{place.as_uri()}"\n'
-        f"  explicit = true\n\n  [tool.uv.sources]\n{sources}"
+        "uv, in pyproject.toml, where each of these must be among the dependencies (uv takes the\n"
+        "torch that something else depends on from the official index):\n"
     )
+    ui.note(textwrap.indent(index.uv_sources(named, place), "  "))
     ui.result(str(place))
 
 

@@ -69,6 +69,11 @@ class Base:
         return self.version.partition("+")[0]
 
     @property
+    def metadata_version(self) -> str:
+        """The version that pip knows, without a local part on the default index: '2.13.0'."""
+        return self.dist_info.removesuffix(".dist-info").partition("-")[2]
+
+    @property
     def torch(self) -> Path:
         """The torch package."""
         return self.root / "torch"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import html
 import json
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
@@ -21,6 +22,8 @@ from ..upstream import archives
 from ..util import files
 
 SIMPLE = "simple"
+# The name of the index in uv's settings.
+INDEX = "additions"
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,37 @@ def make(directory: Path) -> list[Entry]:
     links = "".join(f'<a href="{name}/">{name}</a><br>\n' for name in sorted(projects))
     files.write_text(directory / SIMPLE / "index.html", _html("Simple index", links))
     return entries
+
+
+def constrain(wheel: Path, torch: str) -> tuple[Path, str]:
+    """Keep what a later installation must not replace, for pip and for uv.
+
+    torch: the version of the torch that the wheel goes beside; its own where it is torch.
+    Writes DIR/NAME-VERSION.constraints.txt beside the wheel, which pip takes with --constraint.
+    Returns its path, and what pyproject.toml needs for uv.
+    """
+    project, version, _, _ = parse_wheel_filename(wheel.name)
+    pins = {"torch": torch, project: str(version)}
+    lines = [f"{name}=={pinned}" for name, pinned in pins.items()]
+    place = wheel.with_name("-".join(wheel.name.split("-")[:2]) + ".constraints.txt")
+    files.write_text(place, "\n".join(lines) + "\n")
+    needed = ", ".join(f'"{line}"' for line in lines)
+    flat = f"[project]\ndependencies = [{needed}]\n\n{uv_sources([project], wheel.parent, 'flat')}"
+    return place, flat
+
+
+def uv_sources(projects: Iterable[str], index: Path, form: str = "simple") -> str:
+    """Settings with which uv takes packages from an index and from nowhere else.
+
+    Each must be a direct dependency: uv ignores the source of any other.
+    form: "simple" as `make` writes it, "flat" for a directory of wheels.
+    """
+    sources = "\n".join(f'{name} = {{ index = "{INDEX}" }}' for name in projects)
+    return (
+        f"[tool.uv.sources]\n{sources}\n\n"
+        f'[[tool.uv.index]]\nname = "{INDEX}"\nurl = "{index.absolute().as_uri()}"\n'
+        f'format = "{form}"\nexplicit = true\n'
+    )
 
 
 def _entry(wheel: Path) -> Entry:
