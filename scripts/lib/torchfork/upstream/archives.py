@@ -89,12 +89,13 @@ def dist_info_of(archive: zipfile.ZipFile) -> str:
         for name in archive.namelist()
         if name.endswith(".dist-info/RECORD") and name.count("/") == 1
     }
-    if len(found) == 1 and (only := found.pop()).startswith("torch-"):
+    project = Path(str(archive.filename)).name.split("-")[0]
+    if len(found) == 1 and (only := found.pop()).startswith(f"{project}-"):
         return only
     raise BaseRefusedError(
-        "this torch wheel is incomplete",
+        "this wheel is incomplete",
         where=str(archive.filename),
-        why="it lacks its one torch-….dist-info/RECORD",
+        why=f"it lacks its one {project}-….dist-info/RECORD",
         next="give an official wheel, or build this tree with --from-source",
     )
 

@@ -99,13 +99,9 @@ def _entry(wheel: Path) -> Entry:
     try:
         project = canonicalize_name(parse_wheel_filename(wheel.name)[0])
         with archives.opened(wheel) as archive:
-            (name,) = (
-                name
-                for name in archive.namelist()
-                if name.endswith(".dist-info/METADATA") and name.count("/") == 1
-            )
+            name = f"{archives.dist_info_of(archive)}/METADATA"
             metadata = archives.read_member(archive, name).encode()
-    except (InvalidWheelFilename, BaseRefusedError, ValueError) as error:
+    except (InvalidWheelFilename, BaseRefusedError) as error:
         raise UsageError(
             "this file is no wheel",
             where=str(wheel),
