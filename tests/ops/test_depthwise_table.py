@@ -52,8 +52,6 @@ CALLS = [
     Call("by_planes", BF16, PIXELS, WEIGHT, Case(3, 8, 1, (7, 7), (13, 13), (1, 1), (6, 6))),
     Call("sequence", BF16, PLANES, FORWARD, Case(3, 7, 1, (301, 1), (31, 1), (1, 1), (15, 0))),
     Call("sequence", BF16, PLANES, WEIGHT, Case(3, 7, 1, (301, 1), (31, 1), (1, 1), (15, 0))),
-    Call("batch", BF16, PLANES, FORWARD, Case(9, 4, 1, (14, 14), (27, 27), (1, 1), (13, 13))),
-    Call("batch", BF16, PLANES, WEIGHT, Case(3, 8, 1, (7, 7), (13, 13), (1, 1), (6, 6))),
     Call("bands", BF16, PLANES, FORWARD, Case(3, 8, 1, (7, 7), (13, 13), (1, 1), (6, 6))),
     Call("bands", BF16, PLANES, WEIGHT, Case(2, 5, 3, (16, 15), (13, 13), (1, 1), (6, 6))),
     Call("patches", BF16, PLANES, FORWARD, Case(2, 3, 1, (7, 14), (3, 3), (1, 1), (1, 1))),
@@ -155,7 +153,7 @@ class TestOnTheDevice:
         done = run(DEPTHWISE_CONV2D_EXT_DEVICE=small)
         assert done.returncode == 0, done.stdout + done.stderr[-2000:]
 
-    @pytest.mark.parametrize("kernels", ["march", "-march", "-boxes,-batch,-patches"])
+    @pytest.mark.parametrize("kernels", ["march", "-march", "-boxes,-bands,-patches"])
     def test_calls_are_right_without_some_kernels(self, kernels: str) -> None:
         done = run(DEPTHWISE_CONV2D_EXT_KERNELS=kernels, DEPTHWISE_CONV2D_EXT_LOG="1")
         assert done.returncode == 0, done.stdout + done.stderr[-2000:]

@@ -157,26 +157,6 @@ __device__ __forceinline__ void copy_block(char* to, const void* from) {
 #endif
 }
 
-// The same, or zeros where there is nothing to copy.
-__device__ __forceinline__ void copy_block_or_zeros(char* to, const void* from, bool exists) {
-#if __CUDA_ARCH__ >= 800
-  const uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(to));
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address),
-               "l"(from),
-               "r"(exists ? 16 : 0)
-               : "memory");
-#endif
-}
-
-// The first `bytes` of a word, and zeros.
-__device__ __forceinline__ void copy_word(char* to, const void* from, int bytes) {
-#if __CUDA_ARCH__ >= 800
-  const uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(to));
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(address), "l"(from), "r"(bytes)
-               : "memory");
-#endif
-}
-
 // Where the first element of a tile's image `image` is in a tensor in plane order.
 template <typename scalar_t>
 __device__ __forceinline__ scalar_t* run_of(

@@ -105,85 +105,6 @@ __global__ void patches_forward_kernel(
   to.store(dst_shared);
 }
 
-// kColumns elements a thread, straight from device memory: where there are so few elements that only the
-// longest chain counts, a short kernel whose loads are all under way at once. A thread finds its place
-// without a division, and blocks are large: to start a thousand of them takes a microsecond.
-constexpr int kFewThreads = 256;
-
-// block: groups of columns x rows x channels; grid: groups of rows, groups of channels, images.
-template <typename scalar_t, typename Window, int kColumns>
-C10_LAUNCH_BOUNDS_1(kFewThreads)
-__global__ void few_forward_kernel(
-    scalar_t* __restrict__ dst,
-    const scalar_t* __restrict__ src,
-    const scalar_t* __restrict__ weight,
-    const scalar_t* __restrict__ bias,
-    const Patches p) {
-  constexpr int kHeight = Window::kHeight;
-  constexpr int kWidth = Window::kWidth;
-  constexpr int kTaps = kHeight * kWidth;
-  constexpr int kLoaded = (kColumns - 1) * Window::kStride + kWidth;
-  const int row = blockIdx.x * blockDim.y + threadIdx.y;
-  const int channel = blockIdx.y * blockDim.z + threadIdx.z;
-  if (row >= p.dst_height || channel >= p.channels) {
-    return;
-  }
-  const int plane = blockIdx.z * p.channels + channel;
-  const int column = threadIdx.x * kColumns;
-  const int top = row * Window::kStride - p.padding_height;
-  const int left = column * Window::kStride - p.padding_width;
-  const scalar_t* const from = src + (plane * p.src_height + top) * p.src_width + left;
-  // Of several columns all are inside the image but, perhaps, the first and the last.
-  const auto has_column = [&](int i) {
-    return (kColumns > 1 && i > 0 && i + 1 < kLoaded) || (left + i >= 0 && left + i < p.src_width);
-  };
-  float values[kHeight][kLoaded];
-  float factors[kTaps];
-#pragma unroll
-  for (int h = 0; h < kHeight; ++h) {
-    const bool has_row = top + h >= 0 && top + h < p.src_height;
-    const scalar_t* const line = from + h * p.src_width;
-    Packed<scalar_t, kColumns> own = packed_zero<scalar_t, kColumns>();
-    if (kColumns > 1 && has_row) {
-      own = load_vector<scalar_t, kColumns>(line + 1);
-    }
-#pragma unroll
-    for (int i = 0; i < kLoaded; ++i) {
-      if (kColumns > 1 && i > 0 && i + 1 < kLoaded) {
-        values[h][i] = unpack(own, i - 1);
-      } else {
-        values[h][i] = has_row && has_column(i) ? static_cast<float>(line[i]) : 0.0f;
-      }
-    }
-#pragma unroll
-    for (int w = 0; w < kWidth; ++w) {
-      const int tap = h * kWidth + w;
-      const scalar_t factor = weight[channel * kTaps + (p.flip ? kTaps - 1 - tap : tap)];
-      // A tap outside the image takes no part, not even if it is NaN.
-      factors[tap] = has_row ? static_cast<float>(factor) : 0.0f;
-    }
-  }
-  const float begin = bias ? static_cast<float>(bias[channel]) : 0.0f;
-  float sums[kColumns];
-#pragma unroll
-  for (int t = 0; t < kColumns; ++t) {
-    float sum = begin;
-#pragma unroll
-    for (int h = 0; h < kHeight; ++h) {
-      const bool own = h >= kFirstOwnRow<scalar_t, Window>;
-      float row_sum = own ? 0.0f : sum;
-#pragma unroll
-      for (int w = 0; w < kWidth; ++w) {
-        const int i = t * Window::kStride + w;
-        row_sum = fmaf(values[h][i], has_column(i) ? factors[h * kWidth + w] : 0.0f, row_sum);
-      }
-      sum = own ? sum + row_sum : row_sum;
-    }
-    sums[t] = sum;
-  }
-  store_vector<scalar_t, kColumns>(dst + (plane * p.dst_height + row) * p.dst_width + column, sums);
-}
-
 template <typename Traits>
 bool launch(const ForwardPass& pass, Patches p) {
   using scalar_t = typename Traits::scalar_t;
@@ -210,33 +131,6 @@ bool launch(const ForwardPass& pass, Patches p) {
   return true;
 }
 
-template <int kColumns, typename scalar_t, typename Window>
-bool launch_few(const ForwardPass& pass, const Patches& p) {
-  constexpr int64_t kMostBlockDepth = 64;
-  const int64_t images = p.planes / p.channels;
-  const int64_t columns = p.dst_width / kColumns;
-  if (columns > kFewThreads || images > kMostGridRows || p.channels > kMostGridRows) {
-    return false;
-  }
-  const int64_t row_groups = divide_up(p.dst_height, kFewThreads / columns);
-  const int64_t rows = divide_up(p.dst_height, row_groups);
-  const int64_t channels = std::min<int64_t>(
-      {std::max<int64_t>(1, kFewThreads / (columns * rows)), kMostBlockDepth, p.channels});
-  const dim3 grid(row_groups, divide_up(p.channels, channels), images);
-  const dim3 block(columns, rows, channels);
-  launch_kernel(
-      few_forward_kernel<scalar_t, Window, kColumns>,
-      grid,
-      block,
-      0,
-      pass.dst.mutable_data_ptr<scalar_t>(),
-      pass.src.const_data_ptr<scalar_t>(),
-      pass.weight.const_data_ptr<scalar_t>(),
-      pointer_or_null<scalar_t>(pass.bias),
-      p);
-  return true;
-}
-
 template <int kRows, typename scalar_t, typename Window>
 bool launch_rows(const ForwardPass& pass, const Patches& p) {
   const bool whole = p.dst_width % kPatchTile == 0 && p.padding_width == (Window::kWidth - 1) / 2 &&
@@ -247,24 +141,6 @@ bool launch_rows(const ForwardPass& pass, const Patches& p) {
 
 template <typename scalar_t, typename Window>
 bool launch_window(const ForwardPass& pass, const Patches& p) {
-  const int64_t few_elements = multiprocessors() * 1024;
-  const int64_t some_elements = multiprocessors() * 4096;
-  const int64_t elements = static_cast<int64_t>(p.planes) * p.dst_height * p.dst_width;
-  if constexpr (Window::kHeight == 3) {
-    constexpr int kVector = 4;
-    constexpr size_t kVectorBytes = kVector * sizeof(scalar_t);
-    if constexpr (Window::kStride == 1) {
-      if (elements <= some_elements && p.dst_width % kVector == 0 && p.dst_width == p.src_width &&
-          p.padding_width == 1 && is_aligned(pass.dst.const_data_ptr(), kVectorBytes) &&
-          is_aligned(pass.src.const_data_ptr(), kVectorBytes) &&
-          launch_few<kVector, scalar_t, Window>(pass, p)) {
-        return true;
-      }
-    }
-    if (elements <= few_elements && launch_few<1, scalar_t, Window>(pass, p)) {
-      return true;
-    }
-  }
   // Larger planes of float at stride 2 leave too few blocks in a multiprocessor's shared memory.
   constexpr bool kSmallOnly =
       sizeof(scalar_t) == sizeof(float) && Window::kHeight > 3 && Window::kStride > 1;

@@ -99,7 +99,6 @@ ForwardEntry large_forward;
 ForwardEntry patches_forward;
 ForwardEntry boxes_forward;
 ForwardEntry bands_forward;
-ForwardEntry batch_forward;
 ForwardEntry sequence_forward;
 ForwardEntry generic_forward;
 BackwardEntry march_grad_weight;
@@ -107,7 +106,6 @@ BackwardEntry large_grad_weight;
 BackwardEntry patches_backward;
 BackwardEntry boxes_backward;
 BackwardEntry bands_grad_weight;
-BackwardEntry batch_backward;
 BackwardEntry sequence_backward;
 BackwardEntry generic_grad_weight;
 

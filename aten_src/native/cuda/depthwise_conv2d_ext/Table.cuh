@@ -79,12 +79,10 @@ constexpr Row kTable[] = {
     // NCHW. Windows of one dimension; tensor cores; planes in shared memory.
     {"sequence", kData, kPlanes, kFloats, kStride1, kOne, {2, 64}, kAny, 7, sequence_forward, nullptr},
     {"sequence", kWeights, kPlanes, kFloats, kStride1, kOne, {2, 64}, kAny, 7, nullptr, sequence_backward},
-    {"batch", kData, kPlanes, kSixteen, kUnit, kOne, kAny, kAny, 8, batch_forward, nullptr},
-    {"batch", kWeights, kPlanes, kSixteen, kUnit, kOne, kAny, kAny, 8, nullptr, batch_backward},
     {"bands", kData, kPlanes, kSixteen, kAnySteps, kAnyOutputs, kAny, kAny, 8, bands_forward, nullptr},
     {"bands", kGradWeight, kPlanes, kSixteen, kAnySteps, kAnyOutputs, kAny, kAny, 8, nullptr, bands_grad_weight},
-    {"patches", kData, kPlanes, kFloats, kUnit | kTwo, kAnyOutputs, {9, 49}, kAny, 7, patches_forward, nullptr},
-    {"patches", kWeights, kPlanes, kFloats, kUnit, kAnyOutputs, {9, 49}, {8, kNoLimit}, 7, nullptr, patches_backward},
+    {"patches", kData, kPlanes, kFloats, kUnit | kTwo, kOne, {9, 49}, kAny, 7, patches_forward, nullptr},
+    {"patches", kWeights, kPlanes, kFloats, kUnit, kOne, {9, 49}, {8, kNoLimit}, 7, nullptr, patches_backward},
     // Whatever is left of windows of fixed sizes, of large windows, and all others.
     {"march", kData, kBoth, kFloats, kStride1 | kTwo, kAnyOutputs, {9, 49}, kAny, 7, march_forward, nullptr},
     {"march", kGradWeight, kBoth, kFloats, kStride1 | kTwo, kAnyOutputs, {9, 49}, kAny, 7, nullptr, march_grad_weight},
