@@ -129,43 +129,6 @@ __host__ __device__ inline int tap_column(const Bands& p, int from, int to) {
   return at >= 0 && column * p.dilation_width == at && column < p.kernel_width ? column : -1;
 }
 
-// One result, tap by tap, of taps inside the image only.
-template <typename scalar_t>
-__device__ __noinline__ float careful_sum(
-    const scalar_t* src,
-    const scalar_t* weight,
-    float sum,
-    const Bands& p,
-    int image,
-    int channel,
-    int row,
-    int column) {
-  const Span& s = p.src;
-  for (int source = 0; source < p.sources; ++source) {
-    const int plane = channel / p.multiplier * p.sources + source;
-    const scalar_t* const taps = weight +
-        static_cast<int64_t>(channel * p.sources + source) * p.kernel_height * p.kernel_width;
-    for (int kh = 0; kh < p.kernel_height; ++kh) {
-      for (int kw = 0; kw < p.kernel_width; ++kw) {
-        int h = p.grad ? row + p.padding_height - kh * p.dilation_height
-                       : row * p.stride_height - p.padding_height + kh * p.dilation_height;
-        int w = p.grad ? column + p.padding_width - kw * p.dilation_width
-                       : column * p.stride_width - p.padding_width + kw * p.dilation_width;
-        if (h < 0 || w < 0 || (p.grad && (h % p.stride_height != 0 || w % p.stride_width != 0))) {
-          continue;
-        }
-        h = p.grad ? h / p.stride_height : h;
-        w = p.grad ? w / p.stride_width : w;
-        if (h < s.height && w < s.width) {
-          const int at = ((image * s.channels + plane) * s.height + h) * s.width + w;
-          sum += static_cast<float>(src[at]) * static_cast<float>(taps[kh * p.kernel_width + kw]);
-        }
-      }
-    }
-  }
-  return sum;
-}
-
 // The band matrices of a block's channels: [channel x source][tap row][band][lane], a lane's two
 // elements of `b` in one word.
 template <typename Traits>
@@ -330,6 +293,7 @@ __device__ __noinline__ void repair(
     const typename Traits::scalar_t* src,
     const typename Traits::scalar_t* weight,
     float begin,
+    const Params& call,
     const Bands& p,
     const Place& to,
     const Unit& u) {
@@ -349,8 +313,16 @@ __device__ __noinline__ void repair(
           dst_tile + at.image * p.dst.image_pitch +
           (u.channel * p.dst.rows + row - to.row) * p.dst.pitch + column * 2);
       if (column < p.dst.width && isnan(static_cast<float>(*result))) {
-        *result = static_cast<scalar_t>(careful_sum(
-            src, weight, begin, p, to.image + at.image, to.plane + u.channel, row, column));
+        *result = static_cast<scalar_t>(mended(
+            src,
+            weight,
+            begin,
+            call,
+            p.grad,
+            to.image + at.image,
+            to.plane + u.channel,
+            row,
+            column));
       }
     }
   }
@@ -364,6 +336,7 @@ __global__ void bands_kernel(
     const typename Traits::scalar_t* __restrict__ src,
     const typename Traits::scalar_t* __restrict__ weight,
     const typename Traits::scalar_t* __restrict__ bias,
+    const __grid_constant__ Params call,
     const __grid_constant__ Bands p) {
   using scalar_t = typename Traits::scalar_t;
   constexpr int kBlocks = Traits::kBlocks;
@@ -548,7 +521,7 @@ __global__ void bands_kernel(
         }
       }
       if (has_nan(spoilt)) {
-        repair<Traits>(dst_tile, src, weight, state.begin, p, to, state.unit);
+        repair<Traits>(dst_tile, src, weight, state.begin, call, p, to, state.unit);
       }
     }
     __syncthreads();
@@ -759,6 +732,7 @@ bool launch_bands(const ForwardPass& pass, const Params& p, Bands b) {
       pass.src.const_data_ptr<scalar_t>(),
       pass.weight.const_data_ptr<scalar_t>(),
       pointer_or_null<scalar_t>(pass.bias),
+      p,
       b);
   return true;
 }

@@ -74,39 +74,21 @@ struct GradWeight {
   int32_t units; // groups of 16 rows x groups of columns
 };
 
-// One tap (kernel size: the bias) of one channel over the tiles of a block, inside the image only.
+// One tap (kernel size: the bias) of one channel over the tiles of a block.
 template <typename scalar_t>
-__device__ __noinline__ float careful_tap(
+__device__ float mended_tiles(
     const scalar_t* grad_output,
     const scalar_t* input,
+    const Params& call,
     const GradWeight& p,
-    int stride_width,
     int channel,
     int tap) {
-  const auto offset = [](const Span& s, int image, int plane, int h, int w) {
-    return ((image * s.channels + plane) * s.height + h) * s.width + w;
-  };
-  const int down = tap / p.kernel_width * p.dilation_height - p.padding_height;
-  const int right = tap % p.kernel_width * p.dilation_width - p.padding_width;
   float sum = 0.0f;
   for (int tile = blockIdx.y; tile < p.tiles; tile += gridDim.y) {
-    const int first_row = tile % p.row_tiles * p.tile_rows;
-    const int first_image = tile / p.row_tiles * p.images;
-    for (int n = first_image; n < min(p.batch, first_image + p.images); ++n) {
-      for (int row = first_row; row < min(p.grad.height, first_row + p.tile_rows); ++row) {
-        const int h = row * p.stride_height + down;
-        for (int column = 0; column < p.grad.width; ++column) {
-          const float grad =
-              static_cast<float>(grad_output[offset(p.grad, n, channel, row, column)]);
-          const int w = column * stride_width + right;
-          if (tap == p.kernel_height * p.kernel_width) {
-            sum += grad;
-          } else if (h >= 0 && h < p.input.height && w >= 0 && w < p.input.width) {
-            sum +=
-                grad * static_cast<float>(input[offset(p.input, n, channel / p.multiplier, h, w)]);
-          }
-        }
-      }
+    const Places rows{tile % p.row_tiles * p.tile_rows, p.tile_rows, 1, 0, p.grad.width, 1};
+    const int first = tile / p.row_tiles * p.images;
+    for (int n = first; n < min(p.batch, first + p.images); ++n) {
+      sum += mended_sum(grad_output, input, call, tap, n, channel, rows);
     }
   }
   return sum;
@@ -119,6 +101,7 @@ __global__ void bands_grad_weight_kernel(
     float* __restrict__ partial,
     const typename Traits::scalar_t* __restrict__ grad_output,
     const typename Traits::scalar_t* __restrict__ input,
+    const __grid_constant__ Params call,
     const __grid_constant__ GradWeight p) {
   using scalar_t = typename Traits::scalar_t;
   constexpr int kBlocks = Traits::kBlocks;
@@ -328,7 +311,7 @@ __global__ void bands_grad_weight_kernel(
       }
     }
     if (isnan(sum)) {
-      sum = careful_tap(grad_output, input, p, Traits::kStride, first_channel + of_channel, tap);
+      sum = mended_tiles(grad_output, input, call, p, first_channel + of_channel, tap);
     }
     to[tap * p.channels + first_channel + of_channel] = sum;
     if (is_bias) {
@@ -495,6 +478,7 @@ bool launch_grad_weight(
       partial.mutable_data_ptr<float>(),
       pass.grad_output.const_data_ptr<scalar_t>(),
       pass.input.const_data_ptr<scalar_t>(),
+      p,
       g);
   return true;
 }

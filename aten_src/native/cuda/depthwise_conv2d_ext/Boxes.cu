@@ -46,6 +46,7 @@ __global__ void boxes_kernel(
     const typename Traits::scalar_t* __restrict__ src,
     const typename Traits::scalar_t* __restrict__ weight,
     const typename Traits::scalar_t* __restrict__ bias,
+    const __grid_constant__ Params call,
     const __grid_constant__ UnitStridePass p,
     const __grid_constant__ BoxPlan b) {
 #if __CUDA_ARCH__ >= 900
@@ -148,14 +149,9 @@ __global__ void boxes_kernel(
         const int w = column + i % kTile * p.dilation_width;
 #pragma unroll 1
         for (int c = channel; w < p.dst_width && c < channel + kVector; ++c) {
-          dst[((n * p.dst_height + row) * p.dst_width + w) * p.channels + c] =
-              static_cast<scalar_t>(careful_output<true>(
-                  src + n * p.src_height * p.src_width * p.channels + c,
-                  weight + c * kTaps,
-                  bias ? static_cast<float>(bias[c]) : 0.0f,
-                  p,
-                  row,
-                  w));
+          dst[((n * p.dst_height + row) * p.dst_width + w) * p.channels + c] = static_cast<
+              scalar_t>(mended(
+              src, weight, bias ? static_cast<float>(bias[c]) : 0.0f, call, p.flip, n, c, row, w));
         }
       }
     }
@@ -246,7 +242,7 @@ __global__ void boxes_kernel(
 }
 
 template <typename Traits>
-bool launch_boxes(const ForwardPass& pass, const UnitStridePass& p) {
+bool launch_boxes(const ForwardPass& pass, const Params& call, const UnitStridePass& p) {
   using scalar_t = typename Traits::scalar_t;
   constexpr auto kernel = boxes_kernel<Traits>;
   const BoxRequest request{
@@ -298,6 +294,7 @@ bool launch_boxes(const ForwardPass& pass, const UnitStridePass& p) {
       pass.src.const_data_ptr<scalar_t>(),
       pass.weight.const_data_ptr<scalar_t>(),
       pointer_or_null<scalar_t>(pass.bias),
+      call,
       p,
       plan);
   return true;
@@ -331,7 +328,7 @@ bool boxes_forward(const ForwardPass& pass, const Params& params) {
       if constexpr (Fixed::kStride > 1) {
         return false;
       } else {
-        return launch_boxes<TraitsOf<decltype(scalar), Fixed>>(pass, p);
+        return launch_boxes<TraitsOf<decltype(scalar), Fixed>>(pass, params, p);
       }
     });
   });

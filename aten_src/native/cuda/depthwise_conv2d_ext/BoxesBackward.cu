@@ -309,74 +309,56 @@ namespace {
 
 #if CUDART_VERSION >= 12000
 
-// One tap (kTaps: the bias) of a thread's part of a share, inside the image only.
+// One tap (kTaps: the bias) of a thread's part of a share.
 template <typename Traits>
-__device__ __noinline__ float careful_sum(
+__device__ __noinline__ float mended_share(
     const typename Traits::scalar_t* grad_output,
     const typename Traits::scalar_t* input,
+    const Params& call,
     const BoxesWeight& p,
     int begin,
     int end,
     int tap) {
   const ThreadPlace place = ThreadPlace::of<Traits>(p);
   const bool bias = tap == Traits::kTaps;
-  const int kh = bias ? Traits::kReachHeight : tap / Traits::kWidth;
-  const int kw = bias ? Traits::kReachWidth : tap % Traits::kWidth;
+  const int down = (bias ? Traits::kReachHeight : tap / Traits::kWidth) * p.dilation_height;
+  const int right = (bias ? Traits::kReachWidth : tap % Traits::kWidth) * p.dilation_width;
   Pieces pieces(p, begin, end);
   float sum = 0.0f;
-#pragma unroll 1
   while (pieces.rows_left > 0) {
     const Piece piece = pieces.next(p, Traits::kTile);
     const PieceColumns columns = PieceColumns::of<Traits>(p, piece, place);
-#pragma unroll 1
-    for (int i = 0; i < piece.rows * columns.count; ++i) {
-      const int h = piece.top + i / columns.count * p.dilation_height;
-      const int w = columns.left + i % columns.count * p.dilation_width;
-      const int row = h + p.padding_height - kh * p.dilation_height;
-      const int column = w + p.padding_width - kw * p.dilation_width;
-      if (h < p.src_height && row >= 0 && row < p.dst_height && column >= 0 &&
-          column < p.dst_width) {
-        const int at = (columns.image * p.dst_height + row) * p.dst_width + column;
-        const int from = (columns.image * p.src_height + h) * p.src_width + w;
-        const float grad = static_cast<float>(grad_output[at * p.channels + place.channel]);
-        sum += bias ? grad : grad * static_cast<float>(input[from * p.channels + place.channel]);
-      }
-    }
+    const Places places{
+        piece.top + p.padding_height - down,
+        piece.rows,
+        p.dilation_height,
+        columns.left + p.padding_width - right,
+        columns.count,
+        p.dilation_width};
+    sum += mended_sum(grad_output, input, call, tap, columns.image, place.channel, places);
   }
   return sum;
 }
 
-// grad_input of a thread's part of a piece, tap by tap.
+// grad_input of a thread's part of a piece.
 template <typename Traits>
-__device__ __noinline__ void careful_rows(
+__device__ __noinline__ void mend_rows(
     typename Traits::scalar_t* grad_input,
     const typename Traits::scalar_t* grad_output,
     const typename Traits::scalar_t* weight,
+    const Params& call,
     const BoxesWeight& p,
     Piece piece) {
-  constexpr int kTaps = Traits::kTaps;
   const ThreadPlace place = ThreadPlace::of<Traits>(p);
   const PieceColumns columns = PieceColumns::of<Traits>(p, piece, place);
-#pragma unroll 1
   for (int i = 0; i < piece.rows * columns.count; ++i) {
     const int h = piece.top + i / columns.count * p.dilation_height;
     const int w = columns.left + i % columns.count * p.dilation_width;
-    if (h >= p.src_height) {
-      break;
+    if (h < p.src_height) {
+      const int to = (columns.image * p.src_height + h) * p.src_width + w;
+      grad_input[to * p.channels + place.channel] = static_cast<typename Traits::scalar_t>(
+          mended(grad_output, weight, 0.0f, call, true, columns.image, place.channel, h, w));
     }
-    float sum = 0.0f;
-#pragma unroll 1
-    for (int tap = 0; tap < kTaps; ++tap) {
-      const int row = h + p.padding_height - tap / Traits::kWidth * p.dilation_height;
-      const int column = w + p.padding_width - tap % Traits::kWidth * p.dilation_width;
-      if (row >= 0 && row < p.dst_height && column >= 0 && column < p.dst_width) {
-        const int at = (columns.image * p.dst_height + row) * p.dst_width + column;
-        sum += static_cast<float>(grad_output[at * p.channels + place.channel]) *
-            static_cast<float>(weight[place.channel * kTaps + tap]);
-      }
-    }
-    const int to = (columns.image * p.src_height + h) * p.src_width + w;
-    grad_input[to * p.channels + place.channel] = static_cast<typename Traits::scalar_t>(sum);
   }
 }
 
@@ -391,6 +373,7 @@ __global__ void boxes_backward_kernel(
     const typename Traits::scalar_t* __restrict__ weight,
     const __grid_constant__ CUtensorMap grads_map,
     const __grid_constant__ CUtensorMap input_map,
+    const __grid_constant__ Params call,
     const __grid_constant__ BoxesWeight p) {
 #if __CUDA_ARCH__ >= 900
   using scalar_t = typename Traits::scalar_t;
@@ -678,7 +661,7 @@ __global__ void boxes_backward_kernel(
       }
     }
     if (Traits::kData && !finite) {
-      careful_rows<Traits>(grad_input, grad_output, weight, p, piece);
+      mend_rows<Traits>(grad_input, grad_output, weight, call, p, piece);
     }
   }
 
@@ -713,7 +696,7 @@ __global__ void boxes_backward_kernel(
       block,
       partial + static_cast<int64_t>(blockIdx.y) * (kTaps + kBiasRows) * p.channels + mine.channel,
       p.channels,
-      [&](int k) { return careful_sum<Traits>(grad_output, input, p, begin, end, k); });
+      [&](int k) { return mended_share<Traits>(grad_output, input, call, p, begin, end, k); });
 #endif
 }
 
@@ -820,6 +803,7 @@ bool launch(const BackwardPass& pass, const Params& params) {
       pass.weight.const_data_ptr<scalar_t>(),
       grads_map,
       input_map,
+      params,
       s);
   add_partials(pass.grad_weight, pass.grad_bias, partial, chunks, params);
   return true;

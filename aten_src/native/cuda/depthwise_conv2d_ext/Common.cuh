@@ -84,71 +84,97 @@ __device__ __forceinline__ void write_bias(float* to, int next, double sum) {
   to[next] = is_finite(rounded) ? static_cast<float>(sum - rounded) : 0.0f;
 }
 
-// One result of a window at stride 1, tap by tap, of taps inside the image only: `sum`
-// is what it begins with. Of a geometry as Large.cu has it; of pixels the plane is a channel of an image.
-template <bool kChannelsLast = false, typename scalar_t, typename Geometry>
-__device__ __noinline__ float careful_output(
-    const scalar_t* plane,
-    const scalar_t* taps,
+// What is not finite. Kernels multiply zeros that stand for places outside the image; a result that may have met
+// another's infinity or NaN there is computed again by mended() or mended_sum(), which know any call and visit
+// places inside the image only.
+
+// One element of the output or, where `grad`, of grad_input: `sum` is what it begins with.
+template <typename scalar_t>
+__device__ __noinline__ float mended(
+    const scalar_t* src,
+    const scalar_t* weight,
     float sum,
-    const Geometry& p,
+    const Params& p,
+    bool grad,
+    int image,
+    int channel,
     int row,
     int column) {
-  for (int kh = 0; kh < p.kernel_height; ++kh) {
-    const int h = row - p.padding_height + kh * p.dilation_height;
-    if (h < 0 || h >= p.src_height) {
-      continue;
-    }
-    for (int kw = 0; kw < p.kernel_width; ++kw) {
-      const int w = column - p.padding_width + kw * p.dilation_width;
-      if (w >= 0 && w < p.src_width) {
-        const int tap = kh * p.kernel_width + kw;
-        const int at = kChannelsLast ? (h * p.src_width + w) * p.channels : h * p.src_width + w;
-        sum += static_cast<float>(plane[at]) *
-            static_cast<float>(taps[p.flip ? p.kernel_height * p.kernel_width - 1 - tap : tap]);
+  const int64_t height = grad ? p.output_height : p.input_height;
+  const int64_t width = grad ? p.output_width : p.input_width;
+  const int64_t channels = grad ? p.output_channels() : p.channels;
+  for (int source = 0; source < (grad ? p.multiplier : 1); ++source) {
+    const int64_t from = grad ? channel * p.multiplier + source : channel / p.multiplier;
+    const scalar_t* const taps = weight + (grad ? from : channel) * p.kernel_size();
+    for (int tap = 0; tap < p.kernel_size(); ++tap) {
+      const int64_t down = tap / p.kernel_width * p.dilation_height - p.padding_height;
+      const int64_t right = tap % p.kernel_width * p.dilation_width - p.padding_width;
+      int64_t h = grad ? row - down : row * p.stride_height + down;
+      int64_t w = grad ? column - right : column * p.stride_width + right;
+      if (grad && (h % p.stride_height != 0 || w % p.stride_width != 0)) {
+        continue;
+      }
+      h /= grad ? p.stride_height : 1;
+      w /= grad ? p.stride_width : 1;
+      if (h >= 0 && h < height && w >= 0 && w < width) {
+        const int64_t at = p.channels_last ? ((image * height + h) * width + w) * channels + from
+                                           : ((image * channels + from) * height + h) * width + w;
+        sum += static_cast<float>(src[at]) * static_cast<float>(taps[tap]);
       }
     }
   }
   return sum;
 }
 
-// One tap (kernel_size: the bias) of one channel, inside the image only, over the images of a block:
-// `images` from `first` on, and again every `step`.
-template <bool kChannelsLast = false, typename scalar_t, typename Geometry>
-__device__ __noinline__ float careful_tap(
+// Places of one image of the output, some steps apart; those outside it count for nothing.
+struct Places {
+  int row;
+  int rows;
+  int row_step;
+  int column;
+  int columns;
+  int column_step;
+};
+
+// What places of a channel of the output give one tap's gradient (kernel_size: the bias').
+template <typename scalar_t>
+__device__ __noinline__ float mended_sum(
     const scalar_t* grad_output,
     const scalar_t* input,
-    const Geometry& p,
-    int channel,
+    const Params& p,
     int tap,
-    int first,
-    int images,
-    int step) {
+    int image,
+    int channel,
+    const Places& places) {
+  const int64_t from = channel / p.multiplier;
+  const int64_t down = tap / p.kernel_width * p.dilation_height - p.padding_height;
+  const int64_t right = tap % p.kernel_width * p.dilation_width - p.padding_width;
   float sum = 0.0f;
-  const int channels = p.channels / p.multiplier;
-  const int of = channel / p.multiplier;
-  const int dst_size = p.dst_height * p.dst_width;
-  const int src_size = p.src_height * p.src_width;
-  const int dst_next = kChannelsLast ? p.channels : 1; // from column to column
-  const int src_next = kChannelsLast ? channels : 1;
-  for (int group = first; group < p.batch; group += step) {
-    for (int image = group; image < min(p.batch, group + images); ++image) {
-      const scalar_t* const grads = grad_output + image * p.channels * dst_size +
-          (kChannelsLast ? channel : channel * dst_size);
-      const scalar_t* const plane =
-          input + image * channels * src_size + (kChannelsLast ? of : of * src_size);
-      for (int row = 0; row < p.dst_height; ++row) {
-        for (int column = 0; column < p.dst_width; ++column) {
-          const float grad = static_cast<float>(grads[(row * p.dst_width + column) * dst_next]);
-          const int h = row - p.padding_height + tap / p.kernel_width * p.dilation_height;
-          const int w = column - p.padding_width + tap % p.kernel_width * p.dilation_width;
-          if (tap == p.kernel_height * p.kernel_width) {
-            sum += grad;
-          } else if (h >= 0 && h < p.src_height && w >= 0 && w < p.src_width) {
-            sum += grad * static_cast<float>(plane[(h * p.src_width + w) * src_next]);
-          }
-        }
-      }
+  for (int i = 0; i < places.rows * places.columns; ++i) {
+    const int64_t row = places.row + i / places.columns * places.row_step;
+    const int64_t column = places.column + i % places.columns * places.column_step;
+    if (row < 0 || row >= p.output_height || column < 0 || column >= p.output_width) {
+      continue;
+    }
+    const int64_t h = row * p.stride_height + down;
+    const int64_t w = column * p.stride_width + right;
+    const int64_t channels = p.output_channels();
+    const float grad = static_cast<float>(
+        grad_output
+            [p.channels_last
+                 ? ((image * p.output_height + row) * p.output_width + column) * channels + channel
+                 : ((image * channels + channel) * p.output_height + row) * p.output_width +
+                     column]);
+    if (tap == p.kernel_size()) {
+      sum += grad;
+    } else if (h >= 0 && h < p.input_height && w >= 0 && w < p.input_width) {
+      sum +=
+          grad *
+          static_cast<float>(
+              input
+                  [p.channels_last
+                       ? ((image * p.input_height + h) * p.input_width + w) * p.channels + from
+                       : ((image * p.channels + from) * p.input_height + h) * p.input_width + w]);
     }
   }
   return sum;

@@ -53,7 +53,8 @@ __global__ void large_forward_kernel(
     const scalar_t* __restrict__ src,
     const scalar_t* __restrict__ weight,
     const scalar_t* __restrict__ bias,
-    const Large p) {
+    const __grid_constant__ Params call,
+    const __grid_constant__ Large p) {
   extern __shared__ float4 shared_vectors[];
   // One row of zeros before the taps and one after them.
   float* const taps = reinterpret_cast<float*>(shared_vectors);
@@ -148,13 +149,8 @@ __global__ void large_forward_kernel(
       if (column + t < p.dst_width) {
         float value = sums[i][t] + begin;
         if (isnan(value)) {
-          value = careful_output(
-              src + (plane / p.multiplier) * p.src_height * p.src_width,
-              weight + channel * kernel_size,
-              begin,
-              p,
-              row + i,
-              column + t);
+          value = mended(
+              src, weight, begin, call, p.flip, first_image + image, channel, row + i, column + t);
         }
         dst[(plane * p.dst_height + row + i) * p.dst_width + column + t] =
             static_cast<scalar_t>(value);
@@ -171,7 +167,8 @@ __global__ void large_grad_weight_kernel(
     float* __restrict__ partial,
     const scalar_t* __restrict__ grad_output,
     const scalar_t* __restrict__ input,
-    const Large p) {
+    const __grid_constant__ Params call,
+    const __grid_constant__ Large p) {
   extern __shared__ float4 shared_vectors[];
   float* const source = reinterpret_cast<float*>(shared_vectors);
   float* const grads = source + p.images * p.src_height * p.source_pitch;
@@ -277,7 +274,11 @@ __global__ void large_grad_weight_kernel(
       sum += source[other * padded + at];
     }
     if (isnan(sum)) {
-      sum = careful_tap(grad_output, input, p, channel, tap, blockIdx.x, 1, gridDim.x);
+      sum = 0.0f;
+      for (int image = blockIdx.x; image < p.batch; image += gridDim.x) {
+        const Places all{0, p.dst_height, 1, 0, p.dst_width, 1};
+        sum += mended_sum(grad_output, input, call, tap, image, channel, all);
+      }
     }
     partial[begin + tap * p.channels] = sum;
   }
@@ -361,7 +362,7 @@ bool plan_forward(Large& l, int& threads, int64_t& shared) {
   return true;
 }
 
-bool launch_forward(const ForwardPass& pass, Large l) {
+bool launch_forward(const ForwardPass& pass, const Params& p, Large l) {
   int threads = 0;
   int64_t shared = 0;
   if (!plan_forward(l, threads, shared)) {
@@ -380,6 +381,7 @@ bool launch_forward(const ForwardPass& pass, Large l) {
         pass.src.const_data_ptr<scalar_t>(),
         pass.weight.const_data_ptr<scalar_t>(),
         pointer_or_null<scalar_t>(pass.bias),
+        p,
         l);
     return true;
   });
@@ -420,7 +422,7 @@ bool large_forward(const ForwardPass& pass, const Params& p) {
   if (pass.grad_input) {
     turn_around(l, p);
   }
-  return launch_forward(pass, l);
+  return launch_forward(pass, p, l);
 }
 
 bool large_grad_weight(const BackwardPass& pass, const Params& p) {
@@ -448,6 +450,7 @@ bool large_grad_weight(const BackwardPass& pass, const Params& p) {
         partial.mutable_data_ptr<float>(),
         pass.grad_output.const_data_ptr<scalar_t>(),
         pass.input.const_data_ptr<scalar_t>(),
+        p,
         l);
     return true;
   });

@@ -80,69 +80,31 @@ struct PlanesTraits {
   static constexpr int kAhead = kUnrolled * kStride;
 };
 
-// One sum, tap by tap, of taps inside the image only.
-template <typename Traits, bool kChannelsLast>
-__device__ __noinline__ float careful_sum(
-    const typename Traits::scalar_t* src,
-    const typename Traits::scalar_t* taps,
-    float sum,
-    const March& m,
-    int image,
-    int channel,
-    int row,
-    int column) {
-  const int channels = m.channels / m.multiplier;
-  const int from = channel / m.multiplier;
-#pragma unroll 1
-  for (int tap = 0; tap < Traits::kTaps; ++tap) {
-    const int h =
-        row * Traits::kStride - m.padding_height + tap / Traits::kWidth * m.dilation_height;
-    const int w =
-        column * Traits::kStride - m.padding_width + tap % Traits::kWidth * m.dilation_width;
-    if (h < 0 || h >= m.src_height || w < 0 || w >= m.src_width) {
-      continue;
-    }
-    const int at = kChannelsLast ? ((image * m.src_height + h) * m.src_width + w) * channels + from
-                                 : ((image * channels + from) * m.src_height + h) * m.src_width + w;
-    sum += static_cast<float>(src[at]) *
-        static_cast<float>(taps[m.flip ? Traits::kTaps - 1 - tap : tap]);
-  }
-  return sum;
-}
-
+// The results of an item from a channel on; of planes it has one channel.
 template <typename Traits>
-__device__ __noinline__ void careful_tile(
+__device__ __noinline__ void mend_item(
     typename Traits::scalar_t* dst,
     const typename Traits::scalar_t* src,
     const typename Traits::scalar_t* weight,
     const typename Traits::scalar_t* bias,
+    const Params& call,
     const March& m,
     const Item& item,
+    int image,
     int first_channel,
-    int vector,
-    bool channels_last) {
-#pragma unroll 1
-  for (int channel = first_channel; channel < min(first_channel + vector, m.channels); ++channel) {
-#pragma unroll 1
-    for (int o = item.first_row; o < item.last_row; ++o) {
-#pragma unroll 1
-      for (int t = 0; t < Traits::kTile; ++t) {
-        const int row = item.row_phase + o * m.dilation_height;
-        const int column = item.column_phase + (item.first_column + t) * m.dilation_width;
-        if (column >= m.dst_width) {
-          continue;
-        }
-        const auto* const taps = weight + channel * Traits::kTaps;
-        auto& to = channels_last
-            ? dst[((item.image * m.dst_height + row) * m.dst_width + column) * m.channels + channel]
-            : dst[((item.image * m.channels + channel) * m.dst_height + row) * m.dst_width +
-                  column];
-        const float begin = bias ? static_cast<float>(bias[channel]) : 0.0f;
-        to = static_cast<typename Traits::scalar_t>(
-            channels_last
-                ? careful_sum<Traits, true>(src, taps, begin, m, item.image, channel, row, column)
-                : careful_sum<Traits, false>(
-                      src, taps, begin, m, item.image, channel, row, column));
+    int last_channel) {
+  for (int channel = first_channel; channel < min(last_channel, m.channels); ++channel) {
+    const float begin = bias ? static_cast<float>(bias[channel]) : 0.0f;
+    for (int i = item.first_row * Traits::kTile; i < item.last_row * Traits::kTile; ++i) {
+      const int row = item.row_phase + i / Traits::kTile * m.dilation_height;
+      const int column =
+          item.column_phase + (item.first_column + i % Traits::kTile) * m.dilation_width;
+      if (column < m.dst_width) {
+        dst[call.channels_last
+                ? ((image * m.dst_height + row) * m.dst_width + column) * m.channels + channel
+                : ((image * m.channels + channel) * m.dst_height + row) * m.dst_width + column] =
+            static_cast<typename Traits::scalar_t>(
+                mended(src, weight, begin, call, m.flip, image, channel, row, column));
       }
     }
   }
@@ -172,7 +134,8 @@ __global__ void forward_channels_last_kernel(
     const typename Traits::scalar_t* __restrict__ src,
     const typename Traits::scalar_t* __restrict__ weight,
     const typename Traits::scalar_t* __restrict__ bias,
-    const March m) {
+    const __grid_constant__ Params call,
+    const __grid_constant__ March m) {
   using scalar_t = typename Traits::scalar_t;
   constexpr int kVector = Traits::kVector;
   constexpr int kTile = Traits::kTile;
@@ -225,7 +188,8 @@ __global__ void forward_channels_last_kernel(
     return;
   }
   if (careful) {
-    careful_tile<Traits>(dst, src, weight, bias, m, item, channel, kVector, true);
+    mend_item<Traits>(
+        dst, src, weight, bias, call, m, item, item.image, channel, channel + kVector);
     return;
   }
 
@@ -350,7 +314,8 @@ __global__ void forward_planes_kernel(
     const typename Traits::scalar_t* __restrict__ src,
     const typename Traits::scalar_t* __restrict__ weight,
     const typename Traits::scalar_t* __restrict__ bias,
-    const March m) {
+    const __grid_constant__ Params call,
+    const __grid_constant__ March m) {
   using scalar_t = typename Traits::scalar_t;
   constexpr int kStride = Traits::kStride;
   constexpr int kAhead = Traits::kAhead;
@@ -358,7 +323,7 @@ __global__ void forward_planes_kernel(
   if (index >= m.items) {
     return;
   }
-  Item item = item_of(m, index, 1);
+  const Item item = item_of(m, index, 1);
   const int column = item.column_phase + item.first_column * m.dilation_width;
   if (column >= m.dst_width) {
     return; // this phase of the dilation has one column less than the first
@@ -375,8 +340,8 @@ __global__ void forward_planes_kernel(
     finite = finite && is_finite(taps[tap]);
   }
   if (!finite) {
-    item.image = plane / m.channels;
-    careful_tile<Traits>(dst, src, weight, bias, m, item, channel, 1, false);
+    mend_item<Traits>(
+        dst, src, weight, bias, call, m, item, plane / m.channels, channel, channel + 1);
     return;
   }
 
@@ -455,7 +420,7 @@ __global__ void forward_planes_kernel(
 }
 
 template <typename Traits>
-void launch_channels_last(const ForwardPass& pass, March m) {
+void launch_channels_last(const ForwardPass& pass, const Params& p, March m) {
   using scalar_t = typename Traits::scalar_t;
   constexpr int kVector = Traits::kVector;
   auto* const dst = pass.dst.mutable_data_ptr<scalar_t>();
@@ -478,11 +443,12 @@ void launch_channels_last(const ForwardPass& pass, March m) {
       src,
       pass.weight.const_data_ptr<scalar_t>(),
       pointer_or_null<scalar_t>(pass.bias),
+      p,
       m);
 }
 
 template <typename Traits>
-void launch_planes(const ForwardPass& pass, March m) {
+void launch_planes(const ForwardPass& pass, const Params& p, March m) {
   using scalar_t = typename Traits::scalar_t;
   plan_items(
       m,
@@ -500,16 +466,17 @@ void launch_planes(const ForwardPass& pass, March m) {
       pass.src.const_data_ptr<scalar_t>(),
       pass.weight.const_data_ptr<scalar_t>(),
       pointer_or_null<scalar_t>(pass.bias),
+      p,
       m);
 }
 
 template <typename scalar_t, typename Window>
-bool launch_march(const ForwardPass& pass, const March& m, bool channels_last) {
-  if (channels_last) {
-    launch_channels_last<ChannelsLastTraits<scalar_t, Window>>(pass, m);
-    return true;
+bool launch_march(const ForwardPass& pass, const Params& p, const March& m) {
+  if (p.channels_last) {
+    launch_channels_last<ChannelsLastTraits<scalar_t, Window>>(pass, p, m);
+  } else {
+    launch_planes<PlanesTraits<scalar_t, Window>>(pass, p, m);
   }
-  launch_planes<PlanesTraits<scalar_t, Window>>(pass, m);
   return true;
 }
 
@@ -531,7 +498,7 @@ bool march_forward(const ForwardPass& pass, const Params& p) {
   }
   return with_scalar_type(pass.src.type(), [&](auto scalar) {
     return with_window(p, [&](auto window) {
-      return launch_march<decltype(scalar), decltype(window)>(pass, m, p.channels_last);
+      return launch_march<decltype(scalar), decltype(window)>(pass, p, m);
     });
   });
 }

@@ -42,31 +42,6 @@ struct Strided {
   int32_t column_offset; // what a tile's first column is short of a multiple of the tile
 };
 
-// One element, tap by tap, of taps that exist.
-template <int kSize, typename scalar_t>
-__device__ __noinline__ float careful_sum(
-    const scalar_t* grad_output,
-    const scalar_t* taps,
-    const Strided& s,
-    int base,
-    int step,
-    int h,
-    int w) {
-  float sum = 0.0f;
-#pragma unroll 1
-  for (int tap = 0; tap < kSize * kSize; ++tap) {
-    const int down = h + s.m.padding_height - tap / kSize;
-    const int right = w + s.m.padding_width - tap % kSize;
-    if (down < 0 || down % kStride != 0 || down / kStride >= s.m.src_height || right < 0 ||
-        right % kStride != 0 || right / kStride >= s.m.src_width) {
-      continue;
-    }
-    const int at = base + (down / kStride * s.m.src_width + right / kStride) * step;
-    sum += static_cast<float>(grad_output[at]) * static_cast<float>(taps[tap]);
-  }
-  return sum;
-}
-
 // kChannelsLast: kVector channels a thread, their taps from shared memory. Planes: one channel,
 // its taps in registers.
 template <typename Traits, bool kChannelsLast, bool kVectorStore>
@@ -75,7 +50,8 @@ __global__ void grad_input_strided_kernel(
     typename Traits::scalar_t* __restrict__ dst,
     const typename Traits::scalar_t* __restrict__ src,
     const typename Traits::scalar_t* __restrict__ weight,
-    const Strided s) {
+    const __grid_constant__ Params call,
+    const __grid_constant__ Strided s) {
   using scalar_t = typename Traits::scalar_t;
   constexpr int kSize = Traits::kSize;
   constexpr int kTaps = Traits::kTaps;
@@ -135,6 +111,7 @@ __global__ void grad_input_strided_kernel(
   const int last_row = item.last_row + s.first_step;
 
   if (!finite) {
+    const int image = kChannelsLast ? item.image : item.image / m.channels;
 #pragma unroll 1
     for (int h = max(0, kStride * first_row - m.padding_height);
          h < min(s.height, kStride * last_row - m.padding_height);
@@ -144,7 +121,7 @@ __global__ void grad_input_strided_kernel(
 #pragma unroll 1
         for (int v = 0; v < valid; ++v) {
           dst[dst_base + (h * s.width + w) * step + v] = static_cast<scalar_t>(
-              careful_sum<kSize>(src, weight + (channel + v) * kTaps, s, src_base + v, step, h, w));
+              mended(src, weight, 0.0f, call, true, image, channel + v, h, w));
         }
       }
     }
@@ -280,7 +257,7 @@ Strided strided_of(const Params& p) {
 }
 
 template <typename Traits, bool kVectorStore>
-void launch_planes(const ForwardPass& pass, Strided s, int column_offset) {
+void launch_planes(const ForwardPass& pass, const Params& p, Strided s, int column_offset) {
   using scalar_t = typename Traits::scalar_t;
   s.column_offset = column_offset;
   s.m.dst_width = s.width + column_offset;
@@ -299,11 +276,12 @@ void launch_planes(const ForwardPass& pass, Strided s, int column_offset) {
       pass.dst.mutable_data_ptr<scalar_t>(),
       pass.src.const_data_ptr<scalar_t>(),
       pass.weight.const_data_ptr<scalar_t>(),
+      p,
       s);
 }
 
 template <typename Traits>
-void launch_channels_last(const ForwardPass& pass, Strided s) {
+void launch_channels_last(const ForwardPass& pass, const Params& p, Strided s) {
   using scalar_t = typename Traits::scalar_t;
   constexpr int kVector = Traits::kVector;
   auto* const dst = pass.dst.mutable_data_ptr<scalar_t>();
@@ -327,6 +305,7 @@ void launch_channels_last(const ForwardPass& pass, Strided s) {
       dst,
       src,
       pass.weight.const_data_ptr<scalar_t>(),
+      p,
       s);
 }
 
@@ -336,14 +315,14 @@ void launch_strided(const ForwardPass& pass, const Params& p) {
   const Strided s = strided_of(p);
   if (p.channels_last) {
     constexpr int kVector = kSize == 3 && sizeof(scalar_t) == 2 ? 4 : 2;
-    launch_channels_last<GradInputTraits<scalar_t, kSize, 4, kVector, 0>>(pass, s);
+    launch_channels_last<GradInputTraits<scalar_t, kSize, 4, kVector, 0>>(pass, p, s);
   } else if (
       p.padding_width == kPadding && p.input_width % 4 == 0 &&
       is_aligned(pass.dst.const_data_ptr(), 4 * sizeof(scalar_t))) {
-    launch_planes<GradInputTraits<scalar_t, kSize, 4, 1, kPadding % 2>, true>(pass, s, 0);
+    launch_planes<GradInputTraits<scalar_t, kSize, 4, 1, kPadding % 2>, true>(pass, p, s, 0);
   } else {
     launch_planes<GradInputTraits<scalar_t, kSize, 2, 1, 0>, false>(
-        pass, s, p.padding_width % kStride);
+        pass, p, s, p.padding_width % kStride);
   }
 }
 

@@ -115,41 +115,25 @@ struct PlanesTraits {
   static constexpr int kAhead = kUnrolled * kStride;
 };
 
-// The products of one tap (kTaps: the bias) over one item, inside the image only.
+// The products of one tap (kTaps: the bias) over one item.
 template <typename Traits>
-__device__ __noinline__ float careful_item(
+__device__ float mended_item(
     const typename Traits::scalar_t* grad_output,
     const typename Traits::scalar_t* input,
-    const March& m,
+    const Params& call,
     const Item& item,
-    int output_base,
-    int input_base,
-    int step,
+    int channel,
     int tap) {
-  float sum = 0.0f;
-#pragma unroll 1
-  for (int o = item.first_row; o < item.last_row; ++o) {
-    const int row = item.row_phase + o * m.dilation_height;
-#pragma unroll 1
-    for (int t = 0; t < Traits::kTile; ++t) {
-      const int column = item.column_phase + (item.first_column + t) * m.dilation_width;
-      if (column >= m.dst_width) {
-        continue;
-      }
-      const float grad =
-          static_cast<float>(grad_output[output_base + (row * m.dst_width + column) * step]);
-      const int h =
-          row * Traits::kStride - m.padding_height + tap / Traits::kWidth * m.dilation_height;
-      const int w =
-          column * Traits::kStride - m.padding_width + tap % Traits::kWidth * m.dilation_width;
-      if (tap == Traits::kTaps) {
-        sum += grad;
-      } else if (h >= 0 && h < m.src_height && w >= 0 && w < m.src_width) {
-        sum += grad * static_cast<float>(input[input_base + (h * m.src_width + w) * step]);
-      }
-    }
-  }
-  return sum;
+  const int down = static_cast<int>(call.dilation_height);
+  const int right = static_cast<int>(call.dilation_width);
+  const Places places{
+      item.row_phase + item.first_row * down,
+      item.last_row - item.first_row,
+      down,
+      item.column_phase + item.first_column * right,
+      Traits::kTile,
+      right};
+  return mended_sum(grad_output, input, call, tap, item.image, channel, places);
 }
 
 // The march over one item, adding to sums[tap][v]; sums[kTaps] - excess is the bias. take_row(row, r) gives input row r, the rows in
@@ -338,7 +322,8 @@ __global__ void grad_weight_channels_last_kernel(
     float* __restrict__ partial,
     const typename Traits::scalar_t* __restrict__ grad_output,
     const typename Traits::scalar_t* __restrict__ input,
-    const March m) {
+    const __grid_constant__ Params call,
+    const __grid_constant__ March m) {
   using scalar_t = typename Traits::scalar_t;
   constexpr int kVector = Traits::kVector;
   constexpr int kTaps = Traits::kTaps;
@@ -449,15 +434,7 @@ __global__ void grad_weight_channels_last_kernel(
       for (int index = blockIdx.y * tiles + tile; index < m.items && v < valid;
            index += gridDim.y * tiles) {
         const Item item = item_of(m, index, Traits::kTile);
-        sum += careful_item<Traits>(
-            grad_output,
-            input,
-            m,
-            item,
-            item.image * m.dst_height * m.dst_width * m.channels + channel + v,
-            item.image * m.src_height * m.src_width * m.channels + channel + v,
-            m.channels,
-            k / kVector);
+        sum += mended_item<Traits>(grad_output, input, call, item, channel + v, k / kVector);
       }
       shared[threadIdx.x] = sum;
       __syncthreads();
@@ -534,7 +511,8 @@ __global__ void grad_weight_planes_kernel(
     float* __restrict__ partial,
     const typename Traits::scalar_t* __restrict__ grad_output,
     const typename Traits::scalar_t* __restrict__ input,
-    const March m) {
+    const __grid_constant__ Params call,
+    const __grid_constant__ March m) {
   using scalar_t = typename Traits::scalar_t;
   constexpr int kTaps = Traits::kTaps;
   constexpr int kWarps = kThreads / kWarpSize;
@@ -636,15 +614,7 @@ __global__ void grad_weight_planes_kernel(
       float sum = 0.0f;
       for (int index = chunk * kThreads + threadIdx.x; index < m.items; index += stride) {
         const Item item = item_of(m, index, Traits::kTile);
-        sum += careful_item<Traits>(
-            grad_output,
-            input,
-            m,
-            item,
-            (item.image * m.channels + channel) * m.dst_height * m.dst_width,
-            (item.image * channels + channel / m.multiplier) * m.src_height * m.src_width,
-            1,
-            k);
+        sum += mended_item<Traits>(grad_output, input, call, item, channel, k);
       }
       if (kExact && k == kTaps) {
         shared_bias[threadIdx.x] = sum;
@@ -781,6 +751,7 @@ int64_t launch_channels_last(Operand& partial, const BackwardPass& pass, const P
       partial.mutable_data_ptr<float>(),
       grads,
       inputs,
+      p,
       m);
   return chunks;
 }
@@ -799,6 +770,7 @@ int64_t launch_planes(Operand& partial, const BackwardPass& pass, const Params& 
       partial.mutable_data_ptr<float>(),
       pass.grad_output.const_data_ptr<scalar_t>(),
       pass.input.const_data_ptr<scalar_t>(),
+      p,
       m);
   return chunks;
 }

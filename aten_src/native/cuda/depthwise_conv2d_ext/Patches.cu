@@ -28,7 +28,8 @@ __global__ void patches_forward_kernel(
     const typename Traits::scalar_t* __restrict__ src,
     const typename Traits::scalar_t* __restrict__ weight,
     const typename Traits::scalar_t* __restrict__ bias,
-    const Patches p) {
+    const __grid_constant__ Params call,
+    const __grid_constant__ Patches p) {
   using scalar_t = typename Traits::scalar_t;
   constexpr int kStride = Traits::kStride;
   extern __shared__ float4 shared[];
@@ -75,16 +76,15 @@ __global__ void patches_forward_kernel(
   target.columns = min(Traits::kTile, p.dst_width - patch.column);
 
   if (careful) {
-    // The results go to device memory at once: the taps stay where results would be.
-    const float* const taps = staged + patch.plane * Traits::kTapWords;
-    scalar_t* const out = dst + patch.column +
-        ((plane + patch.plane) * p.dst_height + first_row + patch.row) * p.dst_width;
+    const int of = plane + patch.plane;
+    const int channel = of % p.channels;
+    const float begin = bias ? static_cast<float>(bias[channel]) : 0.0f;
 #pragma unroll 1
     for (int i = 0; i < target.rows * target.columns; ++i) {
-      const int row = i / target.columns;
-      const int column = i % target.columns;
-      out[row * p.dst_width + column] = static_cast<scalar_t>(
-          convolve_carefully<Traits>(source, taps, taps[Traits::kTaps], row, column));
+      const int row = first_row + patch.row + i / target.columns;
+      const int column = patch.column + i % target.columns;
+      dst[(of * p.dst_height + row) * p.dst_width + column] = static_cast<scalar_t>(
+          mended(src, weight, begin, call, p.flip, of / p.channels, channel, row, column));
     }
     return;
   }
@@ -106,7 +106,7 @@ __global__ void patches_forward_kernel(
 }
 
 template <typename Traits>
-bool launch(const ForwardPass& pass, Patches p) {
+bool launch(const ForwardPass& pass, const Params& call, Patches p) {
   using scalar_t = typename Traits::scalar_t;
   using Block = ForwardBlock<Traits>;
   if (!plan_patches<Traits, Block>(p, p.planes)) {
@@ -127,20 +127,13 @@ bool launch(const ForwardPass& pass, Patches p) {
       pass.src.const_data_ptr<scalar_t>(),
       pass.weight.const_data_ptr<scalar_t>(),
       pointer_or_null<scalar_t>(pass.bias),
+      call,
       p);
   return true;
 }
 
-template <int kRows, typename scalar_t, typename Window>
-bool launch_rows(const ForwardPass& pass, const Patches& p) {
-  const bool whole = p.dst_width % kPatchTile == 0 && p.padding_width == (Window::kWidth - 1) / 2 &&
-      p.src_width == p.dst_width * Window::kStride;
-  return whole ? launch<PatchTraits<scalar_t, Window, true, kRows>>(pass, p)
-               : launch<PatchTraits<scalar_t, Window, false, kRows>>(pass, p);
-}
-
 template <typename scalar_t, typename Window>
-bool launch_window(const ForwardPass& pass, const Patches& p) {
+bool launch_window(const ForwardPass& pass, const Params& call, const Patches& p) {
   // Larger planes of float at stride 2 leave too few blocks in a multiprocessor's shared memory.
   constexpr bool kSmallOnly =
       sizeof(scalar_t) == sizeof(float) && Window::kHeight > 3 && Window::kStride > 1;
@@ -150,37 +143,31 @@ bool launch_window(const ForwardPass& pass, const Patches& p) {
   }
   // Unrolled for all rows of a patch where a row is much to do: k = 5 and 7 take three quarters of
   // the time that they take with as many rows unrolled as there are taps; k = 3 takes the same.
-  return launch_rows<(Window::kHeight > 3 ? kPatchTile : 0), scalar_t, Window>(pass, p);
-}
-
-bool patches_pass(const ForwardPass& pass, const Params& window, const Patches& p) {
-  return with_scalar_type(pass.src.type(), [&](auto scalar) {
-    return with_window(window, [&](auto fixed) {
-      using Fixed = decltype(fixed);
-      if constexpr (
-          Fixed::kHeight == Fixed::kWidth && (Fixed::kHeight < 7 || Fixed::kStride == 1)) {
-        return launch_window<decltype(scalar), Fixed>(pass, p);
-      } else {
-        return false;
-      }
-    });
-  });
+  constexpr int kRows = Window::kHeight > 3 ? kPatchTile : 0;
+  return launch<PatchTraits<scalar_t, Window, kRows>>(pass, call, p);
 }
 
 } // namespace
 
 bool patches_forward(const ForwardPass& pass, const Params& p) {
-  if (!patches_take(p) || pass.dst.numel() == 0 || pass.src.numel() == 0) {
+  if (!patches_take(p) || pass.dst.numel() == 0 || pass.src.numel() == 0 ||
+      (pass.grad_input && p.stride_height != 1)) {
     return false;
   }
   Patches patches = patches_of(p);
   if (pass.grad_input) {
-    if (p.stride_height != 1 || p.stride_width != 1) {
-      return false;
-    }
     turn_around(patches, p);
   }
-  return patches_pass(pass, p, patches);
+  return with_scalar_type(pass.src.type(), [&](auto scalar) {
+    return with_window(p, [&](auto window) {
+      using Fixed = decltype(window);
+      if constexpr (Fixed::kHeight < 7 || Fixed::kStride == 1) {
+        return launch_window<decltype(scalar), Fixed>(pass, p, patches);
+      } else {
+        return false;
+      }
+    });
+  });
 }
 
 } // namespace at::native::depthwise_conv2d_ext_cuda

@@ -57,10 +57,8 @@ struct Patches {
   }
 };
 
-// kWhole: rows fall into whole tiles and the padding is the usual (k - 1) / 2, so that only the
-// first and the last columns of a patch may lie outside the image.
 // kRows: of a patch, if the kernel is unrolled for them; 0: the plan says.
-template <typename scalar_t_, typename Window, bool kWhole_, int kRows_ = 0>
+template <typename scalar_t_, typename Window, int kRows_ = 0>
 struct PatchTraits {
   using scalar_t = scalar_t_;
   static constexpr int kRows = kRows_;
@@ -68,13 +66,10 @@ struct PatchTraits {
   static constexpr int kWidth = Window::kWidth;
   static constexpr int kStride = Window::kStride;
   static constexpr int kTaps = kHeight * kWidth;
-  static constexpr bool kWhole = kWhole_;
   static constexpr int kTile = kPatchTile;
   static constexpr int kOwnRow = kFirstOwnRow<scalar_t, Window>;
   static constexpr int kSlots = (kHeight + kStride - 1) / kStride;
   static constexpr int kColumns = (kTile - 1) * kStride + kWidth;
-  static constexpr int kLeft = (kWidth - 1) / 2;
-  static constexpr int kOwn = kTile * kStride;
   // A round takes as many dst rows as there are sums under way, which so stay in their registers.
   static constexpr int kRound = kRows > 0 ? kRows + kSlots - 1 : kSlots;
   // Once there are many taps, rows of neighbouring patches are not worth their products.
@@ -197,8 +192,7 @@ __device__ __forceinline__ float masked(float value, uint32_t mask) {
   return __uint_as_float(__float_as_uint(value) & mask);
 }
 
-// One src row of a patch; what is outside the image is zero, whatever lies there. Of whole tiles the
-// own columns are inside, and the others on one side all are or all are not.
+// One src row of a patch; what is outside the image is zero, whatever lies there.
 template <typename Traits>
 __device__ __forceinline__ void load_columns(
     float (&columns)[Traits::kColumns],
@@ -206,12 +200,7 @@ __device__ __forceinline__ void load_columns(
     uint32_t inside) {
 #pragma unroll
   for (int c = 0; c < Traits::kColumns; ++c) {
-    const bool own = c >= Traits::kLeft && c < Traits::kLeft + Traits::kOwn;
-    const int bit = !Traits::kWhole ? c : c < Traits::kLeft ? 0 : Traits::kColumns - 1;
-    columns[c] = static_cast<float>(from[c]);
-    if (!Traits::kWhole || !own) {
-      columns[c] = masked(columns[c], mask_of(inside, bit));
-    }
+    columns[c] = masked(static_cast<float>(from[c]), mask_of(inside, c));
   }
 }
 
@@ -295,7 +284,7 @@ __device__ __forceinline__ void convolve_patch(
         asm volatile("" : "+r"(columns));
 #pragma unroll
         for (int t = 0; t < kTile; ++t) {
-          if (Traits::kWhole || t < columns) {
+          if (t < columns) {
             target.to[done * target.width + t] =
                 static_cast<scalar_t>(slots[Traits::slot(u, Traits::kSlots - 1)][t][0]);
           }
@@ -303,25 +292,6 @@ __device__ __forceinline__ void convolve_patch(
       }
     }
   }
-}
-
-// One element tap by tap, of taps inside the image only; `taps` lie in shared memory.
-template <typename Traits>
-__device__ __noinline__ float convolve_carefully(
-    const Source<typename Traits::scalar_t>& source,
-    const float* taps,
-    float sum,
-    int row,
-    int column) {
-#pragma unroll 1
-  for (int tap = 0; tap < Traits::kTaps; ++tap) {
-    const int h = row * Traits::kStride + tap / Traits::kWidth;
-    const int w = column * Traits::kStride + tap % Traits::kWidth;
-    if (source.has_row(h) && source.left + w >= 0 && source.left + w < source.width) {
-      sum += static_cast<float>(source.from[h * source.width + w]) * taps[tap];
-    }
-  }
-  return sum;
 }
 
 // Taps and bias of the block's planes into shared memory, kTapWords a plane, several loads under way;

@@ -62,8 +62,7 @@ __device__ __forceinline__ float accumulate_patch(
       float row = 0.0f;
 #pragma unroll
       for (int t = 0; t < kTile; ++t) {
-        const float grad =
-            masked(static_cast<float>(from[t]), mask_of(here, Traits::kWhole ? 0 : t));
+        const float grad = masked(static_cast<float>(from[t]), mask_of(here, t));
         grads[Traits::slot(u, 0)][t] = grad;
         row += grad;
       }
@@ -90,35 +89,6 @@ __device__ __forceinline__ float accumulate_patch(
     }
   }
   return whole;
-}
-
-// The same from device memory, of positions inside the image only; `dy` and `x` are the plane's.
-template <typename Traits>
-__device__ __noinline__ void accumulate_carefully(
-    float* sums,
-    const typename Traits::scalar_t* dy,
-    const typename Traits::scalar_t* x,
-    int first_row,
-    int first_column,
-    int rows,
-    int columns,
-    const Patches& p) {
-#pragma unroll 1
-  for (int tap = 0; tap < Traits::kTaps; ++tap) {
-    const int down = tap / Traits::kWidth - p.padding_height;
-    const int right = tap % Traits::kWidth - p.padding_width;
-    float sum = 0.0f;
-#pragma unroll 1
-    for (int i = 0; i < rows * columns; ++i) {
-      const int h = first_row + i / columns;
-      const int w = first_column + i % columns;
-      if (h + down >= 0 && h + down < p.src_height && w + right >= 0 && w + right < p.src_width) {
-        sum += static_cast<float>(dy[h * p.dst_width + w]) *
-            static_cast<float>(x[(h + down) * p.src_width + w + right]);
-      }
-    }
-    sums[tap] += sum;
-  }
 }
 
 // Adds up each plane's `count` threads, which are neighbours; the first of them has the sums then.
@@ -150,7 +120,8 @@ __global__ void patches_backward_kernel(
     const typename Traits::scalar_t* __restrict__ dy,
     const typename Traits::scalar_t* __restrict__ x,
     const typename Traits::scalar_t* __restrict__ weight,
-    const Patches p,
+    const __grid_constant__ Params call,
+    const __grid_constant__ Patches p,
     const Images images) {
   using scalar_t = typename Traits::scalar_t;
   constexpr int kTaps = Traits::kTaps;
@@ -232,8 +203,16 @@ __global__ void patches_backward_kernel(
         for (int i = 0; i < patch_rows * patch_columns; ++i) {
           const int row = i / patch_columns;
           const int column = i % patch_columns;
-          target.to[row * width + column] = static_cast<scalar_t>(
-              convolve_carefully<Traits>(source, plane_taps, 0.0f, row, column));
+          target.to[row * width + column] = static_cast<scalar_t>(mended(
+              dy,
+              weight,
+              0.0f,
+              call,
+              true,
+              image,
+              channel + patch.plane,
+              first_row + patch.row + row,
+              patch.column + column));
         }
       } else {
         float taps[kTaps];
@@ -271,15 +250,14 @@ __global__ void patches_backward_kernel(
   }
   if (__syncthreads_or(!finite)) {
     float* const mine = all_sums + kTaps * blockDim.x + threadIdx.x * kTaps;
+    const Places places{first_row + patch.row, patch_rows, 1, patch.column, patch_columns, 1};
 #pragma unroll 1
     for (int tap = 0; tap < kTaps; ++tap) {
       mine[tap] = 0.0f;
-    }
 #pragma unroll 1
-    for (int image = first_image; image < last_image && patch_rows > 0; ++image) {
-      const int at = (image * p.channels + channel + patch.plane) * p.src_height * width;
-      accumulate_carefully<Traits>(
-          mine, dy + at, x + at, first_row + patch.row, patch.column, patch_rows, patch_columns, p);
+      for (int image = first_image; image < last_image && patch_rows > 0; ++image) {
+        mine[tap] += mended_sum(dy, x, call, tap, image, channel + patch.plane, places);
+      }
     }
 #pragma unroll
     for (int tap = 0; tap < kTaps; ++tap) {
@@ -344,6 +322,7 @@ int64_t launch(Operand& partial, const BackwardPass& pass, const Params& params)
       pass.grad_output.const_data_ptr<scalar_t>(),
       pass.input.const_data_ptr<scalar_t>(),
       pass.weight.const_data_ptr<scalar_t>(),
+      params,
       p,
       images);
   return chunks;
@@ -364,16 +343,14 @@ bool patches_backward(const BackwardPass& pass, const Params& p) {
   if (!pass.grad_input.defined() && large && p.input_width % 4 == 0) {
     return false;
   }
-  const bool whole = p.input_width % kPatchTile == 0;
   Operand partial;
   int64_t chunks = 0;
   with_scalar_type(pass.input.type(), [&](auto scalar) {
     return with_window(p, [&](auto fixed) {
       using scalar_t = decltype(scalar);
       using Fixed = decltype(fixed);
-      if constexpr (Fixed::kHeight == Fixed::kWidth && Fixed::kStride == 1) {
-        chunks = whole ? launch<PatchTraits<scalar_t, Fixed, true>>(partial, pass, p)
-                       : launch<PatchTraits<scalar_t, Fixed, false>>(partial, pass, p);
+      if constexpr (Fixed::kStride == 1) {
+        chunks = launch<PatchTraits<scalar_t, Fixed>>(partial, pass, p);
       }
       return chunks > 0;
     });
