@@ -583,67 +583,6 @@ __device__ __forceinline__ void store_vector_if(
   }
 }
 
-// Where a block's sums of a channel lie at its end: each tap's (kTaps: the bias') of all threads, in shared
-// memory, of those that share the channel, in order.
-struct BlockSums {
-  float* mine; // of this thread
-  const double* biases; // of this thread, where taps' are added up otherwise
-  int32_t threads; // from a sum to the next
-  int32_t part; // of this thread
-  int32_t parts;
-  int32_t lanes; // threads from a part to the next
-  bool computes; // this thread has sums
-  bool works; // of a channel that exists
-};
-
-// Adds them up in double, one part after the other, each sum by one thread, and writes them to `to`. Where one
-// is NaN all are taken again, careful(k) of this thread's part.
-template <typename Traits, typename Careful>
-__device__ __forceinline__ void write_block_sums(
-    const BlockSums& sums,
-    float* to,
-    int channels,
-    const Careful& careful) {
-  constexpr int kTaps = Traits::kTaps;
-  const auto add_parts = [&](int k) {
-    double sum = 0;
-    for (int i = 0; i < sums.parts; ++i) {
-      const int other = (i - sums.part) * sums.lanes;
-      sum += k < Traits::kAlike ? static_cast<double>(sums.mine[k * sums.threads + other])
-                                : sums.biases[other];
-    }
-    return sum;
-  };
-  const auto write = [&](int k, double sum) {
-    if (k == kTaps) {
-      write_bias(to + kTaps * channels, channels, sum);
-    } else {
-      to[k * channels] = static_cast<float>(sum);
-    }
-  };
-  bool spoilt = false;
-#pragma unroll 1
-  for (int k = sums.works ? sums.part : kTaps + 1; k <= kTaps; k += sums.parts) {
-    const double sum = add_parts(k);
-    spoilt = spoilt || isnan(sum);
-    write(k, sum);
-  }
-  if (!__syncthreads_or(spoilt)) {
-    return;
-  }
-#pragma unroll 1
-  for (int k = 0; k <= kTaps; ++k) {
-    if (sums.computes) {
-      sums.mine[0] = sums.works ? careful(k) : 0.0f;
-    }
-    __syncthreads();
-    if (sums.part == 0 && sums.works && isnan(to[k * channels])) {
-      write(k, add_parts(0));
-    }
-    __syncthreads();
-  }
-}
-
 #if CUDART_VERSION >= 12000
 // Has the engine fetch the map itself, so that the first box need not wait for it.
 __device__ __forceinline__ void prefetch_map(const CUtensorMap& map) {

@@ -180,17 +180,72 @@ __device__ __noinline__ float mended_sum(
   return sum;
 }
 
+// Where a block's sums of a channel lie at its end: each tap's (kTaps: the bias') of all threads, in shared
+// memory, of those that share the channel, in order.
+struct BlockSums {
+  float* mine; // of this thread
+  const double* biases; // of this thread, where taps' are added up otherwise
+  int32_t threads; // from a sum to the next
+  int32_t part; // of this thread
+  int32_t parts;
+  int32_t lanes; // threads from a part to the next
+  bool computes; // this thread has sums
+  bool works; // of a channel that exists
+};
+
+// Adds them up in double, one part after the other, each sum by one thread, and writes them to `to`. Where one
+// is NaN all are taken again, careful(k) of this thread's part.
+template <typename Traits, typename Careful>
+__device__ __forceinline__ void write_block_sums(
+    const BlockSums& sums,
+    float* to,
+    int channels,
+    const Careful& careful) {
+  constexpr int kTaps = Traits::kTaps;
+  const auto add_parts = [&](int k) {
+    double sum = 0;
+    for (int i = 0; i < sums.parts; ++i) {
+      const int other = (i - sums.part) * sums.lanes;
+      sum += k < Traits::kAlike ? static_cast<double>(sums.mine[k * sums.threads + other])
+                                : sums.biases[other];
+    }
+    return sum;
+  };
+  const auto write = [&](int k, double sum) {
+    if (k == kTaps) {
+      write_bias(to + kTaps * channels, channels, sum);
+    } else {
+      to[k * channels] = static_cast<float>(sum);
+    }
+  };
+  bool spoilt = false;
+#pragma unroll 1
+  for (int k = sums.works ? sums.part : kTaps + 1; k <= kTaps; k += sums.parts) {
+    const double sum = add_parts(k);
+    spoilt = spoilt || isnan(sum);
+    write(k, sum);
+  }
+  if (!__syncthreads_or(spoilt)) {
+    return;
+  }
+#pragma unroll 1
+  for (int k = 0; k <= kTaps; ++k) {
+    if (sums.computes) {
+      sums.mine[0] = sums.works ? careful(k) : 0.0f;
+    }
+    __syncthreads();
+    if (sums.part == 0 && sums.works && isnan(to[k * channels])) {
+      write(k, add_parts(0));
+    }
+    __syncthreads();
+  }
+}
+
 // A thread's own ring of rows in shared memory, filled by asynchronous copies: what is in flight
 // costs no registers, so that kStages - 1 rows are on their way while one is used. Only the thread
 // that asked for a row reads it, so nothing needs a barrier. Element (column) of stage s lies at
 // [s][column][thread]. A stage is filled again one round after it was read.
-template <
-    typename scalar_t,
-    int kVector,
-    int kColumns,
-    int kStages,
-    int kThreads,
-    bool kLines = false>
+template <typename scalar_t, int kVector, int kColumns, int kStages, int kThreads>
 struct RowRing {
   using Element = Packed<scalar_t, kVector>;
   static_assert(Element::kBytes == 4 || Element::kBytes == 8 || Element::kBytes == 16);
@@ -227,7 +282,7 @@ struct RowRing {
     if (exists && aligned) {
 #pragma unroll
       for (int c = 0; c < kColumns; ++c) {
-        copy_async<Element::kBytes, kLines>(to + c * kThreads, from + c * step, inside >> c & 1);
+        copy_async<Element::kBytes>(to + c * kThreads, from + c * step, inside >> c & 1);
       }
     } else if (exists && sizeof(scalar_t) == 4) {
 #pragma unroll

@@ -29,6 +29,16 @@ constexpr int kTotalWays = 8;
 template <typename scalar_t>
 constexpr bool kExactBias = sizeof(scalar_t) == sizeof(float);
 
+// Sums that are added as taps are.
+template <typename scalar_t, int kTaps>
+constexpr int kAlikeSums = kExactBias<scalar_t> ? kTaps : kTaps + 1;
+
+// What a block's sums of one channel take at its end, see lay_out_sums().
+template <typename Traits>
+size_t sums_bytes(int threads) {
+  return threads * (sizeof(double) + Traits::kAlike * sizeof(float));
+}
+
 template <typename scalar_t_, typename Window>
 struct ChannelsLastTraits {
   using scalar_t = scalar_t_;
@@ -36,6 +46,7 @@ struct ChannelsLastTraits {
   static constexpr int kWidth = Window::kWidth;
   static constexpr int kStride = Window::kStride;
   static constexpr int kTaps = kHeight * kWidth;
+  static constexpr int kAlike = kAlikeSums<scalar_t, kTaps>;
   static constexpr int kVector = 2;
   static constexpr int kTile = 4;
   static constexpr int kSlots = (kHeight + kStride - 1) / kStride;
@@ -100,6 +111,7 @@ struct PlanesTraits {
   static constexpr int kWidth = Window::kWidth;
   static constexpr int kStride = Window::kStride;
   static constexpr int kTaps = kHeight * kWidth;
+  static constexpr int kAlike = kAlikeSums<scalar_t, kTaps>;
   static constexpr int kVector = 1;
   static constexpr int kTile = kAligned ? 4 : 1;
   static constexpr int kSlots = (kHeight + kStride - 1) / kStride;
@@ -134,6 +146,29 @@ __device__ float mended_item(
       Traits::kTile,
       right};
   return mended_sum(grad_output, input, call, tap, item.image, channel, places);
+}
+
+// Lays the sums of channel v out in shared memory, which is free, for write_block_sums().
+template <typename Traits>
+__device__ __forceinline__ BlockSums lay_out_sums(
+    void* shared,
+    const float (&sums)[Traits::kTaps + 1][Traits::kVector],
+    const float (&excess)[Traits::kVector],
+    int v,
+    int part,
+    int parts,
+    int lanes,
+    bool works) {
+  double* const biases = static_cast<double*>(shared);
+  const int threads = blockDim.x;
+  float* const mine = reinterpret_cast<float*>(biases + threads) + threadIdx.x;
+#pragma unroll
+  for (int k = 0; k < Traits::kAlike; ++k) {
+    mine[k * threads] = sums[k][v];
+  }
+  biases[threadIdx.x] = static_cast<double>(sums[Traits::kTaps][v]) - excess[v];
+  __syncthreads();
+  return {mine, biases + threadIdx.x, threads, part, parts, lanes, true, works};
 }
 
 // The march over one item, adding to sums[tap][v]; sums[kTaps] - excess is the bias. take_row(row, r) gives input row r, the rows in
@@ -327,12 +362,7 @@ __global__ void grad_weight_channels_last_kernel(
   using scalar_t = typename Traits::scalar_t;
   constexpr int kVector = Traits::kVector;
   constexpr int kTaps = Traits::kTaps;
-  constexpr int kSums = kTaps + 1;
-  constexpr bool kExact = kExactBias<scalar_t>;
-  constexpr int kAlike = kExact ? kTaps : kSums; // sums that are added as taps are
-  constexpr int kPartialRows = kTaps + kBiasRows;
   extern __shared__ float4 shared_rows[];
-  float* const shared = reinterpret_cast<float*>(shared_rows); // once the rows are done
   typename Traits::Rows rows(shared_rows);
   typename Traits::Grads grads(reinterpret_cast<char*>(shared_rows) + Traits::Rows::kBytes);
 
@@ -341,7 +371,7 @@ __global__ void grad_weight_channels_last_kernel(
   const int tiles = blockDim.x / m.lanes;
   const int channel = (blockIdx.x * m.lanes + lane) * kVector;
   const int valid = ::min(kVector, m.channels - channel);
-  float sums[kSums][kVector] = {};
+  float sums[kTaps + 1][kVector] = {};
   float excess[kVector] = {};
 
   for (int index = blockIdx.y * tiles + tile; index < m.items && valid > 0;
@@ -411,96 +441,20 @@ __global__ void grad_weight_channels_last_kernel(
   }
 
   wait_for_copies();
-  bool spoilt = false;
-#pragma unroll
-  for (int k = 0; k < kSums; ++k) {
-#pragma unroll
-    for (int v = 0; v < kVector; ++v) {
-      spoilt = spoilt || ::isnan(sums[k][v]);
-    }
-  }
-  double bias[kVector];
 #pragma unroll
   for (int v = 0; v < kVector; ++v) {
-    bias[v] = static_cast<double>(sums[kTaps][v]) - excess[v];
-    spoilt = spoilt || ::isnan(bias[v]);
-  }
-  float* const to = partial + blockIdx.y * kPartialRows * m.channels + channel;
-  if (__syncthreads_or(spoilt)) {
-#pragma unroll 1
-    for (int k = 0; k < kSums * kVector; ++k) {
-      const int v = k % kVector;
+    __syncthreads();
+    const BlockSums block =
+        lay_out_sums<Traits>(shared_rows, sums, excess, v, tile, tiles, m.lanes, v < valid);
+    float* const to = partial + blockIdx.y * (kTaps + kBiasRows) * m.channels + channel + v;
+    write_block_sums<Traits>(block, to, m.channels, [&](int k) {
       float sum = 0.0f;
-      for (int index = blockIdx.y * tiles + tile; index < m.items && v < valid;
-           index += gridDim.y * tiles) {
+      for (int index = blockIdx.y * tiles + tile; index < m.items; index += gridDim.y * tiles) {
         const Item item = item_of(m, index, Traits::kTile);
-        sum += mended_item<Traits>(grad_output, input, call, item, channel + v, k / kVector);
+        sum += mended_item<Traits>(grad_output, input, call, item, channel + v, k);
       }
-      shared[threadIdx.x] = sum;
-      __syncthreads();
-      if (tile == 0 && v < valid) {
-        for (int other = 1; other < tiles; ++other) {
-          sum += shared[other * m.lanes + lane];
-        }
-        to[k / kVector * m.channels + v] = sum;
-        if (k / kVector == kTaps) {
-          to[(kTaps + 1) * m.channels + v] = 0.0f;
-        }
-      }
-      __syncthreads();
-    }
-    return;
-  }
-
-  for (int half = tiles / 2; half > 0; half /= 2) {
-    const int width = half * m.lanes;
-    if (tile >= half && tile < 2 * half) {
-#pragma unroll
-      for (int k = 0; k < kAlike; ++k) {
-#pragma unroll
-        for (int v = 0; v < kVector; ++v) {
-          shared[(k * kVector + v) * width + threadIdx.x - width] = sums[k][v];
-        }
-      }
-    }
-    __syncthreads();
-    if (tile < half) {
-#pragma unroll
-      for (int k = 0; k < kAlike; ++k) {
-#pragma unroll
-        for (int v = 0; v < kVector; ++v) {
-          sums[k][v] += shared[(k * kVector + v) * width + threadIdx.x];
-        }
-      }
-    }
-    __syncthreads();
-  }
-  double* const shared_bias = reinterpret_cast<double*>(shared_rows);
-  if constexpr (kExact) {
-#pragma unroll
-    for (int v = 0; v < kVector; ++v) {
-      shared_bias[v * blockDim.x + threadIdx.x] = bias[v];
-    }
-    __syncthreads();
-  }
-  if (tile != 0) {
-    return;
-  }
-#pragma unroll
-  for (int v = 0; v < kVector; ++v) {
-    if (v >= valid) {
-      continue;
-    }
-#pragma unroll
-    for (int k = 0; k < kAlike; ++k) {
-      to[k * m.channels + v] = sums[k][v];
-    }
-    if constexpr (kExact) {
-      for (int other = 1; other < tiles; ++other) {
-        bias[v] += shared_bias[v * blockDim.x + other * m.lanes + lane];
-      }
-      write_bias(to + kTaps * m.channels + v, m.channels, bias[v]);
-    }
+      return sum;
+    });
   }
 }
 
@@ -515,13 +469,7 @@ __global__ void grad_weight_planes_kernel(
     const __grid_constant__ March m) {
   using scalar_t = typename Traits::scalar_t;
   constexpr int kTaps = Traits::kTaps;
-  constexpr int kWarps = kThreads / kWarpSize;
-  constexpr bool kExact = kExactBias<scalar_t>;
-  constexpr int kAlike = kExact ? kTaps : kTaps + 1; // sums that are added as taps are
-  __shared__ float shared[kWarps][kTaps + 1];
-  __shared__ double shared_bias[kExact ? kThreads : 1];
-  const int lane = threadIdx.x % kWarpSize;
-  const int warp = threadIdx.x / kWarpSize;
+  extern __shared__ float4 shared[];
   const int chunk = blockIdx.x;
   const int channel = blockIdx.y;
   const int channels = m.channels / m.multiplier;
@@ -600,64 +548,17 @@ __global__ void grad_weight_planes_kernel(
     }
   }
 
-  float values[kAlike];
-  double bias = static_cast<double>(sums[kTaps][0]) - excess[0];
-  bool spoilt = ::isnan(bias);
-#pragma unroll
-  for (int k = 0; k < kAlike; ++k) {
-    values[k] = sums[k][0];
-    spoilt = spoilt || ::isnan(values[k]);
-  }
-  if (__syncthreads_or(spoilt)) {
-#pragma unroll 1
-    for (int k = 0; k <= kTaps; ++k) {
-      float sum = 0.0f;
-      for (int index = chunk * kThreads + threadIdx.x; index < m.items; index += stride) {
-        const Item item = item_of(m, index, Traits::kTile);
-        sum += mended_item<Traits>(grad_output, input, call, item, channel, k);
-      }
-      if (kExact && k == kTaps) {
-        shared_bias[threadIdx.x] = sum;
-      }
-      sum = sum_of_warp(sum);
-      if (lane == 0) {
-        shared[warp][k] = sum;
-      }
-    }
-  } else {
-    if constexpr (kExact) {
-      shared_bias[threadIdx.x] = bias;
-    }
-    using Fold = WarpFold<kAlike, kWarpSize / 2>;
-    Fold::fold(values, lane);
-#pragma unroll
-    for (int i = 0; i < Fold::kKept; ++i) {
-      const int k = Fold::index_of(i, lane);
-      if (k >= 0) {
-        shared[warp][k] = values[i];
-      }
-    }
-  }
-  __syncthreads();
+  const BlockSums block =
+      lay_out_sums<Traits>(shared, sums, excess, 0, threadIdx.x, kThreads, 1, true);
   float* const to = partial + chunk * (kTaps + kBiasRows) * m.channels + channel;
-  for (int k = threadIdx.x; k < kAlike; k += kThreads) {
-    float sum = shared[0][k];
-    for (int other = 1; other < kWarps; ++other) {
-      sum += shared[other][k];
+  write_block_sums<Traits>(block, to, m.channels, [&](int k) {
+    float sum = 0.0f;
+    for (int index = chunk * kThreads + threadIdx.x; index < m.items; index += stride) {
+      const Item item = item_of(m, index, Traits::kTile);
+      sum += mended_item<Traits>(grad_output, input, call, item, channel, k);
     }
-    to[k * m.channels] = sum;
-  }
-  if (kExact && warp == kWarps - 1) {
-    bias = shared_bias[lane];
-#pragma unroll
-    for (int other = 1; other < kWarps; ++other) {
-      bias += shared_bias[kExact ? other * kWarpSize + lane : 0];
-    }
-    bias = sum_of_warp(bias);
-    if (lane == 0) {
-      write_bias(to + kTaps * m.channels, m.channels, bias);
-    }
-  }
+    return sum;
+  });
 }
 
 // A block adds one tap, or the bias, of kTotalChannels channels, kTotalWays chunks at a time. A
@@ -738,11 +639,8 @@ int64_t launch_channels_last(Operand& partial, const BackwardPass& pass, const P
   const int64_t groups = divide_up(vectors, m.lanes);
   const int64_t chunks = chunks_for(m.items, tiles, groups);
   partial = empty_partial(chunks, p);
-  const size_t sums =
-      sizeof(float) * std::max(1, tiles / 2) * m.lanes * (Traits::kTaps + 1) * kVector;
-  const size_t biases = sizeof(double) * tiles * m.lanes * kVector;
-  const size_t shared =
-      std::max<size_t>({sums, biases, Traits::Rows::kBytes + Traits::Grads::kBytes});
+  const size_t shared = std::max<size_t>(
+      sums_bytes<Traits>(m.lanes * tiles), Traits::Rows::kBytes + Traits::Grads::kBytes);
   launch_kernel(
       grad_weight_channels_last_kernel<Traits>,
       dim3(groups, chunks),
@@ -766,7 +664,7 @@ int64_t launch_planes(Operand& partial, const BackwardPass& pass, const Params& 
       grad_weight_planes_kernel<Traits>,
       dim3(chunks, m.channels),
       kThreads,
-      0,
+      sums_bytes<Traits>(kThreads),
       partial.mutable_data_ptr<float>(),
       pass.grad_output.const_data_ptr<scalar_t>(),
       pass.input.const_data_ptr<scalar_t>(),

@@ -66,6 +66,7 @@ struct PatchTraits {
   static constexpr int kWidth = Window::kWidth;
   static constexpr int kStride = Window::kStride;
   static constexpr int kTaps = kHeight * kWidth;
+  static constexpr int kAlike = kTaps; // sums that are added as taps are
   static constexpr int kTile = kPatchTile;
   static constexpr int kOwnRow = kFirstOwnRow<scalar_t, Window>;
   static constexpr int kSlots = (kHeight + kStride - 1) / kStride;

@@ -4,7 +4,7 @@
 // A block brings the same channels of one image after the other into shared memory, input and
 // grad_output. A thread multiplies its patch of grad_output with the input around it into one sum a
 // tap, which it keeps over the images; then it takes its patch of grad_input from grad_output, which
-// goes where the input was. The threads of a plane add their sums up in a tree, the block writes one
+// goes where the input was. The threads of a plane add their sums up in order, the block writes one
 // partial, and add_partials() adds the blocks' in a fixed order. The input and grad_output are read
 // once for all gradients, which saves two of five passes over tensors.
 //
@@ -89,27 +89,6 @@ __device__ __forceinline__ float accumulate_patch(
     }
   }
   return whole;
-}
-
-// Adds up each plane's `count` threads, which are neighbours; the first of them has the sums then.
-// sums[tap][thread].
-template <int kTaps>
-__device__ __forceinline__ void add_threads(float* sums, double* biases, int place, int count) {
-  int half = 1;
-  while (half * 2 < count) {
-    half *= 2;
-  }
-  for (; half > 0; half /= 2) {
-    __syncthreads();
-    if (place < half && place + half < count) {
-      float* const mine = sums + threadIdx.x;
-#pragma unroll 5
-      for (int tap = 0; tap < kTaps; ++tap) {
-        mine[tap * blockDim.x] += mine[tap * blockDim.x + half];
-      }
-      biases[threadIdx.x] += biases[threadIdx.x + half];
-    }
-  }
 }
 
 template <typename Traits>
@@ -229,51 +208,30 @@ __global__ void patches_backward_kernel(
   }
 
   // Sums and biases of the threads, where the tensors were.
-  auto* const biases = reinterpret_cast<double*>(shared);
-  float* const all_sums = reinterpret_cast<float*>(biases + blockDim.x);
   const int in_plane = p.strips * p.tiles;
+  double* const biases = reinterpret_cast<double*>(shared) + threadIdx.x;
+  float* const mine =
+      reinterpret_cast<float*>(reinterpret_cast<double*>(shared) + blockDim.x) + threadIdx.x;
+#pragma unroll
+  for (int tap = 0; tap < kTaps; ++tap) {
+    mine[tap * blockDim.x] = sums[tap];
+  }
+  *biases = bias;
+  __syncthreads();
+  const int threads = blockDim.x;
   const int place = threadIdx.x - patch.plane * in_plane;
-  const auto gather = [&]() {
-    __syncthreads();
-#pragma unroll
-    for (int tap = 0; tap < kTaps; ++tap) {
-      all_sums[tap * blockDim.x + threadIdx.x] = sums[tap];
-    }
-    biases[threadIdx.x] = bias;
-    add_threads<kTaps>(all_sums, biases, patch.exists ? place : in_plane, in_plane);
-    __syncthreads();
-  };
-  gather();
-  bool finite = true;
-  for (int i = threadIdx.x; i < planes * kTaps; i += blockDim.x) {
-    finite = finite && is_finite(all_sums[i / planes * blockDim.x + i % planes * in_plane]);
-  }
-  if (__syncthreads_or(!finite)) {
-    float* const mine = all_sums + kTaps * blockDim.x + threadIdx.x * kTaps;
-    const Places places{first_row + patch.row, patch_rows, 1, patch.column, patch_columns, 1};
-#pragma unroll 1
-    for (int tap = 0; tap < kTaps; ++tap) {
-      mine[tap] = 0.0f;
-#pragma unroll 1
-      for (int image = first_image; image < last_image && patch_rows > 0; ++image) {
-        mine[tap] += mended_sum(dy, x, call, tap, image, channel + patch.plane, places);
-      }
-    }
-#pragma unroll
-    for (int tap = 0; tap < kTaps; ++tap) {
-      sums[tap] = mine[tap];
-    }
-    gather();
-  }
+  const BlockSums block{mine, biases, threads, place, in_plane, 1, true, patch.exists};
   float* const to = partial +
-      static_cast<int64_t>(chunk * p.bands + band) * (kTaps + kBiasRows) * p.channels + channel;
-  for (int i = threadIdx.x; i < planes * kTaps; i += blockDim.x) {
-    to[static_cast<int64_t>(i / planes) * p.channels + i % planes] =
-        all_sums[i / planes * blockDim.x + i % planes * in_plane];
-  }
-  for (int i = threadIdx.x; i < planes; i += blockDim.x) {
-    write_bias(to + static_cast<int64_t>(kTaps) * p.channels + i, p.channels, biases[i * in_plane]);
-  }
+      static_cast<int64_t>(chunk * p.bands + band) * (kTaps + kBiasRows) * p.channels + channel +
+      patch.plane;
+  const Places places{first_row + patch.row, patch_rows, 1, patch.column, patch_columns, 1};
+  write_block_sums<Traits>(block, to, p.channels, [&](int tap) {
+    float sum = 0.0f;
+    for (int image = first_image; image < last_image; ++image) {
+      sum += mended_sum(dy, x, call, tap, image, channel + patch.plane, places);
+    }
+    return sum;
+  });
 }
 
 // Returns the number of partials, 0 where it does nothing.
@@ -301,8 +259,7 @@ int64_t launch(Operand& partial, const BackwardPass& pass, const Params& params)
   const int64_t image_chunks = divide_up(params.batch, wanted);
   images.per_chunk = divide_up(params.batch, image_chunks);
   const unsigned int threads = divide_up(p.tasks(), kWarpSize) * kWarpSize;
-  // A double of the bias, the sums, and room to take them again.
-  const size_t sums = threads * (sizeof(double) + 2 * Traits::kTaps * sizeof(float));
+  const size_t sums = threads * (sizeof(double) + Traits::kTaps * sizeof(float));
   const size_t tensors = sizeof(scalar_t) * (kMargin + 2 * p.src_elements);
   const size_t taps = sizeof(float) * p.planes_per_block * Traits::kTapWords;
   const size_t shared = std::max(sums, tensors + (pass.grad_input.defined() ? taps : 0));

@@ -42,47 +42,6 @@ __device__ __forceinline__ T sum_of_warp(T value) {
   return value;
 }
 
-// Adds values[i] over the warp; afterwards values[0 .. kept) of a lane are sums, and index_of()
-// says of which i. Each round folds the array in half between two halves of the warp, so that n
-// values take about n shuffles and not 5 n. kLanes: so many lanes beside each other have sums of their own.
-template <int kCount, int kOffset, int kLanes = 1>
-struct WarpFold {
-  static constexpr int kHalf = (kCount + 1) / 2;
-  using Next = WarpFold<kHalf, (kOffset > kLanes ? kOffset / 2 : 0), kLanes>;
-  static constexpr int kKept = Next::kKept;
-
-  template <int kSize>
-  __device__ __forceinline__ static void fold(float (&values)[kSize], int lane) {
-    const bool upper = lane & kOffset;
-#pragma unroll
-    for (int i = 0; i < kHalf; ++i) {
-      const float low = values[i];
-      const float high = i + kHalf < kCount ? values[i + kHalf < kSize ? i + kHalf : 0] : 0.0f;
-      const float keep = upper ? high : low;
-      const float give = upper ? low : high;
-      values[i] = keep + __shfl_xor_sync(0xffffffffu, give, kOffset);
-    }
-    Next::fold(values, lane);
-  }
-
-  // The index of kept value i, or -1 where a round had nothing to give.
-  __device__ __forceinline__ static int index_of(int i, int lane) {
-    const int below = Next::index_of(i, lane);
-    const int at = lane & kOffset ? below + kHalf : below;
-    return below < 0 || at >= kCount ? -1 : at;
-  }
-};
-
-template <int kCount, int kLanes>
-struct WarpFold<kCount, 0, kLanes> {
-  static constexpr int kKept = kCount;
-  template <int kSize>
-  __device__ __forceinline__ static void fold(float (&)[kSize], int) {}
-  __device__ __forceinline__ static int index_of(int i, int) {
-    return i;
-  }
-};
-
 template <typename scalar_t, int kSize>
 __device__ __forceinline__ Packed<scalar_t, kSize> packed_zero() {
   Packed<scalar_t, kSize> zero;
@@ -213,25 +172,16 @@ __device__ __forceinline__ void store_elements(
   }
 }
 
-// Asks for a copy of kBytes (4, 8 or 16) into shared memory, or of zeros. kLines: what lies beside it in
-// its line of memory will be wanted soon, and comes into the L2 too.
-template <int kBytes, bool kLines = false>
+// Asks for a copy of kBytes (4, 8 or 16) into shared memory, or of zeros.
+template <int kBytes>
 __device__ __forceinline__ void copy_async(void* to, const void* from, bool exists) {
 #if __CUDA_ARCH__ >= 800
   const uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(to));
-  if constexpr (kLines) {
-    asm volatile("cp.async.ca.shared.global.L2::128B [%0], [%1], %2, %3;" ::"r"(address),
-                 "l"(from),
-                 "n"(kBytes),
-                 "r"(exists ? kBytes : 0)
-                 : "memory");
-  } else {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(address),
-                 "l"(from),
-                 "n"(kBytes),
-                 "r"(exists ? kBytes : 0)
-                 : "memory");
-  }
+  asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(address),
+               "l"(from),
+               "n"(kBytes),
+               "r"(exists ? kBytes : 0)
+               : "memory");
 #else
   constexpr int kWords = kBytes / static_cast<int>(sizeof(float));
   *static_cast<Packed<float, kWords>*>(to) = exists
