@@ -4,32 +4,29 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from ..codegen import symbolic
 from ..codegen.model import Manifest, Operator, Variant
 from ..errors import AdditionsError
-from ..upstream.python_names import parse
-from .python_source import defines, has_all
+from ..upstream.python_names import defines, has_all, parse
 
 
-def without_out_variant(schemas: Sequence[str] | None) -> Callable[[Manifest, str], list[str]]:
+def without_out_variant(
+    schemas: Sequence[str] | None, manifest: Manifest, upstream: str
+) -> list[str]:
     """FUNCTIONAL_OPS_THAT_CANNOT_GET_AN_OUT_VARIANT: operators that return no tensor.
 
     torchgen refuses to parse such an operator, unless it is composite, before there is a manifest;
     so this goes by the text of its schema: `schemas`, or those of the manifest.
     """
-
-    def render(manifest: Manifest, upstream: str) -> list[str]:
-        names = set()
-        for schema in [op.schema for op in manifest.operators] if schemas is None else schemas:
-            name, _, rest = schema.partition("(")
-            arguments, _, returns = rest.rpartition("->")
-            if "Tensor" not in returns and not re.search(r"\*,.*!\)", arguments):
-                names.add(name.strip())
-        return [f'"{name}",' for name in sorted(names)]
-
-    return render
+    names = set()
+    for schema in [op.schema for op in manifest.operators] if schemas is None else schemas:
+        name, _, rest = schema.partition("(")
+        arguments, _, returns = rest.rpartition("->")
+        if "Tensor" not in returns and not re.search(r"\*,.*!\)", arguments):
+            names.add(name.strip())
+    return [f'"{name}",' for name in sorted(names)]
 
 
 def view_functions(manifest: Manifest, upstream: str) -> list[str]:
@@ -75,7 +72,7 @@ def _refuse_mixed_views(manifest: Manifest, view: Operator) -> None:
         raise AdditionsError(
             f"'{view.schema}' is a view, and other operators named {view.base_name} are not",
             where="native_functions_additions.yaml",
-            why="autograd tells views by name, without the overload"
+            why="autograd looks views up by name, without the overload"
             + (f"; not a view: {others[0]}" if others else ""),
             next="give the view a name of its own",
         )
@@ -168,54 +165,42 @@ def side_effects(manifest: Manifest, upstream: str) -> list[str]:
     ]
 
 
-def added_overloads(variable: str, explicit: str) -> Callable[[Manifest, str], list[str]]:
+def added_overloads(variable: str, explicit: str, manifest: Manifest, upstream: str) -> list[str]:
     """Statements that take added overloads of upstream's operators out of a list of overloads.
 
     Upstream registers decompositions, meta functions and lowerings for a name, meaning all of its
-    overloads; an added one takes other arguments, which that code does not know. `explicit` tells
-    an overload _f that was named itself from one that its packet brought along.
+    overloads; an added one takes other arguments, which that code does not know.
+    explicit: whether an overload _f was named itself, and not brought along by its packet.
     """
-
-    def render(manifest: Manifest, upstream: str) -> list[str]:
-        names = [f'"aten::{op.qualified}",' for op in manifest.operators if not op.new_name]
-        if not names:
-            return []
-        kept = f"{explicit} or _f.name() not in _added"
-        return [
-            "_added = {",
-            *(f"    {name}" for name in names),
-            "}",
-            f"{variable} = [_f for _f in {variable} if {kept}]",
-        ]
-
-    return render
+    names = [f'"aten::{op.qualified}",' for op in manifest.operators if not op.new_name]
+    if not names:
+        return []
+    kept = f"{explicit} or _f.name() not in _added"
+    return [
+        "_added = {",
+        *(f"    {name}" for name in names),
+        "}",
+        f"{variable} = [_f for _f in {variable} if {kept}]",
+    ]
 
 
-def module_names(module: str, home: str) -> Callable[[Manifest, str], list[str]]:
+def module_names(module: str, home: str, manifest: Manifest, upstream: str) -> list[str]:
     """Public names of a python_module's operators; a name that the module has already stays."""
-
-    def render(manifest: Manifest, upstream: str) -> list[str]:
-        public = {
-            public_name(op): op.name
-            for op in functions(manifest)
-            if op.python_module == module and not op.name.startswith("_")
-        }
-        new = {n: o for n, o in sorted(public.items()) if not defines(upstream, n)}
-        lines = [f"{name} = {home}.{operator}" for name, operator in new.items()]
-        if new and has_all(upstream):
-            lines.append(f"__all__ += {list(new)!r}")
-        return lines
-
-    return render
+    public = {
+        public_name(op): op.name
+        for op in functions(manifest)
+        if op.python_module == module and not op.name.startswith("_")
+    }
+    new = {n: o for n, o in sorted(public.items()) if not defines(upstream, n)}
+    lines = [f"{name} = {home}.{operator}" for name, operator in new.items()]
+    if new and has_all(upstream):
+        lines.append(f"__all__ += {list(new)!r}")
+    return lines
 
 
-def includes(headers: Sequence[str]) -> Callable[[Manifest, str], list[str]]:
+def includes(headers: Sequence[str], _manifest: Manifest, _upstream: str) -> list[str]:
     """#include lines for headers of helpers that derivative formulas call."""
-
-    def render(_manifest: Manifest, _upstream: str) -> list[str]:
-        return [f"#include <{header}>" for header in headers]
-
-    return render
+    return [f"#include <{header}>" for header in headers]
 
 
 def symbolic_meta(manifest: Manifest, _upstream: str) -> list[str]:

@@ -5,12 +5,14 @@ What a list says about an added operator is in edits.list_entries.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Literal
 
 from ..codegen import symbolic
 from ..codegen.model import Manifest
-from ..errors import BaseRefusedError, ForkError, combined
+from ..errors import ForkError, combined
 from ..util.blocks import END_OF_FILE, Anchor, block, place, strip_blocks
 from . import BuildMode, list_entries, stubs
 
@@ -32,15 +34,19 @@ MODULES = {
 
 @dataclass(frozen=True)
 class ListEdit:
-    """Lines put into a file at an anchor.
+    """Lines put into a file beside a line of upstream's.
 
+    pattern: of that line, or END_OF_FILE. purpose: names the list in errors.
     render: the lines, from the manifest and upstream's text of the file; none for no block.
+    indent: of the lines, in columns.
     """
 
     path: str
-    anchor: Anchor
+    pattern: str
+    purpose: str
     render: Render
-    indent: str = ""
+    indent: int = 0
+    place: Literal["before", "after"] = "after"
     comment: str = "#"
 
 
@@ -70,12 +76,12 @@ def edit_files(
 def edit_lists(
     read: Read, manifest: Manifest, mode: BuildMode, extra_headers: Sequence[str]
 ) -> dict[str, str]:
-    """The new texts of the files that edit_files changes, by path. Raises what it met."""
+    """The texts of the files that edit_files changes, by path. Raises all their errors as one."""
     return changed_texts(edit_files(read, manifest, mode, extra_headers))
 
 
 def changed_texts(edits: Sequence[FileEdit]) -> dict[str, str]:
-    """The new texts by path. Raises every error that the edits met, as one."""
+    """The new texts by path. Raises all their errors as one."""
     errors = [edit.error for edit in edits if edit.error is not None]
     if errors:
         raise combined(errors)
@@ -116,165 +122,119 @@ def _edit_file(
         text = clean
         for edit in edits:
             lines = edit.render(manifest, clean or "")
+            anchor = Anchor(edit.pattern, edit.place, f"for {edit.purpose}")
             if lines and text is None:
-                raise _no_file(edit)
+                raise anchor.error(path, "there is no such file")
             if lines and text is not None:
-                text = place(text, edit.anchor, block(lines, edit.comment, edit.indent), path)
+                text = place(text, anchor, block(lines, edit.comment, " " * edit.indent), path)
     except ForkError as error:
         return FileEdit(path, error=error)
     return FileEdit(path, None if text == present else text)
 
 
-def _no_file(edit: ListEdit) -> BaseRefusedError:
-    return BaseRefusedError(
-        f"anchor {edit.anchor.purpose} not found",
-        where=edit.path,
-        why="there is no such file",
-        next="use a release of ci/releases.toml, or report the release that moved it",
-        kind="anchor gone",
-    )
+def _parser_lists(schemas: Sequence[str] | None) -> list[ListEdit]:
+    """Lists that torchgen reads while it parses; schemas: as long as there is no manifest."""
+    name = "FUNCTIONAL_OPS_THAT_CANNOT_GET_AN_OUT_VARIANT"
+    render = partial(list_entries.without_out_variant, schemas)
+    path = "torchgen/native_function_generation.py"
+    return [ListEdit(path, rf"{name} = \[", name, render, indent=4)]
 
 
 def list_edits(mode: BuildMode, extra_headers: Sequence[str]) -> list[ListEdit]:
     """Every list of a build mode; those of one file in the order of their insertion."""
-    shared = [
+    autograd, csrc = AUTOGRAD[mode], CSRC[mode]
+    edits = [
         *_parser_lists(None),
-        *_codegen_lists(mode, extra_headers),
-        *_python_lists(),
-        *_overload_lists(),
-        *_public_names(),
-    ]
-    return [*shared, *_source_tree_lists()] if mode == "source" else shared
-
-
-def _after(pattern: str, purpose: str) -> Anchor:
-    return Anchor(pattern, "after", f"for {purpose}")
-
-
-def _before(pattern: str, purpose: str) -> Anchor:
-    return Anchor(pattern, "before", f"for {purpose}")
-
-
-def _parser_lists(schemas: Sequence[str] | None) -> list[ListEdit]:
-    """Lists that torchgen reads while it parses; schemas: as long as there is no manifest."""
-    name = "FUNCTIONAL_OPS_THAT_CANNOT_GET_AN_OUT_VARIANT"
-    return [
+        # Lists that the autograd generator reads, and the header that its output includes.
         ListEdit(
-            "torchgen/native_function_generation.py",
-            _after(rf"{name} = \[", name),
-            list_entries.without_out_variant(schemas),
-            indent="    ",
-        )
-    ]
-
-
-def _codegen_lists(mode: BuildMode, extra_headers: Sequence[str]) -> Iterator[ListEdit]:
-    """Lists that the autograd generator reads, and the header that its output includes."""
-    yield ListEdit(
-        f"{AUTOGRAD[mode]}/gen_inplace_or_view_type.py",
-        _after(r"VIEW_FUNCTIONS = \{", "VIEW_FUNCTIONS"),
-        list_entries.view_functions,
-        indent="    ",
-    )
-    yield ListEdit(
-        "torchgen/gen_functionalization_type.py",
-        _after(r"SINGLE_OUTPUT_VIEW_REPLAY: dict\[str, str\] = \{", "SINGLE_OUTPUT_VIEW_REPLAY"),
-        list_entries.whole_view_replay,
-        indent="    ",
-    )
-    yield ListEdit(
-        f"{AUTOGRAD[mode]}/gen_variable_type.py",
-        _after(r"GRADIENT_IMPLEMENTED_FOR_COMPLEX = \{", "GRADIENT_IMPLEMENTED_FOR_COMPLEX"),
-        list_entries.complex_gradients,
-        indent="    ",
-    )
-    yield ListEdit(
-        f"{CSRC[mode]}/autograd/FunctionsManual.h",
-        _after(
-            r"\} // namespace torch::autograd::generated::details", "headers of derivative helpers"
+            f"{autograd}/gen_inplace_or_view_type.py",
+            r"VIEW_FUNCTIONS = \{", "VIEW_FUNCTIONS",
+            list_entries.view_functions, indent=4,
         ),
-        list_entries.includes(extra_headers),
-        comment="//",
-    )
-
-
-def _python_lists() -> Iterator[ListEdit]:
-    """Tables of functions that PyTorch's Python code looks into."""
-    yield ListEdit(
-        "torch/overrides.py",
-        _after(r"    ret: [dD]ict\[Callable, Callable\] = \{", "get_testing_overrides"),
-        list_entries.testing_overrides,
-        indent=" " * 8,
-    )
-    yield ListEdit(
-        "torch/overrides.py",
-        _after(r"        torch\.typename,", "get_ignored_functions"),
-        list_entries.ignored_functions,
-        indent=" " * 8,
-    )
-    yield ListEdit(
-        "torch/_dynamo/trace_rules.py",
-        _before(r"torch_name_rule_map = \[", "torch_c_binding_in_graph_functions"),
-        list_entries.in_graph_functions,
-    )
-    yield ListEdit(
-        "torch/utils/_device.py",
-        _after(r"        torch\.empty,", "_device_constructors"),
-        list_entries.device_constructors,
-        indent=" " * 8,
-    )
-    yield ListEdit(
-        "torch/fx/node.py",
-        _after(
-            r"_side_effectful_functions: [sS]et\[Callable.*\] = \{", "_side_effectful_functions"
+        ListEdit(
+            "torchgen/gen_functionalization_type.py",
+            r"SINGLE_OUTPUT_VIEW_REPLAY: dict\[str, str\] = \{", "SINGLE_OUTPUT_VIEW_REPLAY",
+            list_entries.whole_view_replay, indent=4,
         ),
-        list_entries.side_effects,
-        indent="    ",
-    )
-
-
-def _overload_lists() -> Iterator[ListEdit]:
-    """Places where upstream hands every overload of a name to code written for its own."""
-    yield ListEdit(
-        "torch/_decomp/__init__.py",
-        _before(r"    for op_overload in overloads:", "overloads that decompositions are for"),
-        list_entries.added_overloads("overloads", "_f is op"),
-        indent="    ",
-    )
-    yield ListEdit(
-        "torch/_inductor/lowering.py",
-        _before(r"    return aten_fn", "overloads that lowerings are for"),
-        list_entries.added_overloads(
-            "aten_fn",
-            "not isinstance(_f, torch._ops.OpOverload) or _f.overloadpacket not in aten_fn",
+        ListEdit(
+            f"{autograd}/gen_variable_type.py",
+            r"GRADIENT_IMPLEMENTED_FOR_COMPLEX = \{", "GRADIENT_IMPLEMENTED_FOR_COMPLEX",
+            list_entries.complex_gradients, indent=4,
         ),
-        indent="    ",
-    )
+        ListEdit(
+            f"{csrc}/autograd/FunctionsManual.h",
+            r"\} // namespace torch::autograd::generated::details", "headers of derivative helpers",
+            partial(list_entries.includes, extra_headers), comment="//",
+        ),
+        # Tables of functions that PyTorch's Python code looks into.
+        ListEdit(
+            "torch/overrides.py",
+            r"    ret: [dD]ict\[Callable, Callable\] = \{", "get_testing_overrides",
+            list_entries.testing_overrides, indent=8,
+        ),
+        ListEdit(
+            "torch/overrides.py",
+            r"        torch\.typename,", "get_ignored_functions",
+            list_entries.ignored_functions, indent=8,
+        ),
+        ListEdit(
+            "torch/_dynamo/trace_rules.py",
+            r"torch_name_rule_map = \[", "torch_c_binding_in_graph_functions",
+            list_entries.in_graph_functions, place="before",
+        ),
+        ListEdit(
+            "torch/utils/_device.py",
+            r"        torch\.empty,", "_device_constructors",
+            list_entries.device_constructors, indent=8,
+        ),
+        ListEdit(
+            "torch/fx/node.py",
+            r"_side_effectful_functions: [sS]et\[Callable.*\] = \{", "_side_effectful_functions",
+            list_entries.side_effects, indent=4,
+        ),
+        # Places where upstream hands every overload of a name to code written for its own.
+        ListEdit(
+            "torch/_decomp/__init__.py",
+            r"    for op_overload in overloads:", "overloads that decompositions are for",
+            partial(list_entries.added_overloads, "overloads", "_f is op"),
+            indent=4, place="before",
+        ),
+        ListEdit(
+            "torch/_inductor/lowering.py",
+            r"    return aten_fn", "overloads that lowerings are for",
+            partial(
+                list_entries.added_overloads, "aten_fn",
+                "not isinstance(_f, torch._ops.OpOverload) or _f.overloadpacket not in aten_fn",
+            ),
+            indent=4, place="before",
+        ),
+        # Public names of operators with a python_module.
+        *(
+            ListEdit(
+                path, END_OF_FILE, f"the public names of torch.{module}",
+                partial(list_entries.module_names, module, home),
+            )
+            for module, (path, home) in MODULES.items()
+        ),
+    ]  # fmt: skip
+    return edits if mode == "graft" else [*edits, *_source_tree_lists()]
 
 
-def _public_names() -> Iterator[ListEdit]:
-    """Public names of operators with a python_module."""
-    for module, (path, home) in MODULES.items():
-        anchor = _after(END_OF_FILE, f"the public names of torch.{module}")
-        yield ListEdit(path, anchor, list_entries.module_names(module, home))
-
-
-def _source_tree_lists() -> Iterator[ListEdit]:
+def _source_tree_lists() -> list[ListEdit]:
     """What a wheel has not: stub templates kept by hand, and a source of libtorch_python.
 
     The Meta kernels that know symbolic shapes go into the library that is loaded after libtorch.
     """
-    yield ListEdit(
-        "torch/_C/_nn.pyi.in", _after(END_OF_FILE, "stubs of torch._C._nn"), stubs.nn_stub
-    )
-    yield ListEdit(
-        "torch/nn/functional.pyi.in",
-        _after(END_OF_FILE, "stubs of torch.nn.functional"),
-        stubs.functional_stub,
-    )
-    yield ListEdit(
-        symbolic.INCLUDED_BY,
-        _after(END_OF_FILE, "Meta kernels that know symbolic shapes"),
-        list_entries.symbolic_meta,
-        comment="//",
-    )
+    return [
+        ListEdit(
+            "torch/_C/_nn.pyi.in", END_OF_FILE, "stubs of torch._C._nn", stubs.nn_stub
+        ),
+        ListEdit(
+            "torch/nn/functional.pyi.in", END_OF_FILE, "stubs of torch.nn.functional",
+            stubs.functional_stub,
+        ),
+        ListEdit(
+            symbolic.INCLUDED_BY, END_OF_FILE, "Meta kernels that know symbolic shapes",
+            list_entries.symbolic_meta, comment="//",
+        ),
+    ]  # fmt: skip

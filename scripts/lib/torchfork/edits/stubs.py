@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 from ..codegen.model import Deprecated, Manifest, Operator
 from ..errors import BaseRefusedError
+from ..upstream.python_names import annotation_names, defines, definitions, has_all
 from ..util.blocks import END_OF_FILE, Anchor, block, place, strip_blocks
-from .python_source import annotation_names, defines, definitions, has_all
 
 STUB_TYPES = "torch.types"
 BUILTINS = {"torch", *dir(builtins)}

@@ -16,7 +16,7 @@ from ..codegen.build_dir import BuildDir
 from ..codegen.header_check import CheckedBase, Wrapper
 from ..codegen.model import Manifest
 from ..codegen.select import Generated
-from ..edits import lists, overlay, text_edits
+from ..edits import lists, text_edits
 from ..errors import CompileError, ForkError, combined
 from ..native import compile as compile_stage
 from ..native import compile_steps, link, ninja, symbols, toolchain, unity
@@ -228,8 +228,10 @@ def generate(context: BuildContext, merged: Merged, *, cuda: bool) -> list[Gener
 
 def fill_overlay(context: BuildContext, merged: Merged, wrapper: Wrapper) -> None:
     """Bring headers, Python files and type stubs of the overlay up to date."""
-    texts = text_edits.all_texts(context.base, merged.tree, merged.manifest, merged.list_texts)
-    overlay.fill(context.base, context.additions, wrapper, merged.tree, texts, context.layout)
+    text_edits.fill_overlay(
+        context.base, context.additions, wrapper, merged.tree, merged.manifest, merged.list_texts,
+        context.layout,
+    )  # fmt: skip
 
 
 def compile_united(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from ..additions import merge, validate
 from ..additions.load import Additions
@@ -127,17 +126,9 @@ def _merge(copy: Mirror, additions: Additions, layout: TreeBuildDir) -> MergedTr
             files.write_if_changed(layout.merged / relative, path.read_bytes())
     merged = merge.prepare(copy, additions, layout.merged)
     schemas = [entry.key for entry in additions.native.entries]
-    edits = lists.edit_parser_lists(_reading(copy.root), schemas)
+    edits = lists.edit_parser_lists(patches.directory(copy.root).read, schemas)
     merge.apply_edits(copy, merged, edits, lists.parser_files())
     return merged
-
-
-def _reading(root: Path) -> Read:
-    def read(relative: str) -> str | None:
-        path = root / relative
-        return path.read_text(encoding="utf-8") if path.is_file() else None
-
-    return read
 
 
 def _generate_once(

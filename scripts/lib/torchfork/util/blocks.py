@@ -10,6 +10,8 @@ from typing import Literal
 from ..errors import BaseRefusedError, StateError
 
 BEGIN, END = "torchfork:begin", "torchfork:end"
+_RESTORE = "restore the file from upstream (git checkout, or reinstall the wheel)"
+_REPORT = "use a release of ci/releases.toml, or report the release that moved it"
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,18 @@ class Anchor:
     pattern: str
     place: Literal["before", "after"]
     purpose: str
+
+    def error(
+        self, path: str, why: str, *, doubled: bool = False, next: str = _REPORT
+    ) -> BaseRefusedError:
+        """What to raise where a file has no such line, or several."""
+        return BaseRefusedError(
+            f"anchor {self.purpose} {'found several times' if doubled else 'not found'}",
+            where=path,
+            why=why,
+            next=next,
+            kind="anchor doubled" if doubled else "anchor gone",
+        )
 
 
 # The last line of any text: for blocks that may stand anywhere but must follow everything else.
@@ -50,57 +64,42 @@ def strip_blocks(text: str, path: str, name: str = "") -> str:
     label = f" {re.escape(name)}" if name else ""
     match = re.compile(rf"[ \t]*(?:#|//) ({BEGIN}|{END}){label}[ \t]*[\r\n]*").fullmatch
     kept: list[str] = []
-    inside = False
+    opened = 0  # the line of the block that we are in
     for number, line in enumerate(text.splitlines(keepends=True), 1):
         marker = match(line)
         if marker is None:
-            kept += [] if inside else [line]
-        elif inside == (marker[1] == BEGIN):
-            raise StateError(
-                "a torchfork marker without its other half",
-                where=f"{path}:{number}",
-                why="the file was edited between the markers",
-                next="restore the file from upstream (git checkout, or reinstall the wheel)",
-            )
+            kept += [] if opened else [line]
+        elif bool(opened) == (marker[1] == BEGIN):
+            raise _unpaired(path, number)
         else:
-            inside = not inside
-    if inside:
-        raise StateError(
-            f"a block that no '{END}' line closes",
-            where=path,
-            why="the file was cut short",
-            next="restore the file from upstream (git checkout, or reinstall the wheel)",
-        )
+            opened = 0 if opened else number
+    if opened:
+        raise _unpaired(path, opened)
     return "".join(kept)
+
+
+def _unpaired(path: str, line: int) -> StateError:
+    return StateError(
+        "a torchfork marker without its other half",
+        where=f"{path}:{line}",
+        why="the file was edited between the markers, or cut short",
+        next=_RESTORE,
+    )
 
 
 def place(text: str, anchor: Anchor, inserted: str, path: str) -> str:
     """The text with `inserted` at the anchor, or at the end for END_OF_FILE."""
     if anchor.pattern == END_OF_FILE:
-        return _append(text, inserted, anchor, path)
+        if text and not text.endswith("\n"):
+            # It could not be restored as it was.
+            why = "the file's last line has no newline"
+            raise anchor.error(path, why, next=_RESTORE)
+        return text + inserted
     lines = text.splitlines(keepends=True)
     match = re.compile(anchor.pattern).fullmatch
     found = [number for number, line in enumerate(lines) if match(line.rstrip("\r\n"))]
     if len(found) != 1:
-        raise BaseRefusedError(
-            f"anchor {anchor.purpose} {'found several times' if found else 'not found'}",
-            where=path,
-            why=f"{len(found)} lines match /{anchor.pattern}/, one is needed",
-            next="use a release of ci/releases.toml, or report the release that moved it",
-            kind="anchor doubled" if found else "anchor gone",
-        )
+        why = f"{len(found)} lines match /{anchor.pattern}/, one is needed"
+        raise anchor.error(path, why, doubled=bool(found))
     at = found[0] + (anchor.place == "after")
     return "".join([*lines[:at], inserted, *lines[at:]])
-
-
-def _append(text: str, inserted: str, anchor: Anchor, path: str) -> str:
-    """The text with a block at its end; a last line without its newline could not be restored."""
-    if text and not text.endswith("\n"):
-        raise BaseRefusedError(
-            f"anchor {anchor.purpose} not found",
-            where=path,
-            why="the file's last line has no newline",
-            next="restore the file from upstream (git checkout, or reinstall the wheel)",
-            kind="anchor gone",
-        )
-    return text + inserted

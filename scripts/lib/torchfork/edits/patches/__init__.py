@@ -7,11 +7,23 @@ from __future__ import annotations
 
 from .. import BuildMode
 from .planning import Report, check, lint, origins, plan, plan_base, wheel_texts
-from .series import Conflict, Outcome, Patch, Series, State, load
-from .trees import Texts, Tree, directory, layered, write
+from .series import (
+    Conflict,
+    Outcome,
+    Patch,
+    Series,
+    State,
+    Texts,
+    Tree,
+    directory,
+    encode,
+    layered,
+    load,
+    write,
+)  # fmt: skip
 
 __all__ = [
     "BuildMode", "Conflict", "Outcome", "Patch", "Report", "Series", "State", "Texts", "Tree",
-    "check", "directory", "layered", "lint", "load", "origins", "plan", "plan_base", "wheel_texts",
-    "write",
+    "check", "directory", "encode", "layered", "lint", "load", "origins", "plan",
+    "plan_base", "wheel_texts", "write",
 ]  # fmt: skip

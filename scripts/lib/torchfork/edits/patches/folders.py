@@ -13,8 +13,21 @@ from ...additions import paths
 from ...errors import BaseRefusedError, PatchError
 from ...util.blocks import END_OF_FILE, Anchor, block, blocks_of, place, strip_blocks
 from .. import BuildMode
-from .series import BUILD_MODES, Conflict, Header, Outcome, Patch, State, make_header
-from .trees import Texts, Tree, check_path, decode, encode, similar_lines
+from .series import (
+    BUILD_MODES,
+    Conflict,
+    Header,
+    Outcome,
+    Patch,
+    State,
+    Texts,
+    Tree,
+    check_path,
+    decode,
+    encode,
+    make_header,
+    similar_lines,
+)
 
 if sys.version_info >= (3, 11):
     import tomllib

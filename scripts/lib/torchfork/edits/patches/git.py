@@ -12,8 +12,22 @@ from pathlib import Path, PurePosixPath
 
 from ...errors import PatchError, ToolMissingError
 from ...util import process
-from .series import Conflict, Header, Outcome, Patch, State, parse_header
-from .trees import Texts, Tree, check_path, decode, directory, encode, similar_lines, write
+from .series import (
+    Conflict,
+    Header,
+    Outcome,
+    Patch,
+    State,
+    Texts,
+    Tree,
+    check_path,
+    decode,
+    directory,
+    encode,
+    parse_header,
+    similar_lines,
+    write,
+)
 
 NEEDED = (2, 39)  # the oldest that is tested; merge-tree --write-tree came with 2.38
 ZERO = "0" * 40

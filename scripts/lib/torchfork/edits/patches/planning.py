@@ -14,8 +14,19 @@ from ...upstream.base import Base
 from .. import BuildMode
 from .folders import Folder, read_folder
 from .git import Diff, read_diff
-from .series import BUILD_MODES, SERIES, Outcome, Patch, Series, State, load
-from .trees import Texts, Tree, directory, layered
+from .series import (
+    BUILD_MODES,
+    SERIES,
+    Outcome,
+    Patch,
+    Series,
+    State,
+    Texts,
+    Tree,
+    directory,
+    layered,
+    load,
+)
 
 README = "README.md"
 _COMPILED = frozenset({".h", ".hpp", ".cpp", ".cc", ".c", ".cu", ".cuh", ".mm", ".S", ".metal"})

@@ -15,8 +15,24 @@ from .. import BuildMode
 from . import git, planning
 from .folders import Folder
 from .planning import Report
-from .series import SERIES, Header, Outcome, Patch, Series, State, load, parse_header, parse_line
-from .trees import Texts, Tree, decode, directory, encode, inside, write
+from .series import (
+    SERIES,
+    Header,
+    Outcome,
+    Patch,
+    Series,
+    State,
+    Texts,
+    Tree,
+    decode,
+    directory,
+    encode,
+    inside,
+    load,
+    parse_header,
+    parse_line,
+    write,
+)
 
 TRAILER = "Patch: "
 MARK = "<<<<<<< "
