@@ -317,23 +317,12 @@ def _members(archive: tarfile.TarFile, only: str, allowed: int) -> Iterator[tarf
             continue
         if ".." in parts or not (member.isreg() or member.isdir() or member.issym()):
             raise tarfile.TarError(f"{member.name}: leads out of the archive, or is no plain file")
-        if member.issym() and (".." in _landing(parts, member.linkname)):
+        # Links are followed from the directory that they are in; absolute ones lead out, too.
+        link = PurePosixPath(*parts[:-1], member.linkname)
+        if member.issym() and os.path.normpath(link).split("/")[0] in ("..", ""):
             raise tarfile.TarError(f"{member.name}: a link out of the archive")
         member.name = "/".join(parts)
         yield member
-
-
-def _landing(parts: tuple[str, ...], link: str) -> tuple[str, ...]:
-    """Where a link leads, from the top; '..' is left in it where it leads out."""
-    if link.startswith("/"):
-        return ("..",)
-    landed = list(parts[:-1])
-    for part in PurePosixPath(link).parts:
-        if part == ".." and landed and landed[-1] != "..":
-            landed.pop()
-        else:
-            landed.append(part)
-    return tuple(landed)
 
 
 def unpack_deb(path: Path, target: Path) -> None:

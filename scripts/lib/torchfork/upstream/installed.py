@@ -11,7 +11,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -182,7 +182,8 @@ def _linked_tree(
     try:
         if not note.is_file() or note.read_text(encoding="utf-8") != identity:
             shutil.rmtree(tree, ignore_errors=True)
-            _make_directories(tree, record)
+            for directory in {(tree / name).parent for name in record}:
+                directory.mkdir(parents=True, exist_ok=True)
         for name in record:
             _link(original(name), tree / name)
         # A CUDA build finds its libraries beside torch/.
@@ -192,11 +193,6 @@ def _linked_tree(
         raise files.output_error(tree, error) from error
     files.write_if_changed(note, identity)
     return tree
-
-
-def _make_directories(tree: Path, names: Iterable[str]) -> None:
-    for directory in {name.rpartition("/")[0] for name in names}:
-        (tree / directory).mkdir(parents=True, exist_ok=True)
 
 
 def _link(target: Path, link: Path) -> None:

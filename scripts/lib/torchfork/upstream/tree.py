@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from ..errors import BaseRefusedError
-from ..util import files
+from ..util import files, serde
 from . import git
 from .base import Base, Interpreter
 from .pins import Release, Releases
@@ -60,6 +60,15 @@ Backend = Literal["setuptools", "scikit-build-core"]
 
 
 @dataclass(frozen=True)
+class Provenance:
+    """Where an unpacked tree comes from, and what was in it."""
+
+    commit: str  # '' where it is unknown
+    source: str
+    files: dict[str, str]  # sha256 by path
+
+
+@dataclass(frozen=True)
 class SourceTree:
     """A tree of PyTorch's sources.
 
@@ -89,10 +98,19 @@ class SourceTree:
 
 def in_tree(packaged: str) -> str:
     """Where a source tree has what a wheel has at `packaged`; the rest is at the same path."""
-    for theirs, ours in PACKAGED.items():
-        if packaged == theirs or packaged.startswith(theirs + "/"):
-            return ours + packaged.removeprefix(theirs)
-    return packaged
+    return _moved(packaged, PACKAGED)
+
+
+def in_wheel(own: str) -> str:
+    """Where a wheel has what a tree has at `own`; the rest is at the same path."""
+    return _moved(own, MOVED)
+
+
+def _moved(name: str, places: Mapping[str, str]) -> str:
+    for old, new in places.items():
+        if name == old or name.startswith(f"{old}/"):
+            return new + name.removeprefix(old)
+    return name
 
 
 def open_tree(root: Path) -> SourceTree:
@@ -114,25 +132,26 @@ def open_tree(root: Path) -> SourceTree:
         )
     is_git = (root / ".git").exists()
     # Not the repository that happens to contain the tree.
-    commit = git.commit_of(root) if is_git else _recorded_commit(root)
+    known = None if is_git else _provenance(root)
+    commit = git.commit_of(root) if is_git else (known.commit or None) if known else None
     return SourceTree(root, found[0], commit, is_git)
 
 
-def _recorded_commit(root: Path) -> str | None:
-    known = files.read_json(root / PROVENANCE)
-    commit = known.get("commit") if isinstance(known, dict) else None
-    return commit if isinstance(commit, str) and git.COMMIT.fullmatch(commit) else None
+def _provenance(root: Path) -> Provenance | None:
+    try:
+        return serde.load(Provenance, files.read_json(root / PROVENANCE))
+    except serde.MismatchError:
+        return None
 
 
 def record_provenance(root: Path, commit: str, source: str) -> None:
     """Write down the commit of an unpacked tree, and the sha256 of every file in it."""
-    known = {path.relative_to(root).as_posix(): files.sha256_file(path) for path in _all(root)}
-    files.write_json(root / PROVENANCE, {"commit": commit, "source": source, "files": known})
-
-
-def _all(root: Path) -> list[Path]:
-    found = (path for path in sorted(root.rglob("*")) if path.is_file() and not path.is_symlink())
-    return [path for path in found if path.relative_to(root).parts[0] != STATE]
+    known = {
+        path.relative_to(root).as_posix(): files.sha256_file(path)
+        for path in root.rglob("*")
+        if path.is_file() and not path.is_symlink() and path.relative_to(root).parts[0] != STATE
+    }
+    files.write_json(root / PROVENANCE, serde.dump(Provenance(commit, source, known)))
 
 
 def require_pinned(tree: SourceTree, releases: Releases, *, unpinned: bool) -> Release | None:
@@ -141,9 +160,7 @@ def require_pinned(tree: SourceTree, releases: Releases, *, unpinned: bool) -> R
     Raises BaseRefusedError for any other tree unless `unpinned` says to take it; None then.
     """
     release = releases.by_commit(tree.commit) if tree.commit else None
-    if release and release.version == tree.version:
-        return release
-    if unpinned:
+    if unpinned or (release and release.version == tree.version):
         return release
     expected = next((r.commit for r in releases.releases if r.version == tree.version), None)
     raise BaseRefusedError(
@@ -165,16 +182,10 @@ def hand_edits(tree: SourceTree, ours: Mapping[str, tuple[str, ...]]) -> list[st
     if tree.is_git:
         changed = git.changed_files(tree.root)
     else:
-        known = files.read_json(tree.root / PROVENANCE)
-        recorded = known.get("files", {}) if isinstance(known, dict) else {}
-        changed = [
-            name for name, sha256 in recorded.items() if state_of(tree.root / name) != sha256
-        ]
-    return sorted(name for name in changed if not _is_ours(tree.root / name, ours.get(name, ())))
-
-
-def _is_ours(path: Path, ours: tuple[str, ...]) -> bool:
-    return bool(ours) and state_of(path) in ours
+        known = _provenance(tree.root)
+        recorded = known.files if known else {}
+        changed = [name for name, text in recorded.items() if state_of(tree.root / name) != text]
+    return sorted(name for name in changed if state_of(tree.root / name) not in ours.get(name, ()))
 
 
 def state_of(path: Path) -> str:
@@ -247,14 +258,6 @@ def open_ref(ref: str, repository: str, interpreter: Interpreter, cache: Path) -
     with files.lock(lock, f"fetching {ref}", lambda holder: None, LOCK_SECONDS):
         git.fetch_ref(place, repository, ref, [f"/{name}" for name in [*MOVED, *SAME]])
         return open_base(place, interpreter, cache)
-
-
-def in_wheel(own: str) -> str:
-    """Where a wheel has what a tree has at `own`; the rest is at the same path."""
-    for source, wheel in MOVED.items():
-        if own == source or own.startswith(f"{source}/"):
-            return wheel + own.removeprefix(source)
-    return own
 
 
 def _names(root: Path, parts: Iterable[str]) -> list[str]:

@@ -5,7 +5,6 @@ Nothing of it is imported.
 
 from __future__ import annotations
 
-import ast
 import re
 import zipfile
 from collections.abc import Callable
@@ -21,7 +20,6 @@ from . import archives
 from .base import Base, Interpreter, read_text
 from .interpreter import require_python_tag
 from .pins import Release, Releases, WheelName, WheelPin
-from .python_names import parse
 
 OnWait = Callable[[str], None]
 LOCK_SECONDS = 900.0
@@ -29,7 +27,10 @@ VERSION_FILE, VERSION_LIMIT = "torch/version.py", 64 << 10
 NATIVE_FUNCTIONS = "torchgen/packaged/ATen/native/native_functions.yaml"
 NEEDED = ("torch/lib/libtorch.so", NATIVE_FUNCTIONS)
 _GRAFTED = re.compile(r"(?:^|\.)ext\d+$")
-_ASSIGNMENT = re.compile(r"^(__version__\s*=\s*)(['\"])([^'\"\n]*)\2", re.MULTILINE)
+# torch/version.py is generated: a line 'name = …' or 'name: Type = …' for each of its values.
+_ASSIGNMENT = re.compile(
+    r"^((__version__|git_version|cuda)\b[^=\n]*= *)(?:None|(['\"])([^'\"\n]*)\3) *(?:#.*)?$", re.M
+)
 
 
 def wait_silently(holder: str) -> None:
@@ -65,22 +66,8 @@ class VersionFile:
 
 
 def read_version_file(text: str, where: str) -> VersionFile:
-    """Parse torch/version.py; `where` names the file in errors."""
-    values: dict[str, str | None] = {}
-    try:
-        statements = parse(text).body
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise _no_version_file(where, f"it is not Python: {error}") from error
-    for statement in statements:
-        if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
-            name, value = statement.targets[0].id, statement.value
-        elif isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
-            name, value = statement.target.id, statement.value or ast.Constant(None)
-        else:
-            continue
-        constant = value.value if isinstance(value, ast.Constant) else ...
-        if constant is None or isinstance(constant, str):
-            values[name] = constant
+    """Read torch/version.py without running it; `where` names the file in errors."""
+    values = {found[2]: found[4] for found in _ASSIGNMENT.finditer(text)}
     version, commit = values.get("__version__"), values.get("git_version")
     if not version or not commit:
         raise _no_version_file(where, "it assigns no __version__ or no git_version")
@@ -109,13 +96,13 @@ def grafted_version(version: str, number: int) -> str:
 
 def replace_version(text: str, version: str, where: str) -> str:
     """torch/version.py with another __version__ and nothing else changed."""
-    changed, count = _ASSIGNMENT.subn(
-        lambda match: f"{match[1]}{match[2]}{version}{match[2]}", text
-    )
-    if count != 1:
-        why = f"__version__ is assigned {count} times where once is expected"
+    found = [
+        match for match in _ASSIGNMENT.finditer(text) if match[2] == "__version__" and match[3]
+    ]
+    if len(found) != 1:
+        why = f"__version__ is assigned {len(found)} times where once is expected"
         raise _no_version_file(where, why)
-    return changed
+    return f"{text[: found[0].start(4)]}{version}{text[found[0].end(4) :]}"
 
 
 def _no_version_file(where: str, why: str) -> BaseRefusedError:

@@ -27,7 +27,7 @@ _LEFTOVER = ("~", ".pyc", ".orig", ".rej")
 
 
 def output_error(path: Path, error: OSError) -> ForkError:
-    """The user's version of an OSError met while writing `path`."""
+    """What a user is told of an OSError raised while writing `path`."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT) or DISK_FULL in str(error):
         return OutputError(
             "the disk is full; nothing was left half-written",
@@ -161,23 +161,18 @@ def build_directory(target: Path, fill: Callable[[Path], None]) -> None:
     The old one is moved aside before it is deleted: a run that is killed there leaves the old one,
     the new one or none, and never what is left of a half-deleted one.
     """
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name[:60]}."))
-    except OSError as error:
-        raise output_error(target, error) from error
-    old = temporary.with_name(temporary.name + ".old")
-    try:
-        fill(temporary)
-        temporary.chmod(0o755)
-        if target.exists():
-            target.rename(old)
-        temporary.rename(target)
-    except OSError as error:
-        raise output_error(target, error) from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-        shutil.rmtree(old, ignore_errors=True)
+    with scratch_directory(target) as temporary:
+        old = temporary.with_name(temporary.name + ".old")
+        try:
+            fill(temporary)
+            temporary.chmod(0o755)
+            if target.exists():
+                target.rename(old)
+            temporary.rename(target)
+        except OSError as error:
+            raise output_error(target, error) from error
+        finally:
+            shutil.rmtree(old, ignore_errors=True)
 
 
 def remove_empty(directory: Path, root: Path) -> None:

@@ -29,12 +29,10 @@ from .series import (
 )
 
 README = "README.md"
+Change = Diff | Folder
 _COMPILED = frozenset({".h", ".hpp", ".cpp", ".cc", ".c", ".cu", ".cuh", ".mm", ".S", ".metal"})
 _PACKAGES = frozenset({"torch", "torchgen", "functorch"})
-Change = Diff | Folder
-
-
-# States in which a build goes on and patches/ wants an edit: what the matrix calls them.
+# States in which a build goes on and patches/ wants an edit: what the rebase report calls them.
 _NEEDS_EDIT = {State.LANDED: "patch landed upstream", State.MERGED: "patch needs refresh"}
 
 
