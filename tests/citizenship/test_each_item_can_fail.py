@@ -23,8 +23,8 @@ from stand_ins import (
     upstreams,
 )
 
-from torchfork.conformance.checks import cpp, documents, graphs, programs, worker
-from torchfork.conformance.checks.bench import CheckFailed, Unavailable, failing
+from torchfork.conformance.checks import cpp, graphs, programs, tools, worker
+from torchfork.conformance.checks.items import CheckFailed, Unavailable, failing
 from torchfork.conformance.checks.operators import Operator
 
 ITEMS = worker.every_item()
@@ -290,14 +290,14 @@ def test_mypy_is_run_on_right_and_wrong_calls(
     pytest.importorskip("mypy", reason="scripts/requirements-test.txt has it")
     unknown = without_documents(monkeypatch)
     given = bench(tmp_path, upstreams())
-    told = documents.mypy([upstreams(), unknown], given.source, tmp_path, "")
+    told = tools.mypy([upstreams(), unknown], given.source, tmp_path, "")
     assert told["operators"]["sigmoid"] == ""
     assert "citizen_plain" in told["operators"]["citizen_plain"]
 
 
 def test_a_call_that_should_not_pass_and_does_is_a_complaint() -> None:
     about, wrong = {5: "sigmoid", 6: "sigmoid"}, {5}
-    calls = documents.Calls(Path("program.py"), about, wrong)
+    calls = tools.Calls(Path("program.py"), about, wrong)
 
     def complaint(found: dict[int, str]) -> str:
         return str(calls.complaints([upstreams()], found)["operators"]["sigmoid"])
@@ -327,6 +327,6 @@ def test_a_checker_that_looks_at_no_file_says_nothing_of_the_stubs(
     checker.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     samples = bench(tmp_path, upstreams()).source
-    told = documents.pyright([], samples, tmp_path / ".hidden", "")
+    told = tools.pyright([], samples, tmp_path / ".hidden", "")
     assert ("operators" in told) == looks
     assert looks or "looked at no file" in told["unavailable"]

@@ -17,9 +17,9 @@ from torchfork import cli
 from torchfork.additions.load import load as load_additions
 from torchfork.codegen.model import FinishedOperator
 from torchfork.commands import conformance
-from torchfork.conformance import plan, reasons, run
+from torchfork.conformance import plan, run
+from torchfork.conformance import table as tables
 from torchfork.conformance.checks.worker import Job
-from torchfork.conformance.reasons import Explanation
 from torchfork.conformance.run import Workers
 from torchfork.conformance.table import (
     EXPLAINED,
@@ -30,6 +30,7 @@ from torchfork.conformance.table import (
     STALE,
     UNAVAILABLE,
     Cell,
+    Explanation,
     Table,
     show,
 )
@@ -117,11 +118,11 @@ def test_only_unexplained_gaps_and_stale_explanations_end_the_command_red(
 
 def explain(operator: str, item: str, **more: Any) -> Explanation:
     text = {"operator": operator, "item": item, "why": "a reason", **more}
-    return reasons._entry(text, Path("citizenship.toml"), 1)
+    return tables._entry(text, Path("citizenship.toml"), 1)
 
 
 def applied(cell: Cell, *entries: Explanation, version: str = "2.13.0+cpu") -> Cell:
-    return reasons.apply([cell], entries, version, ["cpu"])[0]
+    return tables.apply([cell], entries, version, ["cpu"])[0]
 
 
 def test_a_reason_turns_its_gap_alone_and_keeps_what_was_seen() -> None:
@@ -162,7 +163,7 @@ def test_a_reason_may_be_of_some_releases_or_devices(
 
 def test_reasons_for_what_is_not_there_are_complained_of() -> None:
     entries = [explain("twice", "gradchek"), explain("fourfold", "gradcheck")]
-    told = reasons.unknown(entries, OPERATORS, ITEMS)
+    told = tables.unknown(entries, OPERATORS, ITEMS)
     assert told == [
         "citizenship.toml: there is no item 'gradchek'",
         "citizenship.toml: there is no operator 'fourfold'",
@@ -181,17 +182,17 @@ def test_reasons_for_what_is_not_there_are_complained_of() -> None:
     ],
 )
 def test_a_malformed_file_of_reasons_is_refused(text: str, tmp_path: Path) -> None:
-    (tmp_path / reasons.FILE).write_text(text)
-    with pytest.raises(AdditionsError, match=reasons.FILE):
-        reasons.load(tmp_path)
+    (tmp_path / tables.FILE).write_text(text)
+    with pytest.raises(AdditionsError, match=tables.FILE):
+        tables.load(tmp_path)
 
 
 def test_reasons_are_read_one_or_several_at_once(tmp_path: Path) -> None:
-    assert reasons.load(tmp_path) == ()
-    (tmp_path / reasons.FILE).write_text(
+    assert tables.load(tmp_path) == ()
+    (tmp_path / tables.FILE).write_text(
         '[[gap]]\noperator = ["a", "b.c"]\nitem = "x"\nwhy = "y"\ntorch = "<2.8"\n'
     )
-    (entry,) = reasons.load(tmp_path)
+    (entry,) = tables.load(tmp_path)
     assert entry.operators == ("a", "b.c") and entry.items == ("x",)
 
 

@@ -9,13 +9,14 @@ from pathlib import Path
 from rich.console import Console
 
 from ..additions.load import load as load_additions
-from ..conformance import plan, reasons
+from ..conformance import plan
 from ..conformance import run as runner
+from ..conformance import table as tables
 from ..conformance.checks.worker import Job
-from ..conformance.table import RED, Table, show
+from ..conformance.table import RED, Table
 from ..errors import CitizenshipError
 from ..native import toolchain
-from ..util import files, serde
+from ..util import files, serde, venv
 from ..util.ui import Ui
 from .options import add_additions, add_work, exclusive, positive
 
@@ -59,7 +60,7 @@ def run(options: argparse.Namespace, ui: Ui) -> None:
     exclusive(options, "wheel", "env", why="either names the torch to check")
     additions = load_additions(options.additions)
     plan.require_declared(additions, options.operator)
-    explanations = reasons.load(additions.root)
+    explanations = tables.load(additions.root)
     work = options.work
     with files.lock(work / "lock", "checking operators", ui.warn, 3600.0):
         scratch = work / "scratch"
@@ -69,7 +70,10 @@ def run(options: argparse.Namespace, ui: Ui) -> None:
                 target = plan.of_wheel(options.wheel, options.python, work, step.show)
             else:
                 target = plan.of_environment(options.env)
-            extras = plan.install_check_deps(target, work, step.show)
+            # Their own dependencies are listed too: torch, which some name, is never fetched.
+            extras = venv.packages(
+                plan.REQUIREMENTS, target, work, "what the checks need", step.show, "--no-deps"
+            )
             step.say(str(target.executable))
         with ui.step("read the operators' declarations") as step:
             planned = plan.make(additions, target.executable, scratch / "plan")
@@ -85,12 +89,12 @@ def run(options: argparse.Namespace, ui: Ui) -> None:
             jobs = options.jobs or toolchain.cores()
             table = runner.run(planned, workers, explanations, chosen, jobs, step.advance)
             step.say(f"{len(table.cells)} cells")
-    report(table, options.json, explained_in=additions.root / reasons.FILE)
+    report(table, options.json, explained_in=additions.root / tables.FILE)
 
 
 def report(table: Table, json: Path | None, *, explained_in: Path) -> None:
     """Show the table, write it, and raise CitizenshipError where anything is red."""
-    show(table, Console(highlight=False))
+    tables.show(table, Console(highlight=False))
     if json is not None:
         files.write_json(json, table.to_json())
     if table.red:

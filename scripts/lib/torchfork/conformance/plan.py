@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
@@ -17,10 +17,10 @@ from ..codegen.model import FinishedOperator, Kind
 from ..errors import AdditionsError, BaseRefusedError, UsageError
 from ..upstream import archives, interpreter
 from ..upstream.base import Interpreter
-from ..util import files, pip, process, venv
+from ..util import files, process, venv
+from ..util.venv import Say
 
 REQUIREMENTS = Path(__file__).resolve().parents[3] / "requirements-citizenship.txt"
-Say = Callable[[str], None]
 SAMPLES = "samples.py"
 _ENTRY = re.compile(r"^\s{4,}((?:~|[A-Za-z_])[\w.~]*)\s*$")
 _QUESTION = "import torchgen, pathlib; print(pathlib.Path(torchgen.__file__).resolve().parent)"
@@ -55,7 +55,7 @@ def of_environment(place: str | None) -> Interpreter:
                 f"{place} is no Python environment: it has no bin/python",
                 next="name an environment's directory or its interpreter",
             )
-        return interpreter.probe(python, headers=False)
+        place = str(python)
     return interpreter.probe(place, headers=False)
 
 
@@ -65,34 +65,11 @@ def of_wheel(wheel: Path, python: str | None, work: Path, say: Say) -> Interpret
         raise UsageError(f"there is no wheel {wheel}", next="scripts/build_torch.sh makes one")
     target = interpreter.probe(python, headers=False)
     interpreter.require_python_tag(target, wheel.name.split("-")[-3], str(wheel))
-    with archives.opened(wheel) as archive:
-        required = archives.metadata_of(archive).get("requires_dist", [])
+    required = archives.requirements_of(wheel)
     neutral = work / "neutral"
     neutral.mkdir(parents=True, exist_ok=True)
     made = venv.with_wheel(wheel.absolute(), target, required, work, neutral, say)
     return interpreter.probe(made, headers=False)
-
-
-def install_check_deps(target: Interpreter, work: Path, say: Say) -> Path:
-    """A directory of the packages that the checks need, for the target's version of Python.
-
-    Nothing is installed into the target's own environment; it looks here last.
-    """
-    text = REQUIREMENTS.read_text(encoding="utf-8")
-    place = work / f"check-deps-{target.tag}-{files.sha256_text(text)[:12]}"
-
-    def fill(directory: Path) -> None:
-        options = ["--no-input", "--disable-pip-version-check", "--target", str(directory)]
-        # Their own dependencies are listed too: torch, which some name, is never fetched.
-        command = [*pip.command(target.executable), "install", "--no-deps", *options]
-        outcome = process.run([*command, "-r", REQUIREMENTS], check=False, supervised=True)
-        if outcome.returncode:
-            raise pip.download_error(outcome, "what the checks need", place)
-
-    if not place.is_dir():
-        say("fetching what the checks need")
-        files.build_directory(place, fill)
-    return place
 
 
 def require_declared(additions: Additions, wanted: Iterable[str]) -> None:

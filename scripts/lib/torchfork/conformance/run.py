@@ -14,11 +14,9 @@ from pathlib import Path
 
 from ..errors import UsageError, VerificationError
 from ..util import files, process, serde
-from . import reasons
 from .checks.worker import Job
 from .plan import Plan
-from .reasons import Explanation
-from .table import GAP, Cell, Table
+from .table import GAP, Cell, Explanation, Table, apply, unknown
 
 Progress = Callable[[int, int, str], None]
 Wanted = tuple[str, str]  # operator, item
@@ -72,9 +70,9 @@ def run(
     operators = plan.matching(chosen.operators)
     torch = workers.torch()
     every = [title for title, _ in torch.items]
-    if unknown := [title for title in chosen.items if title not in every]:
+    if strange := [title for title in chosen.items if title not in every]:
         raise UsageError(
-            f"there is no item '{unknown[0]}'", next=f"choose from: {', '.join(every)}"
+            f"there is no item '{strange[0]}'", next=f"choose from: {', '.join(every)}"
         )
     items = [title for title in every if not chosen.items or title in chosen.items]
     tasks = dict.fromkeys(task for title, task in torch.items if task and title in items)
@@ -100,8 +98,8 @@ def run(
         devices=torch.devices,
         operators=tuple(operators),
         items=tuple(items),
-        cells=tuple(reasons.apply(cells, explanations, torch.version, torch.devices)),
-        explanations=tuple(reasons.unknown(explanations, plan.names, every)),
+        cells=tuple(apply(cells, explanations, torch.version, torch.devices)),
+        explanations=tuple(unknown(explanations, plan.names, every)),
         seconds=time.monotonic() - started,
     )
 

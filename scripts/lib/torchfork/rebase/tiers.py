@@ -272,17 +272,10 @@ def try_out(context: Context, merged: Merged) -> Passed:
 def _pytest(context: Context, python: Path, tests: Path) -> str:
     """Run the tests with pytest and its plugins from a directory beside the wheel's environment."""
     neutral = context.work / "verify" / "neutral"
-    key = files.sha256_text(REQUIREMENTS.read_text("utf-8"))[:12]
-    tools = context.work / "verify" / f"pytest-{context.base.interpreter.tag}-{key}"
-    if not tools.is_dir():
-
-        def install(target: Path) -> None:
-            wanted = ["--target", str(target), "--requirement", str(REQUIREMENTS)]
-            outcome = venv.pip_run(python, neutral, "install", "--no-compile", *wanted)
-            if outcome.returncode:
-                raise process.ProcessError(outcome)
-
-        files.build_directory(tools, install)
+    tools = venv.packages(
+        REQUIREMENTS, context.base.interpreter, context.work / "verify", "pytest and its plugins",
+        context.progress,
+    )  # fmt: skip
     project = tests.parents[1]
     configuration = project / "pyproject.toml"
     outcome = process.run(

@@ -148,6 +148,12 @@ def metadata_of(archive: zipfile.ZipFile) -> RawMetadata:
     return parse_email(read_member(archive, name))[0]
 
 
+def requirements_of(wheel: Path) -> list[str]:
+    """What a wheel file requires. Raises BaseRefusedError."""
+    with opened(wheel) as archive:
+        return metadata_of(archive).get("requires_dist", [])
+
+
 def record_hash(digest: bytes) -> str:
     """A sha256 as RECORD writes it."""
     return "sha256=" + base64.urlsafe_b64encode(digest).rstrip(b"=").decode()

@@ -11,6 +11,9 @@ from ..errors import ToolMissingError
 from . import files, pip, process
 
 Say = Callable[[str], None]
+_QUIET = ("--disable-pip-version-check", "--no-input")
+# The user's indexes count; settings that would install elsewhere do not (pip skips empty ones).
+_HERE = {"PIP_USER": "0", "PIP_TARGET": "", "PIP_PREFIX": "", "PIP_ROOT": ""}
 
 
 class Python(Protocol):
@@ -47,11 +50,39 @@ def make(root: Path, base: Python, neutral: Path, purpose: str) -> Path:
 
 def pip_run(python: Path, neutral: Path, *arguments: str) -> process.Outcome:
     """Run the environment's own pip; the caller looks at how it ended."""
-    quiet = ["--disable-pip-version-check", "--no-input"]
-    # The user's indexes count; settings that would install elsewhere do not (pip skips empty ones).
-    environment = {"PIP_USER": "0", "PIP_TARGET": "", "PIP_PREFIX": "", "PIP_ROOT": ""}
-    command: list[str | Path] = [python, "-m", "pip", *arguments, *quiet]
-    return process.run(command, cwd=neutral, env=environment, check=False, supervised=True)
+    command: list[str | Path] = [python, "-m", "pip", *arguments, *_QUIET]
+    return process.run(command, cwd=neutral, env=_HERE, check=False, supervised=True)
+
+
+def packages(
+    requirements: Path, base: Python, root: Path, what: str, say: Say, *options: str
+) -> Path:
+    """A directory of what a requirements file lists, for a path to look in; made once.
+
+    Nothing is installed into the interpreter's own environment.
+    options: more of pip's. Raises DownloadError, HashMismatchError.
+    """
+    key = files.sha256_text(requirements.read_text(encoding="utf-8"))[:12]
+    place = root / f"{requirements.stem}-{base.tag}-{key}"
+
+    def fill(directory: Path) -> None:
+        listed: list[str | Path] = [
+            "--no-compile",
+            "--target",
+            directory,
+            *options,
+            "-r",
+            requirements,
+        ]
+        command = [*pip.command(base.executable), "install", *_QUIET, *listed]
+        outcome = process.run(command, env=_HERE, check=False, supervised=True)
+        if outcome.returncode:
+            raise pip.download_error(outcome, what, place)
+
+    if not place.is_dir():
+        say(f"fetching {what}")
+        files.build_directory(place, fill)
+    return place
 
 
 def with_requirements(

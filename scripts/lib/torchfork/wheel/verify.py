@@ -129,8 +129,7 @@ def _beside_official(
             where=str(base.root),
             next="say --no-verify, or name the wheel: --base FILE.whl",
         )
-    with archives.opened(base.wheel) as archive:
-        required = archives.metadata_of(archive).get("requires_dist", [])
+    required = archives.requirements_of(base.wheel)
     python = venv.with_wheel(base.wheel, base.interpreter, required, workdir, neutral, say)
     options = ("--no-deps", "--force-reinstall", "--no-index")
     outcome = venv.pip_run(python, neutral, "install", *options, str(wheel))

@@ -15,9 +15,9 @@ from typing import Any
 
 import torch
 
-from . import compare
-from .bench import Bench, Check, CheckFailed, Item, Unavailable, message, require_compiler
+from .items import Bench, Check, CheckFailed, Item, Unavailable, message, require_compiler
 from .operators import CppCall, Operator
+from .programs import same
 from .samples import Sample, invoke
 
 WAYS = ("function", "method")
@@ -204,7 +204,7 @@ def _compare(op: Operator, namespace: str, sample: Sample) -> None:
         call = getattr(getattr(torch.ops, namespace), exported_name(op, way))
         actual = invoke(op, sample, call)
         name = f"at::{op.name}" if way == "function" else f"tensor.{op.name}()"
-        compare.same(actual, expected, name, exact=True)
+        same(actual, expected, name, tolerance=0)
 
 
 ITEMS = (

@@ -9,51 +9,61 @@ from typing import Any
 
 import torch
 
-from . import compare, needs, variations
-from .bench import Bench, Item, NotApplicable, Unavailable, failing, require, require_compiler
+from .items import (
+    Bench,
+    Check,
+    Item,
+    NotApplicable,
+    Unavailable,
+    a_python_name,
+    failing,
+    no_numbers,
+    require,
+    require_compiler,
+    takes_sizes,
+    tensors_in,
+    tensors_out,
+)
 from .operators import Operator
-from .programs import Program, make
-from .samples import Sample
+from .programs import Program, gradients, make, same, same_layout
+from .samples import Sample, variations
 
 
 def _compiled_as_eager(op: Operator, program: Program, call: Callable[..., Any], what: str) -> None:
     """Results, layout and gradients of a compiled function."""
     eager = op.seeded(program.call)
-    expected, grads = compare.gradients(eager, program.tensors)
-    actual, found = compare.gradients(op.seeded(call), program.tensors)
-    compare.same(actual, expected, what)
-    compare.same_layout(actual, expected, f"layout, {what}")
+    expected, grads = gradients(eager, program.tensors)
+    actual, found = gradients(op.seeded(call), program.tensors)
+    same(actual, expected, what)
+    same_layout(actual, expected, f"layout, {what}")
     require(len(found) == len(grads), f"{what}: results require no gradient")
-    compare.same([g for g in found if g is not None], [g for g in grads if g is not None],
+    same([g for g in found if g is not None], [g for g in grads if g is not None],
                  f"gradients, {what}")  # fmt: skip
 
 
-def _compile(op: Operator, device: str, bench: Bench, backend: str, limit: int) -> None:
-    for sample in bench.source.typical(op, device, requires_grad=op.differentiable, limit=limit):
-        torch._dynamo.reset()
-        program = make(op, sample)
-        call = torch.compile(program.call, fullgraph=True, backend=backend, dynamic=False)
-        with failing():
-            _compiled_as_eager(op, program, call, backend)
+def _compile(backend: str, limit: int) -> Check:
+    def check(op: Operator, device: str, bench: Bench) -> None:
+        if backend == "inductor":
+            require_compiler()
+        for sample in bench.source.typical(
+            op, device, requires_grad=op.differentiable, limit=limit
+        ):
+            torch._dynamo.reset()
+            program = make(op, sample)
+            call = torch.compile(program.call, fullgraph=True, backend=backend, dynamic=False)
+            with failing():
+                _compiled_as_eager(op, program, call, backend)
 
-
-def _aot_eager(op: Operator, device: str, bench: Bench) -> None:
-    _compile(op, device, bench, "aot_eager", 4)
-
-
-def _inductor(op: Operator, device: str, bench: Bench) -> None:
-    require_compiler()
-    _compile(op, device, bench, "inductor", 1)
+    return check
 
 
 def _resized(op: Operator, device: str, bench: Bench) -> list[tuple[Sample, list[Sample]]]:
     """Samples with calls of other sizes that the operator takes."""
     samples = bench.source.defined(op, device, requires_grad=op.differentiable, limit=3)
     # Contiguous, as the calls of other sizes are: another order of strides is another graph.
-    plain = [s.mapped(lambda t: variations.kept(variations.plain(t), t)) for s in samples]
-    found = [(sample, variations.variations(op, sample)) for sample in plain]
+    found = [(s.contiguous, variations(op, s.contiguous)) for s in samples]
     chosen = [(sample, others) for sample, others in found if others]
-    if not chosen and needs.takes_sizes(op):
+    if not chosen and takes_sizes(op):
         raise NotApplicable("it takes its sizes as numbers, which a graph has one by one")
     require(chosen, "no sample can be called with another size: give one in samples.py")
     return chosen
@@ -112,13 +122,19 @@ def _export(op: Operator, device: str, bench: Bench) -> None:
                                   for packet in families for name in _names(op))  # fmt: skip
         require(kept, f"the graph has {sorted(map(str, targets))} instead")
         loaded = exported.module()
-        for changed in [sample, *others]:
-            tensors = [t.detach() for t in changed.tensors()]
-            shown = f"sizes {[tuple(t.shape) for t in tensors]}"
-            with failing(shown):
-                actual = op.seeded(loaded)(*tensors)
-            expected = op.seeded(program.call)(*tensors)
-            compare.same(actual, expected, f"exported, {shown}")
+        _as_program(op, loaded, program, [sample, *others], "exported")
+
+
+def _as_program(
+    op: Operator, call: Callable[..., Any], program: Program, samples: list[Sample], what: str
+) -> None:
+    """What was made of a program gives on other sizes, too, what the program gives."""
+    for sample in samples:
+        tensors = [t.detach() for t in sample.tensors()]
+        shown = f"{what}, sizes {sample.sizes}"
+        with failing(shown):
+            actual = op.seeded(call)(*tensors)
+        same(actual, op.seeded(program.call)(*tensors), shown)
 
 
 def _names(op: Operator) -> list[str]:
@@ -157,12 +173,7 @@ def _package(op: Operator, device: str, bench: Bench) -> None:
     with failing():
         torch._inductor.aoti_compile_and_package(exported, package_path=path)
         loaded = torch._inductor.aoti_load_package(path)
-        for changed in [sample, *others]:
-            tensors = [t.detach() for t in changed.tensors()]
-            actual = op.seeded(loaded)(*tensors)
-            expected = op.seeded(program.call)(*tensors)
-            shown = [tuple(t.shape) for t in tensors]
-            compare.same(actual, expected, f"the package, sizes {shown}")
+    _as_program(op, loaded, program, [sample, *others], "the package")
 
 
 def _saved(op: Operator, made: Any, program: Program, what: str) -> None:
@@ -173,8 +184,8 @@ def _saved(op: Operator, made: Any, program: Program, what: str) -> None:
     file.seek(0)
     loaded = torch.jit.load(file)
     expected = op.seeded(program.call)(*program.tensors)
-    compare.same(op.seeded(made)(*program.tensors), expected, what)
-    compare.same(op.seeded(loaded)(*program.tensors), expected, f"{what}, loaded")
+    same(op.seeded(made)(*program.tensors), expected, what)
+    same(op.seeded(loaded)(*program.tensors), expected, f"{what}, loaded")
 
 
 def _script(op: Operator, device: str, bench: Bench) -> None:
@@ -208,7 +219,7 @@ def _fx(op: Operator, device: str, bench: Bench) -> None:
     wanted = op.function if op.function is not None else op.name
     require(wanted in targets, f"the graph has {targets}")
     actual = op.seeded(traced)(*program.tensors)
-    compare.same(actual, op.seeded(program.call)(*program.tensors), "traced")
+    same(actual, op.seeded(program.call)(*program.tensors), "traced")
     for node in traced.graph.nodes:
         if node.target == op.function and node.op == "call_function":
             arguments = node.normalized_arguments(traced, normalize_to_only_use_kwargs=True)
@@ -216,14 +227,12 @@ def _fx(op: Operator, device: str, bench: Bench) -> None:
 
 
 ITEMS = (
-    Item("SymInt shapes: one graph", _symbolic, (needs.no_numbers, needs.tensors_in)),
-    Item("torch.compile: aot_eager", _aot_eager, (needs.no_numbers, needs.tensors_in)),
-    Item("torch.compile: inductor", _inductor, (needs.no_numbers, needs.tensors_in)),
-    Item("torch.export", _export, (needs.no_numbers, needs.tensors_in)),
-    Item("AOTInductor package", _package, (needs.no_numbers, needs.tensors_in), task="packages"),
-    Item("torch.jit.script", _script, (needs.tensors_in,)),
-    Item("torch.jit.trace", _trace, (needs.tensors_in, needs.tensors_out, _traceable)),
-    Item(
-        "torch.fx.symbolic_trace", _fx, (needs.a_python_name, needs.tensors_in), each_device=False
-    ),
+    Item("SymInt shapes: one graph", _symbolic, (no_numbers, tensors_in)),
+    Item("torch.compile: aot_eager", _compile("aot_eager", 4), (no_numbers, tensors_in)),
+    Item("torch.compile: inductor", _compile("inductor", 1), (no_numbers, tensors_in)),
+    Item("torch.export", _export, (no_numbers, tensors_in)),
+    Item("AOTInductor package", _package, (no_numbers, tensors_in), task="packages"),
+    Item("torch.jit.script", _script, (tensors_in,)),
+    Item("torch.jit.trace", _trace, (tensors_in, tensors_out, _traceable)),
+    Item("torch.fx.symbolic_trace", _fx, (a_python_name, tensors_in), each_device=False),
 )

@@ -6,47 +6,67 @@ from typing import Any
 
 import torch
 
-from . import compare, needs, variations
-from .bench import Bench, CheckFailed, Item, NotApplicable, failing, message, require
+from .items import (
+    Bench,
+    CheckFailed,
+    Item,
+    NotApplicable,
+    a_python_name,
+    an_overload_of_its_own,
+    failing,
+    message,
+    require,
+    takes_sizes,
+    tensors_in,
+    tensors_out,
+)
 from .operators import Operator
-from .programs import make
-from .samples import Sample
+from .programs import differentiated, make, near, same
+from .samples import LAYOUTS, Layout, Sample, accepted, channels_last, kept, without_elements
+
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+OTHERS = (
+    torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64,
+    torch.complex64, torch.complex128,
+)  # fmt: skip
+# Of the largest number in the result; a cell of several roundings is some units off.
+TOLERANCE = {torch.float16: 2e-2, torch.bfloat16: 1e-1, torch.float32: 1e-4}
 
 
-def _laid_out(op: Operator, device: str, bench: Bench, names: dict[str, variations.Layout]) -> int:
+def _laid_out(op: Operator, device: str, bench: Bench, names: dict[str, Layout]) -> int:
     """Values and gradients of samples in other memory; how many differed in their strides."""
     laid = 0
     for sample in bench.source.every(op, device, requires_grad=op.differentiable):
         for name, layout in names.items():
-            changed = sample.with_tensors([variations.kept(layout(t), t) for t in sample.tensors()])
-            plain = changed.mapped(lambda t: variations.kept(variations.plain(t), t))
+            changed = sample.with_tensors([kept(layout(t), t) for t in sample.tensors()])
+            contiguous = changed.contiguous
             moved = [a.stride() != b.stride() or a.storage_offset() for a, b in zip(
-                changed.tensors(), plain.tensors(), strict=True)]  # fmt: skip
+                changed.tensors(), contiguous.tensors(), strict=True)]  # fmt: skip
             laid += any(moved)
             if any(moved):
-                _as_plain(op, changed, plain, name)
+                _as_plain(op, changed, contiguous, name)
     return laid
 
 
 def _as_plain(op: Operator, changed: Sample, plain: Sample, name: str) -> None:
     what = f"{name}, sizes {plain.sizes}"
-    expected, theirs = compare.differentiated(op, plain)
+    expected, theirs = differentiated(op, plain)
     try:
-        found, ours = compare.differentiated(op, changed)
+        found, ours = differentiated(op, changed)
     except RuntimeError as error:
         if op.written and "single memory location" in str(error):
             return  # what is written to may not be expanded
         raise CheckFailed(f"{what}: {message(error)}") from error
-    compare.same(found, expected, what)
-    compare.same(ours, theirs, f"gradients, {what}")
+    same(found, expected, what)
+    same(ours, theirs, f"gradients, {what}")
 
 
 def _noncontiguous(op: Operator, device: str, bench: Bench) -> None:
-    require(_laid_out(op, device, bench, variations.LAYOUTS), "no sample can be laid out otherwise")
+    require(_laid_out(op, device, bench, LAYOUTS), "no sample can be laid out otherwise")
 
 
 def _channels_last(op: Operator, device: str, bench: Bench) -> None:
-    if not _laid_out(op, device, bench, {"channels_last": variations.channels_last}):
+    if not _laid_out(op, device, bench, {"channels_last": channels_last}):
         raise NotApplicable("none of its inputs has four dimensions with more than one channel")
 
 
@@ -57,14 +77,14 @@ def _empty(op: Operator, device: str, bench: Bench) -> None:
         own = ((s, True) for s in bench.source.every(op, device)
                if any(tensor.numel() == 0 for tensor in s.tensors()))  # fmt: skip
         # A list of sizes would have to say the same.
-        others = [] if needs.takes_sizes(op) else variations.without_elements(op, sample)
-        for changed, accepted in [*own, *others]:
-            taken += accepted
+        others = [] if takes_sizes(op) else without_elements(op, sample)
+        for changed, runs in [*own, *others]:
+            taken += runs
             what = f"sizes {changed.sizes}"
-            meta = variations.accepted(op, changed.mapped(lambda t: t.detach().to("meta")))
-            if accepted and not op.data_dependent and op.tensor_results:
+            meta = accepted(op, changed.mapped(lambda t: t.detach().to("meta")))
+            if runs and not op.data_dependent and op.tensor_results:
                 require(meta, f"{what}: runs, and is refused on meta")
-            if accepted and op.differentiable:
+            if runs and op.differentiable:
                 _differentiate(op, changed, what)
     if not taken:
         raise NotApplicable("takes no empty input: every size of it must be positive")
@@ -73,7 +93,7 @@ def _empty(op: Operator, device: str, bench: Bench) -> None:
 def _differentiate(op: Operator, sample: Sample, what: str) -> None:
     given = sample.mapped(lambda t: t.detach().requires_grad_(t.is_floating_point()))
     with failing(f"gradients, {what}"):
-        _, grads = compare.differentiated(op, given)
+        _, grads = differentiated(op, given)
     wanted = [t for t in given.tensors() if t.requires_grad]
     for tensor, grad in zip(wanted, grads, strict=bool(grads)):
         require(grad is None or grad.shape == tensor.shape, f"gradients, {what}: another shape")
@@ -89,21 +109,12 @@ def _autocast(op: Operator, device: str, bench: Bench) -> None:
                             ("bfloat16", [_cast(t, narrow) for t in tensors])):  # fmt: skip
             changed = sample.with_tensors(given)
             with failing(what), torch.autocast(device, dtype=narrow):
-                results, grads = compare.differentiated(op, changed)
+                results, grads = differentiated(op, changed)
             wanted = [t.dtype for t in given if t.requires_grad]
             found = [g.dtype if g is not None else d for g, d in zip(grads, wanted, strict=False)]
             require(found == wanted[: len(found)], f"{what}: gradients of {found}, not {wanted}")
-            _near(op, sample, results, what)
-
-
-def _near(op: Operator, sample: Sample, results: list[Any], what: str) -> None:
-    """In the range of what the operator gives in float32, as far as bfloat16 goes."""
-    expected = make(op, sample).results() if not op.random else []
-    for a, b in zip(results, expected, strict=False):
-        if isinstance(b, torch.Tensor) and b.is_floating_point() and b.numel():
-            error = (a.float() - b.float()).abs().max()
-            scale = b.float().abs().max().clamp(min=1)
-            require(error <= 0.1 * scale, f"{what}: off by {float(error):.3g}")
+            if not op.random:
+                near(results, make(op, sample).results(), TOLERANCE[narrow], what)
 
 
 def _cast(tensor: Any, dtype: Any) -> Any:
@@ -122,24 +133,15 @@ def _deterministic(op: Operator, device: str, bench: Bench) -> None:
             first = _all(op, sample)
             for count in (1, threads, 2):
                 torch.set_num_threads(count)
-                compare.same(_all(op, sample), first, f"{count} threads", exact=True)
+                same(_all(op, sample), first, f"{count} threads", tolerance=0)
     finally:
         torch.use_deterministic_algorithms(before)
         torch.set_num_threads(threads)
 
 
 def _all(op: Operator, sample: Sample) -> list[Any]:
-    results, grads = compare.differentiated(op, sample)
+    results, grads = differentiated(op, sample)
     return [*results, *grads]
-
-
-FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-OTHERS = (
-    torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64,
-    torch.complex64, torch.complex128,
-)  # fmt: skip
-# Of the largest number in the result; a cell of several roundings is some units off.
-TOLERANCE = {torch.float16: 2e-2, torch.bfloat16: 1e-1, torch.float32: 1e-4}
 
 
 def _runs(op: Operator, device: str, bench: Bench) -> None:
@@ -181,11 +183,7 @@ def _accurate(op: Operator, sample: Sample, dtype: Any) -> None:
         expected = make(op, exact).results()
     except (RuntimeError, TypeError):
         return
-    for a, b in zip(make(op, sample).results(), expected, strict=True):
-        if isinstance(b, torch.Tensor) and b.is_floating_point() and b.numel():
-            error = float((a.double() - b).abs().max())
-            scale = max(1.0, float(b.abs().max()))
-            require(error <= TOLERANCE[dtype] * scale, f"{dtype}: off by {error:.3g}")
+    near(make(op, sample).results(), expected, TOLERANCE[dtype], str(dtype))
 
 
 def _info(op: Operator, device: str, bench: Bench) -> None:
@@ -215,23 +213,15 @@ def _consistent(info: Any, sample: Any, dtype: Any) -> None:
     if not isinstance(expected, (torch.Tensor, tuple, list)):
         return
     loose = {torch.float16: 5e-3, torch.bfloat16: 4e-2}.get(dtype)
-    for a, b in zip(_tuple(actual), _tuple(expected), strict=True):
-        with failing(f"{dtype}, reference"):
-            torch.testing.assert_close(
-                a, b, equal_nan=True, **({"rtol": loose, "atol": loose} if loose else {})
-            )
-
-
-def _tuple(value: Any) -> tuple[Any, ...]:
-    return tuple(value) if isinstance(value, (tuple, list)) else (value,)
+    same(actual, expected, f"{dtype}, reference", tolerance=loose)
 
 
 ITEMS = (
-    Item("autocast", _autocast, (needs.a_python_name, needs.tensors_in, needs.tensors_out)),
-    Item("channels_last", _channels_last, (needs.tensors_in, needs.tensors_out)),
-    Item("non-contiguous inputs", _noncontiguous, (needs.tensors_in,)),
-    Item("empty inputs", _empty, (needs.tensors_in,)),
-    Item("deterministic mode", _deterministic, (needs.tensors_out,)),
-    Item("dtypes", _runs, (needs.tensors_in,)),
-    Item("OpInfo in op_db", _info, (needs.a_python_name, needs.an_overload_of_its_own)),
+    Item("autocast", _autocast, (a_python_name, tensors_in, tensors_out)),
+    Item("channels_last", _channels_last, (tensors_in, tensors_out)),
+    Item("non-contiguous inputs", _noncontiguous, (tensors_in,)),
+    Item("empty inputs", _empty, (tensors_in,)),
+    Item("deterministic mode", _deterministic, (tensors_out,)),
+    Item("dtypes", _runs, (tensors_in,)),
+    Item("OpInfo in op_db", _info, (a_python_name, an_overload_of_its_own)),
 )

@@ -1,7 +1,8 @@
-"""A call of an operator as a small Python program of a user's: a function, and a module.
+"""A call of an operator as a small Python program of a user's, and whether two give the same.
 
-The program takes the sample's tensors one by one and gives all that the operator gives. An argument
-that the operator writes to is copied before, so that a program never changes what it is given.
+A program, a function and a module, takes the sample's tensors one by one and gives all that the
+operator gives. An argument that the operator writes to is copied before, so that a program never
+changes what it is given.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import importlib.util
 import itertools
 import linecache
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,9 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from .items import failing, require
 from .operators import Operator
-from .samples import Sample
+from .samples import Sample, tensors_of
 
 _COUNT = itertools.count()
 _DIRECTORY: list[Path] = []  # where the programs of this process are written
@@ -66,11 +68,6 @@ def write_to(directory: Path) -> None:
 def flat(tree: Any) -> list[Any]:
     """The leaves of a result without those that are None."""
     return [leaf for leaf in pytree.tree_leaves(tree) if leaf is not None]
-
-
-def tensors_of(tree: Any) -> list[Any]:
-    """The tensors of a result."""
-    return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
 
 
 def make(op: Operator, sample: Sample, *, call: str | None = None) -> Program:
@@ -143,3 +140,78 @@ def literal(value: Any, names: Iterator[str]) -> str:
     if isinstance(value, float):
         return repr(value) if value == value and abs(value) != float("inf") else f'float("{value}")'
     return repr(value)
+
+
+def same(actual: Any, expected: Any, what: str, *, tolerance: float | None = None) -> None:
+    """Raise CheckFailed where results differ in number, kind or values.
+
+    tolerance: absolute and relative, 0 for bit for bit; by default those of torch.testing.
+    """
+    with failing(what):
+        torch.testing.assert_close(
+            flat(actual), flat(expected), rtol=tolerance, atol=tolerance, equal_nan=True,
+            check_device=False,
+        )  # fmt: skip
+
+
+def near(actual: Any, expected: Any, tolerance: float, what: str) -> None:
+    """Raise CheckFailed where a number is off by more than a part of the largest one, or of 1."""
+    for a, b in zip(flat(actual), flat(expected), strict=True):
+        if isinstance(b, torch.Tensor) and b.is_floating_point() and b.numel():
+            error = float((a.double() - b.double()).abs().max())
+            scale = max(1.0, float(b.double().abs().max()))
+            require(error <= tolerance * scale, f"{what}: off by {error:.3g}")
+
+
+def same_layout(actual: Any, expected: Any, what: str) -> None:
+    """Raise CheckFailed where shape, strides, dtype or device of results differ."""
+    mine, theirs = flat(actual), flat(expected)
+    require(len(mine) == len(theirs), f"{what}: {len(mine)} results instead of {len(theirs)}")
+    for a, b in zip(mine, theirs, strict=True):
+        if not isinstance(b, torch.Tensor):
+            continue
+        layout = [(tuple(map(int, t.shape)), strides(t), t.dtype) for t in (a, b)]
+        require(layout[0] == layout[1], f"{what}: {layout[0]} instead of {layout[1]}")
+
+
+def strides(tensor: Any) -> tuple[int, ...]:
+    """The strides that mean something: those of sizes other than 1, none of an empty tensor."""
+    if any(int(size) == 0 for size in tensor.shape):
+        return ()
+    pairs = zip(tensor.shape, tensor.stride(), strict=True)
+    return tuple(int(stride) for size, stride in pairs if int(size) != 1)
+
+
+def gradients(
+    function: Callable[..., Any], tensors: Sequence[Any]
+) -> tuple[list[Any], list[Any | None]]:
+    """Results of a function and the gradients of its differentiable ones.
+
+    The results are weighted with numbers that differ from one element to the next.
+    """
+    given = [leaf(tensor) for tensor in tensors]
+    results = flat(function(*given))
+    outputs = [r for r in results if isinstance(r, torch.Tensor) and r.requires_grad]
+    wanted = [t for t in given if t.requires_grad]
+    if not outputs or not wanted:
+        return results, []
+    weights = [weight(output) for output in outputs]
+    return results, list(torch.autograd.grad(outputs, wanted, weights, allow_unused=True))
+
+
+def differentiated(op: Operator, sample: Sample) -> tuple[list[Any], list[Any | None]]:
+    """Results and gradients of an operator on a sample."""
+    return gradients(op.seeded(make(op, sample).call), sample.tensors())
+
+
+def leaf(tensor: Any) -> Any:
+    """A leaf with the same values, strides and requires_grad."""
+    if not tensor.requires_grad:
+        return tensor
+    return tensor.detach().requires_grad_()
+
+
+def weight(output: Any) -> Any:
+    """A gradient for a result: the same on every call, and no two elements alike."""
+    count = torch.arange(output.numel(), device=output.device, dtype=torch.float64)
+    return (0.5 + count / (output.numel() + 1)).reshape(output.shape).to(output.dtype)

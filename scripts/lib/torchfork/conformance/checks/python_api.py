@@ -10,10 +10,18 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from . import compare, needs
-from .bench import Bench, Item, require
+from .items import (
+    Bench,
+    Item,
+    a_function,
+    a_method,
+    a_python_name,
+    a_torch_name,
+    require,
+    tensors_in,
+)
 from .operators import Operator, overload
-from .programs import make
+from .programs import make, same
 
 
 def _schema(op: Operator, device: str, bench: Bench) -> None:
@@ -44,7 +52,7 @@ def _agree(op: Operator, sample: Any, call: str, what: str) -> None:
     """A way to call the operator gives what torch.ops gives."""
     programs = [make(op, sample, call=name) for name in (call, f"torch.ops.aten.{op.id}")]
     mine, theirs = (op.seeded(program.call)(*program.tensors) for program in programs)
-    compare.same(mine, theirs, what, exact=True)
+    same(mine, theirs, what, tolerance=0)
 
 
 def _signature(op: Operator, device: str, bench: Bench) -> None:
@@ -154,7 +162,7 @@ def _torch_dispatch(op: Operator, device: str, bench: Bench) -> None:
     wrapped = [_Wrapped(tensor) for tensor in program.tensors]
     results = op.seeded(program.call)(*wrapped)
     require(op.implicit or op.overload in CALLED, f"a subclass sees {list(map(str, CALLED))}")
-    compare.same(pytree.tree_map(_unwrapped, results), expected, "of a subclass")
+    same(pytree.tree_map(_unwrapped, results), expected, "of a subclass")
 
 
 def _overrides(op: Operator, device: str, bench: Bench) -> None:
@@ -175,15 +183,15 @@ def _overrides(op: Operator, device: str, bench: Bench) -> None:
 
 ITEMS = (
     Item("schema in torch.ops.aten", _schema),
-    Item("Python builtin", _builtin, (needs.a_function,)),
-    Item("Tensor method", _method, (needs.a_method,)),
-    Item("signature", _signature, (needs.a_python_name,), each_device=False),
+    Item("Python builtin", _builtin, (a_function,)),
+    Item("Tensor method", _method, (a_method,)),
+    Item("signature", _signature, (a_python_name,), each_device=False),
     Item(
         "__torch_function__",
         _torch_function,
-        (needs.a_python_name, needs.tensors_in),
+        (a_python_name, tensors_in),
         each_device=False,
     ),
-    Item("__torch_dispatch__", _torch_dispatch, (needs.tensors_in,)),
-    Item("torch.overrides", _overrides, (needs.a_torch_name, needs.tensors_in), each_device=False),
+    Item("__torch_dispatch__", _torch_dispatch, (tensors_in,)),
+    Item("torch.overrides", _overrides, (a_torch_name, tensors_in), each_device=False),
 )

@@ -1,8 +1,12 @@
-"""Inputs of an operator: from its samples file, its OpInfo, or calls that others make of it."""
+"""Inputs of an operator, and the same in other memory layouts and of other sizes.
+
+They come from its samples file, its OpInfo, or calls that others make of it.
+"""
 
 from __future__ import annotations
 
 import importlib.util
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,10 +17,18 @@ import torch
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from .bench import CheckFailed
+from .items import CheckFailed
 from .operators import Operator
 
 Make = Callable[..., Any]
+Layout = Callable[[Any], Any]
+Place = tuple[int, int]  # the tensor, the dimension
+_MOST = 6  # samples of one operator that are recorded
+
+
+def tensors_of(tree: Any) -> list[Any]:
+    """The tensors in arguments or a result, in order."""
+    return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
 
 
 @dataclass(frozen=True)
@@ -28,13 +40,18 @@ class Sample:
 
     def tensors(self) -> list[Any]:
         """The tensors, in order, those in lists too."""
-        leaves = pytree.tree_leaves((self.args, self.kwargs))
-        return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        return tensors_of((self.args, self.kwargs))
 
     @property
     def sizes(self) -> list[tuple[int, ...]]:
         """The shape of each tensor."""
         return [tuple(tensor.shape) for tensor in self.tensors()]
+
+    @property
+    def contiguous(self) -> Sample:
+        """The same call with tensors that are contiguous in memory of their own."""
+        plain = torch.contiguous_format
+        return self.mapped(lambda t: kept(t.detach().clone(memory_format=plain), t))
 
     def with_tensors(self, tensors: Iterable[Any]) -> Sample:
         """The same call with other tensors."""
@@ -243,9 +260,6 @@ def _whole(value: Any, argument: Any) -> Any:
     return list(value) if isinstance(value, (tuple, torch.Size)) else value
 
 
-_MOST = 6  # samples of one operator
-
-
 class Recorder(TorchDispatchMode):  # type: ignore[misc]
     """Keeps a copy of the arguments of every call of some operators."""
 
@@ -271,8 +285,7 @@ def _run_and_differentiate(op: Operator, sample: Sample) -> None:
         result = op.overload(*fresh_args(op, sample), **sample.kwargs)
         for _ in range(2):
             tensors = [t for t in sample.tensors() if t.requires_grad]
-            outputs = [t for t in pytree.tree_leaves(result)
-                       if isinstance(t, torch.Tensor) and t.requires_grad]  # fmt: skip
+            outputs = [t for t in tensors_of(result) if t.requires_grad]
             if not tensors or not outputs:
                 return
             # Not a constant: what it is multiplied with must be differentiated, too.
@@ -282,3 +295,140 @@ def _run_and_differentiate(op: Operator, sample: Sample) -> None:
             )
     except (RuntimeError, NotImplementedError, TypeError):
         return
+
+
+def transposed(tensor: Any) -> Any:
+    """Dimensions in reverse order in memory."""
+    if tensor.dim() < 2:
+        return strided(tensor)
+    order = list(range(tensor.dim()))[::-1]
+    return tensor.detach().permute(order).contiguous().permute(order)
+
+
+def strided(tensor: Any) -> Any:
+    """Every second element of a larger tensor, from the second on."""
+    if tensor.dim() == 0:
+        return offset(tensor)
+    shape = [*tensor.shape[:-1], 2 * tensor.shape[-1] + 1]
+    larger = torch.zeros(shape, dtype=tensor.dtype, device=tensor.device)
+    view = larger[..., 1::2]
+    view.copy_(tensor.detach())
+    return view
+
+
+def offset(tensor: Any) -> Any:
+    """Contiguous, but not at the beginning of its storage, nor aligned."""
+    larger = torch.zeros(tensor.numel() + 3, dtype=tensor.dtype, device=tensor.device)
+    view = larger[3:].view(tensor.shape)
+    view.copy_(tensor.detach())
+    return view
+
+
+def expanded(tensor: Any) -> Any:
+    """One row, all others being the same memory (the values are other ones)."""
+    if tensor.dim() == 0 or not tensor.shape[0]:
+        return tensor.detach()
+    return tensor.detach()[:1].contiguous().expand(tensor.shape)
+
+
+def channels_last(tensor: Any) -> Any:
+    """Channels last where there are four dimensions."""
+    if tensor.dim() != 4:
+        return tensor.detach()
+    return tensor.detach().clone(memory_format=torch.channels_last)
+
+
+LAYOUTS: dict[str, Layout] = {
+    "transposed": transposed, "strided": strided, "offset": offset, "expanded": expanded,
+}  # fmt: skip
+
+
+def kept(laid: Any, original: Any) -> Any:
+    """A laid out tensor as a leaf with the original's requires_grad."""
+    return laid.detach().requires_grad_(original.requires_grad)
+
+
+def variations(op: Operator, sample: Sample, steps: tuple[int, ...] = (3, 5)) -> list[Sample]:
+    """Calls with one size larger, in one tensor or wherever the same number stands."""
+    found = []
+    ones = _ones(op, sample)
+    for step in steps:
+        for places in _choices(sample):
+            changed = _resized(sample, places, step)
+            # A size of one is another graph: it broadcasts.
+            if accepted(op, changed) and _ones(op, changed) == ones:
+                found.append(changed)
+    return found
+
+
+def _ones(op: Operator, sample: Sample) -> list[list[int]]:
+    """The dimensions of size 0 and 1 of each result."""
+    results = tensors_of(invoke(op, sample))
+    return [[d for d, size in enumerate(t.shape) if size < 2] for t in results]
+
+
+def without_elements(op: Operator, sample: Sample) -> Iterator[tuple[Sample, bool]]:
+    """Calls with one size zero, and whether the operator takes them."""
+    for places in _choices(sample):
+        changed = _resized(sample, places, None)
+        yield changed, accepted(op, changed)
+
+
+def _choices(sample: Sample) -> list[list[Place]]:
+    """Each dimension by itself, then the dimensions that have one size in common."""
+    shapes = [tuple(tensor.shape) for tensor in sample.tensors()]
+    single = [[(k, d)] for k, shape in enumerate(shapes) for d, n in enumerate(shape) if n > 1]
+    by_size: dict[int, list[Place]] = {}
+    for ((k, d),) in single:
+        by_size.setdefault(shapes[k][d], []).append((k, d))
+    shared = [places for places in by_size.values() if len(places) > 1]
+    # Those of one number in every pair of tensors: a filter's size may be that of a channel.
+    pairs = [
+        [a, b] for places in shared if len(places) > 2
+        for i, a in enumerate(places) for b in places[i + 1 :] if a[0] != b[0]
+    ]  # fmt: skip
+    return single + shared + pairs
+
+
+def _resized(sample: Sample, places: list[Place], step: int | None) -> Sample:
+    """The call with some sizes changed: by a step, or to zero; lists of sizes follow."""
+    tensors = sample.tensors()
+    shapes = [list(tensor.shape) for tensor in tensors]
+    olds = {k: list(shape) for k, shape in enumerate(shapes)}
+    for k, d in places:
+        shapes[k][d] = 0 if step is None else shapes[k][d] + step
+    made = [_like(t, shape) if shape != list(t.shape) else t
+            for t, shape in zip(tensors, shapes, strict=True)]  # fmt: skip
+    return _with_lists(sample.with_tensors(made), olds, shapes, {k for k, _ in places})
+
+
+def _with_lists(
+    sample: Sample, olds: dict[int, list[int]], shapes: list[list[int]], changed: set[int]
+) -> Sample:
+    """A list of numbers that was a changed tensor's shape, in rank and all but size, follows it."""
+    args = list(sample.args)
+    for place, value in enumerate(args):
+        if isinstance(value, list) and value and all(type(v) is int for v in value):
+            for k in changed:
+                if value == olds[k]:
+                    args[place] = list(shapes[k])
+    return Sample(tuple(args), sample.kwargs)
+
+
+def _like(tensor: Any, shape: list[int]) -> Any:
+    """A tensor of another shape with values of the same range."""
+    count = math.prod(shape)
+    flat = tensor.detach().reshape(-1)
+    if flat.numel() == 0:
+        return torch.zeros(shape, dtype=tensor.dtype, device=tensor.device)
+    values = flat.repeat(count // flat.numel() + 1)[:count].reshape(shape)
+    return values.contiguous().requires_grad_(tensor.requires_grad)
+
+
+def accepted(op: Operator, sample: Sample) -> bool:
+    """Whether a call ends without one of the errors by which an operator refuses arguments."""
+    try:
+        invoke(op, sample)
+    except (RuntimeError, ValueError, IndexError, TypeError, NotImplementedError):
+        return False
+    return True

@@ -1,7 +1,8 @@
-"""The operator without data and transformed: FakeTensor, meta, opcheck, functionalization, vmap."""
+"""The operator differentiated, without data and transformed: autograd, fake tensors, vmap."""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import random
 from collections.abc import Iterator
@@ -11,12 +12,121 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from . import compare, needs, variations
-from .bench import Bench, Item, failing, require
-from .gradients import no_fallback
+from .items import (
+    Bench,
+    Item,
+    NotApplicable,
+    a_derivative,
+    a_formula,
+    failing,
+    known_sizes,
+    no_numbers,
+    require,
+    tensors_in,
+    tensors_out,
+)
 from .operators import Operator
-from .programs import Program, make
-from .samples import Sample
+from .programs import Program, leaf, make, same, same_layout, weight
+from .samples import LAYOUTS, Sample, channels_last
+
+
+@contextlib.contextmanager
+def no_fallback() -> Iterator[None]:
+    """vmap's loop in the dispatcher is off: an operator without a batch rule is an error."""
+    functorch = torch._C._functorch
+    before = functorch._is_vmap_fallback_enabled()
+    functorch._set_vmap_fallback_enabled(False)
+    try:
+        yield
+    finally:
+        functorch._set_vmap_fallback_enabled(before)
+
+
+def differentiable(
+    op: Operator, device: str, bench: Bench, *, limit: int = 4, dtype: Any = torch.float64
+) -> list[Program]:
+    """Programs of samples that require gradients, and whose results do."""
+    samples = bench.source.typical(op, device, dtype, requires_grad=True, limit=limit)
+    found = [make(op, sample) for sample in samples]
+    chosen = [p for p in found if any(t.requires_grad for t in p.tensors) and _gives_gradients(p)]
+    if not chosen and op.implicit:
+        raise NotApplicable("no result of it requires a gradient")
+    require(chosen, "no result requires a gradient, for all the formula in derivatives.yaml")
+    return chosen
+
+
+def _gives_gradients(program: Program) -> bool:
+    results = program.results()
+    return any(isinstance(r, torch.Tensor) and r.requires_grad for r in results)
+
+
+def _differentiable_call(op: Operator, program: Program) -> Any:
+    """The results that have gradients, as a tuple."""
+
+    def call(*tensors: Any) -> tuple[Any, ...]:
+        found = program.flat_call(*tensors)
+        return tuple(t for t in found if t.is_floating_point() or t.is_complex())
+
+    return op.seeded(call)
+
+
+def _check(program: Program, op: Operator, check: Any, **options: Any) -> None:
+    tensors = [leaf(tensor) for tensor in program.tensors]
+    with failing(f"sizes {[tuple(tensor.shape) for tensor in program.tensors]}"):
+        check(_differentiable_call(op, program), tensors, fast_mode=True, **options)
+
+
+def _node(op: Operator, device: str, bench: Bench) -> None:
+    camel = "".join(part.title() for part in op.entry.base_name.split("_"))
+    expected = f"{camel}Backward".replace("ForwardBackward", "Backward")
+    program = differentiable(op, device, bench, limit=1)[0]
+    nodes = {r.grad_fn.name() for r in program.results() if getattr(r, "grad_fn", None)}
+    # The program copies what is written to, whose node then stands behind the operator's.
+    bare = {name.rstrip("0123456789") for name in nodes}
+    require(expected in bare, f"the nodes are {sorted(nodes)}, none of them {expected}N")
+
+
+def _first(op: Operator, device: str, bench: Bench) -> None:
+    for program in differentiable(op, device, bench):
+        _check(program, op, torch.autograd.gradcheck)
+
+
+def _second(op: Operator, device: str, bench: Bench) -> None:
+    for program in differentiable(op, device, bench):
+        _check(program, op, torch.autograd.gradgradcheck)
+
+
+def _forward(op: Operator, device: str, bench: Bench) -> None:
+    first = {"check_forward_ad": True, "check_backward_ad": False, "check_undefined_grad": False}
+    second = {"check_fwd_over_rev": True, "check_rev_over_rev": False}
+    for program in differentiable(op, device, bench):
+        _check(program, op, torch.autograd.gradcheck, **first)
+        _check(program, op, torch.autograd.gradgradcheck, **second, check_undefined_grad=False)
+
+
+def _batched(op: Operator, device: str, bench: Bench) -> None:
+    for program in differentiable(op, device, bench, limit=2):
+        with no_fallback():
+            forward = {"check_batched_forward_grad": True, "check_forward_ad": True}
+            _check(program, op, torch.autograd.gradcheck, check_batched_grad=True,
+                   **(forward if op.forward or op.implicit else {}))  # fmt: skip
+            _batches(op, program)
+
+
+def _batches(op: Operator, program: Program) -> None:
+    """is_grads_batched against a loop."""
+    tensors = [leaf(tensor) for tensor in program.tensors]
+    outputs = [r for r in _differentiable_call(op, program)(*tensors) if r.requires_grad]
+    wanted = [t for t in tensors if t.requires_grad]
+    weights = [weight(output) for output in outputs]
+    each = [[w * scale for w in weights] for scale in (1.0, -2.0)]
+    stacked = [torch.stack(pair) for pair in zip(*each, strict=True)]
+    options = {"retain_graph": True, "allow_unused": True}
+    batched = torch.autograd.grad(outputs, wanted, stacked, is_grads_batched=True, **options)
+    loop = [torch.autograd.grad(outputs, wanted, w, **options) for w in each]
+    expected = [None if a is None else torch.stack((a, b)) for a, b in zip(*loop, strict=True)]
+    same(list(batched), expected, "gradients of a batch")
+
 
 _OPCHECK = (
     "test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic",
@@ -35,7 +145,7 @@ def _opcheck(op: Operator, device: str, bench: Bench) -> None:
 
 
 def _fake(op: Operator, device: str, bench: Bench) -> None:
-    laid = {**variations.LAYOUTS, "channels_last": variations.channels_last}
+    laid = {**LAYOUTS, "channels_last": channels_last}
     for sample in bench.source.every(op, device)[:6]:
         for name, layout in [("as they come", None), *laid.items()]:
             changed = sample if layout is None else sample.mapped(layout)
@@ -57,7 +167,7 @@ def _compare_fake(op: Operator, program: Program, real: list[Any], what: str) ->
             fakes = [mode.from_tensor(t, static_shapes=not symbolic) for t in program.tensors]
             with failing(f"{kind}, {what}"):
                 results = program.results(*fakes) if fakes else program.results()
-        compare.same_layout(results, real, f"{kind}, {what}")
+        same_layout(results, real, f"{kind}, {what}")
         tensors = zip(_only_tensors(results), _only_tensors(real), strict=True)
         require(all(a.device == b.device for a, b in tensors), f"{kind}, {what}: another device")
 
@@ -74,7 +184,7 @@ def _compare_meta(op: Operator, sample: Sample, real: list[Any], what: str) -> N
         sample = Sample(sample.args, {**sample.kwargs, "device": torch.device("meta")})
     with failing(f"meta, {what}"):
         results = make(op, sample.mapped(to_meta)).results()
-    compare.same_layout(results, real, f"meta, {what}")
+    same_layout(results, real, f"meta, {what}")
 
 
 _BATCH = 3
@@ -90,7 +200,7 @@ def _functionalized(op: Operator, device: str, bench: Bench) -> None:
         with failing():
             actual = op.seeded(pure)(*program.tensors)
             graph = make_fx(pure)(*program.tensors).graph
-        compare.same(actual, expected, "functionalized")
+        same(actual, expected, "functionalized")
         calls = [node.target for node in graph.nodes if node.op == "call_function"]
         # The copies at the end put what was written to back into the arguments.
         kernels = [call for call in calls if isinstance(call, torch._ops.OpOverload)]
@@ -151,9 +261,9 @@ def _against_loop(op: Operator, program: Program, dims: tuple[int | None, ...]) 
     with failing(what), no_fallback():
         actual = torch.vmap(program.flat_call, dims, randomness="different")(*batched)
     if op.random:
-        compare.same_layout(list(actual), expected, what)
+        same_layout(list(actual), expected, what)
     else:
-        compare.same(list(actual), expected, what)
+        same(list(actual), expected, what)
 
 
 def _batch(tensor: Any) -> Any:
@@ -163,8 +273,13 @@ def _batch(tensor: Any) -> Any:
 
 
 ITEMS = (
+    Item("autograd node by its name", _node, (a_formula,), each_device=False),
+    Item("gradcheck", _first, (a_derivative,)),
+    Item("gradgradcheck", _second, (a_derivative,)),
+    Item("forward-mode AD", _forward, (a_derivative,)),
+    Item("batched gradients", _batched, (a_derivative, no_numbers)),
     Item("opcheck", _opcheck),
-    Item("FakeTensor, meta: same strides", _fake, (needs.tensors_out, needs.known_sizes)),
-    Item("functionalization", _functionalized, (needs.tensors_in, needs.no_numbers)),
-    Item("vmap: a batch rule", _vmap, (needs.tensors_in, needs.tensors_out, needs.known_sizes)),
+    Item("FakeTensor, meta: same strides", _fake, (tensors_out, known_sizes)),
+    Item("functionalization", _functionalized, (tensors_in, no_numbers)),
+    Item("vmap: a batch rule", _vmap, (tensors_in, tensors_out, known_sizes)),
 )

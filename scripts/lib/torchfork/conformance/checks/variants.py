@@ -6,23 +6,29 @@ from typing import Any
 
 import torch
 
-from . import compare
-from .bench import Bench, CheckFailed, Item, NotApplicable, failing, require
+from .items import Bench, Check, CheckFailed, Item, NotApplicable, failing, require
 from .operators import Entry, Operator, overload
-from .programs import flat, make
+from .programs import differentiated, flat, gradients, make, same
 from .samples import Sample, fresh_args, invoke
 
 
-def _out(op: Operator, device: str, bench: Bench) -> None:
-    """A declared variant, which Python's out= leads to."""
-    entries = [entry for entry in op.variant("out") if not entry.generated]
-    if not entries or op.entry.kind == "out":
-        raise NotApplicable(f"{op.name}.out is not declared, so Python has no out=")
-    for entry in entries:
-        for sample in bench.source.typical(op, device, limit=2):
-            _one_out(op, entry, sample)
-            if op.function is not None:
-                _python_out(op, sample)
+def _outs(generated: bool, lack: str) -> Check:
+    """The out variants that were declared, or that autogen made: overloads in torch.ops.aten alone.
+
+    lack: why the item does not apply where there are none.
+    """
+
+    def check(op: Operator, device: str, bench: Bench) -> None:
+        entries = [entry for entry in op.variant("out") if entry.generated == generated]
+        if not entries or op.entry.kind == "out":
+            raise NotApplicable(lack.format(name=op.name))
+        for entry in entries:
+            for sample in bench.source.typical(op, device, limit=2):
+                _one_out(op, entry, sample)
+                if op.function is not None and not generated:
+                    _python_out(op, sample)
+
+    return check
 
 
 def _python_out(op: Operator, sample: Sample) -> None:
@@ -31,17 +37,7 @@ def _python_out(op: Operator, sample: Sample) -> None:
     out = given[0] if len(given) == 1 else tuple(given)
     with failing("out= in Python"):
         invoke(op, sample, op.function, out=out)
-    compare.same(given, expected, "out= in Python", exact=True)
-
-
-def _generated_out(op: Operator, device: str, bench: Bench) -> None:
-    """A variant that autogen made: an overload in torch.ops.aten, for compilers, not in Python."""
-    entries = [entry for entry in op.variant("out") if entry.generated]
-    if not entries or op.entry.kind == "out":
-        raise NotApplicable("no 'autogen' of an out variant by its declaration")
-    for entry in entries:
-        for sample in bench.source.typical(op, device, limit=2):
-            _one_out(op, entry, sample)
+    same(given, expected, "out= in Python", tolerance=0)
 
 
 def _one_out(op: Operator, entry: Entry, sample: Sample) -> None:
@@ -50,10 +46,10 @@ def _one_out(op: Operator, entry: Entry, sample: Sample) -> None:
     if len(names) != len(expected) or not all(isinstance(t, torch.Tensor) for t in expected):
         raise NotApplicable("its out variant writes a list")
     right = [torch.full_like(t, 3) for t in expected]
-    compare.same(_call(op, entry, sample, names, right), expected, entry.id, exact=True)
-    compare.same(right, expected, f"{entry.id}: the given tensors", exact=True)
+    same(_call(op, entry, sample, names, right), expected, entry.id, tolerance=0)
+    same(right, expected, f"{entry.id}: the given tensors", tolerance=0)
     strange = [torch.empty(0, dtype=t.dtype, device=t.device) for t in expected]
-    compare.same(_call(op, entry, sample, names, strange), expected, "resized", exact=True)
+    same(_call(op, entry, sample, names, strange), expected, "resized", tolerance=0)
     require(
         [t.shape for t in strange] == [t.shape for t in expected], "an empty out keeps its size"
     )
@@ -102,20 +98,20 @@ def _one_in_place(op: Operator, entry: Entry, sample: Sample) -> None:
         try:
             call(given, *sample.args[1:], **sample.kwargs)
         except RuntimeError:
-            compare.same(given, before, "an argument after a refusal", exact=True)
+            same(given, before, "an argument after a refusal", tolerance=0)
             return
         raise CheckFailed(f"{entry.id} writes {tuple(expected.shape)} to {tuple(given.shape)}")
     version = given._version
     result = call(given, *sample.args[1:], **sample.kwargs)
     require(result is given, f"{entry.id} does not return its argument")
     require(given._version > version, f"{entry.id} does not count as a change")
-    compare.same(given, expected, entry.id, exact=True)
+    same(given, expected, entry.id, tolerance=0)
     if entry.python_method:
         again = sample.args[0].clone()
         if op.random:
             torch.manual_seed(7)
         getattr(again, entry.name)(*sample.args[1:], **sample.kwargs)
-        compare.same(again, expected, f"Tensor.{entry.name}", exact=True)
+        same(again, expected, f"Tensor.{entry.name}", tolerance=0)
 
 
 def _gradient_in_place(op: Operator, entry: Entry, bench: Bench, device: str) -> None:
@@ -123,7 +119,7 @@ def _gradient_in_place(op: Operator, entry: Entry, bench: Bench, device: str) ->
     if not op.formula:
         return
     sample = bench.source.typical(op, device, torch.float64, requires_grad=True, limit=1)[0]
-    expected, grads = compare.differentiated(op, sample)
+    expected, grads = differentiated(op, sample)
     if expected[0].shape != sample.args[0].shape:
         return
 
@@ -133,8 +129,8 @@ def _gradient_in_place(op: Operator, entry: Entry, bench: Bench, device: str) ->
         overload(entry)(given, *changed.args[1:], **changed.kwargs)
         return given
 
-    _, found = compare.gradients(op.seeded(written), sample.tensors())
-    compare.same(found, grads, f"gradients of {entry.id}")
+    _, found = gradients(op.seeded(written), sample.tensors())
+    same(found, grads, f"gradients of {entry.id}")
     leaf = sample.args[0].detach().requires_grad_()
     try:
         overload(entry)(leaf, *sample.args[1:], **sample.kwargs)
@@ -144,7 +140,10 @@ def _gradient_in_place(op: Operator, entry: Entry, bench: Bench, device: str) ->
 
 
 ITEMS = (
-    Item("out=", _out),
-    Item("autogen: out overload", _generated_out),
+    Item("out=", _outs(False, "{name}.out is not declared, so Python has no out=")),
+    Item(
+        "autogen: out overload",
+        _outs(True, "no 'autogen' of an out variant by its declaration"),
+    ),
     Item("in-place", _in_place),
 )

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .bench import Bench, Item
+    from .items import Bench, Item
     from .operators import Operator
     from .samples import Source
 
@@ -63,21 +63,9 @@ def main(path: str) -> None:
 
 def every_item() -> dict[str, Item]:
     """Every item by its title, in the order of the table."""
-    from . import (
-        cpp,
-        documents,
-        gradients,
-        graphs,
-        kernels,
-        python_api,
-        tooling,
-        transforms,
-        variants,
-    )  # fmt: skip
+    from . import cpp, graphs, kernels, python_api, tools, transforms, variants
 
-    families = (
-        python_api, cpp, gradients, transforms, graphs, kernels, variants, documents, tooling,
-    )  # fmt: skip
+    families = (python_api, cpp, transforms, graphs, kernels, variants, tools)
     return {item.title: item for family in families for item in family.ITEMS}
 
 
@@ -85,7 +73,7 @@ def _work(job: Job, write: Callable[..., None]) -> None:
     import torch
 
     from . import operators, programs, samples
-    from .bench import Bench
+    from .items import Bench
 
     items = every_item()
     devices = job.devices or ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
@@ -111,13 +99,13 @@ def _work(job: Job, write: Callable[..., None]) -> None:
 def _task(
     job: Job, devices: Sequence[str], every: Sequence[Operator], source: Source, scratch: Path
 ) -> Any:
-    from . import cpp, documents, graphs
+    from . import cpp, graphs, tools
 
     if job.task == "packages":
         return graphs.packages(devices, scratch)
     if job.task in ("extension", "cmake"):
         return getattr(cpp, job.task)(every, scratch)
-    return getattr(documents, job.task)(every, source, scratch, job.extras)
+    return getattr(tools, job.task)(every, source, scratch, job.extras)
 
 
 def _cell(op: Operator, item: Item, devices: Sequence[str], bench: Bench) -> tuple[str, str]:
@@ -135,7 +123,7 @@ def _cell(op: Operator, item: Item, devices: Sequence[str], bench: Bench) -> tup
 def _on_device(op: Operator, item: Item, device: str, bench: Bench) -> tuple[str, str]:
     import torch
 
-    from .bench import CheckFailed, NotApplicable, Unavailable, message
+    from .items import CheckFailed, NotApplicable, Unavailable, message
 
     torch.manual_seed(0)
     try:

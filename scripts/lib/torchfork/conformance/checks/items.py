@@ -1,4 +1,4 @@
-"""What every check is given, how it ends, and when it applies: an item of the list."""
+"""An item of the list: what its check is given, how it ends, and when it applies."""
 
 from __future__ import annotations
 
@@ -65,6 +65,50 @@ def require(condition: object, message: str) -> None:
 
 
 Need = Callable[["Operator"], str]  # why an item does not apply, '' where it does
+
+
+def need(holds: Callable[[Operator], object], why: str) -> Need:
+    """An item applies where this holds, and does not for the reason given."""
+    return lambda op: "" if holds(op) else why
+
+
+a_function = need(lambda op: op.entry.python_function, "no Python function by its declaration")
+a_method = need(lambda op: op.entry.python_method, "no method by its declaration")
+a_python_name = need(lambda op: op.bound, "no Python name: upstream binds no operator of this name")
+tensors_in = need(lambda op: op.tensor_arguments, "takes no tensor")
+tensors_out = need(lambda op: op.tensor_results or op.written, "gives no tensor")
+known_sizes = need(lambda op: not op.data_dependent, "its result depends on data (by its tag)")
+an_overload_of_its_own = need(
+    lambda op: op.entry.new_base_name, "a new overload of an operator of upstream's"
+)
+formula = need(lambda op: op.formula, "no derivative formula")
+
+
+def a_torch_name(op: Operator) -> str:
+    """Of the modules below torch._C some are public by another name."""
+    if op.entry.python_module not in (None, "special", "linalg", "fft", "sparse", "nested"):
+        return f"bound in torch._C._{op.entry.python_module} only, which is private"
+    return a_python_name(op)
+
+
+def a_formula(op: Operator) -> str:
+    """The operator itself, and not what it is made of, is differentiated."""
+    return "composite: differentiated as what it is made of" if op.implicit else formula(op)
+
+
+def a_derivative(op: Operator) -> str:
+    """A formula of its own, or those of what it is made of."""
+    return tensors_in(op) or tensors_out(op) if op.implicit else formula(op)
+
+
+def no_numbers(op: Operator) -> str:
+    """Graphs are of tensors."""
+    return tensors_out(op) or known_sizes(op)
+
+
+def takes_sizes(op: Operator) -> bool:
+    """Whether an argument is a list of sizes, of any length, which must fit its tensors."""
+    return any(str(a.type) == "List[int]" and not a.N for a in op.schema.arguments)
 
 
 @dataclass
