@@ -52,6 +52,8 @@ COMMANDS = (
     Command("status", "Say what is applied to a tree, and who edited what.", "source"),
     Command("env", "Print what a source build sets, why, and whether the tree reads it.",
             "source"),
+    Command("doctor", "Say which torch an environment has, what became of it, and what to do.",
+            "doctor"),
     Command("clean", "Remove build files; with --cache also kept downloads.", "wheels"),
     Command("patch", "List, check, apply and edit the patches of the additions.", "patch"),
     Command("rebase", "Carry the additions to other releases and report.", "rebase"),

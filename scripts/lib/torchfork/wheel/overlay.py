@@ -16,14 +16,15 @@ from ..errors import UsageError
 from ..upstream import binaries
 from ..upstream.base import Base
 from ..util import files
+from .overlay_runtime.activate import MadeFor
 from .pack import new, tag_lines, write
 
 RUNTIME = Path(__file__).with_name("overlay_runtime")
 DATA = "overlay.json"
 SETTINGS = "overlay.toml"
-# What a C++ or a Python program of torchgen's reads by path below torchgen/ is served by no import:
-# an overlay has torch only.
+# torch's files are served one by one; the code generator whole, for it reads what lies beside it.
 _SERVED = "torch/"
+_WHOLE = "torchgen/"
 
 
 @dataclass(frozen=True)
@@ -93,11 +94,15 @@ def pack(base: Base, tree: Path, name: Name, out: Path, epoch: int) -> Path:
 
 def _members(base: Base, tree: Path, name: Name, version: str) -> Iterator[tuple[str, bytes]]:
     """Everything but the dist-info, by its path in the wheel."""
-    texts = {
-        path.relative_to(tree).as_posix(): path.read_bytes()
-        for path in files.tree_files(tree)
-        if path.relative_to(tree).as_posix().startswith(_SERVED)
+    everything = {
+        path.relative_to(root).as_posix(): path.read_bytes()
+        for root, below in ((base.root, _WHOLE), (tree, ""))
+        for path in files.tree_files(root / below)
     }
+    texts = {path: text for path, text in everything.items() if path.startswith(_SERVED)}
+    for path, text in everything.items():
+        if path.startswith(_WHOLE) and not path.endswith(".pyc"):
+            yield f"{name.package}/{path}", text
     for source in sorted(RUNTIME.glob("*.py")):
         yield f"{name.package}/{source.name}", source.read_bytes()
     yield f"{name.package}.pth", f"import {name.package}\n".encode()
@@ -125,7 +130,7 @@ def _stubs(texts: Mapping[str, bytes]) -> Iterator[tuple[str, bytes]]:
             yield f"torch-stubs/{stem}.pyi", text
 
 
-def _data(base: Base, texts: Mapping[str, bytes], name: Name, version: str) -> dict[str, object]:
+def _data(base: Base, texts: Mapping[str, bytes], name: Name, version: str) -> MadeFor:
     """overlay.json: what the overlay was made for, and what it has."""
     covers = {
         path: files.sha256_file(base.root / path)
@@ -137,7 +142,7 @@ def _data(base: Base, texts: Mapping[str, bytes], name: Name, version: str) -> d
         for path in sorted(texts)
         if path.endswith(".py")
     }
-    modules["torch._C"] = base.extension.as_posix()
+    modules |= {"torch._C": base.extension.as_posix(), "torchgen": f"{_WHOLE}__init__.py"}
     return {
         "name": name.distribution,
         "version": version,

@@ -9,19 +9,22 @@ import sys
 
 
 class Waiting:
-    """Stands on sys.meta_path until torch is imported."""
+    """Stands on sys.meta_path until torch, or its code generator, is imported."""
 
     torchfork_overlay = __name__
 
     @classmethod
     def find_spec(cls, name, path=None, target=None):  # type: ignore[no-untyped-def]  # kept small
-        """The spec of torch; None for everything else."""
-        if name != "torch":
+        """The spec of torch or torchgen; None for everything else."""
+        if name not in ("torch", "torchgen"):
             return None
+        import importlib.util
+
         from . import activate
 
         sys.meta_path.remove(cls)
-        return activate.torch_spec(__name__)
+        activate.activate(__name__)
+        return importlib.util.find_spec(name)
 
 
 if "torch" not in sys.modules:

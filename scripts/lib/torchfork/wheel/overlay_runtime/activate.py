@@ -15,22 +15,33 @@ import sys
 import warnings
 from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypedDict
 
 HERE = Path(__file__).resolve().parent
 SWITCH = "TORCHFORK_OVERLAY"
 
 
-def torch_spec(package: str) -> ModuleSpec | None:
-    """The spec of the installed torch, with this overlay on it where it was made for that torch."""
+class MadeFor(TypedDict):
+    """overlay.json: the torch that an overlay was made for, and what the overlay has."""
+
+    name: str
+    version: str
+    torch: str  # its version
+    commit: str
+    covers: dict[str, str]  # sha256 of each file of torch's that the overlay has another of
+    modules: dict[str, str]  # dotted name to file
+    preload: list[str]  # torch's libraries, in the order in which they are loaded
+    cure: str  # the command where another torch is installed
+
+
+def activate(package: str) -> None:
+    """Have this overlay serve its modules, where it was made for the torch that is installed."""
     spec = PathFinder.find_spec("torch")
-    if spec is None or spec.origin is None:
-        return spec
-    if os.environ.get(SWITCH, "") == "0":
-        return spec
+    if spec is None or spec.origin is None or os.environ.get(SWITCH, "") == "0":
+        return
     others = [
         name
         for finder in sys.meta_path
@@ -42,7 +53,7 @@ def torch_spec(package: str) -> ModuleSpec | None:
             f"{', '.join(map(str, others))}; uninstall one, build the additions of both into one "
             f"overlay, or set {SWITCH}=0 to have neither"
         )
-    made_for = json.loads((HERE / "overlay.json").read_text(encoding="utf-8"))
+    made_for: MadeFor = json.loads((HERE / "overlay.json").read_text(encoding="utf-8"))
     torch = Path(spec.origin).parent
     if problem := mismatch(torch, made_for):
         warnings.warn(
@@ -51,12 +62,11 @@ def torch_spec(package: str) -> ModuleSpec | None:
             f"operators. To mend it: {made_for['cure']}",
             stacklevel=2,
         )
-        return spec
+        return
     sys.meta_path.insert(0, Modules(package, torch, made_for))
-    return spec
 
 
-def mismatch(torch: Path, made_for: dict[str, Any]) -> str:
+def mismatch(torch: Path, made_for: MadeFor) -> str:
     """How the installed torch differs from the one that the overlay was made for; '' for not.
 
     The files that the overlay replaces must be byte for byte those that it was made from.
@@ -85,13 +95,12 @@ def _assigned(name: str, text: str) -> str:
 
 
 class Modules(MetaPathFinder):
-    """Finds the modules that the overlay has: changed ones, new ones, and torch._C."""
+    """Finds what the overlay has: changed and new modules, torch._C, and all of torchgen."""
 
-    def __init__(self, package: str, torch: Path, made_for: dict[str, Any]) -> None:
+    def __init__(self, package: str, torch: Path, made_for: MadeFor) -> None:
         self.torchfork_overlay = package
         self._torch = torch
-        self._modules: dict[str, str] = made_for["modules"]  # dotted name to file
-        self._preload: list[str] = made_for["preload"]  # base's libraries, in order
+        self._modules, self._preload = made_for["modules"], made_for["preload"]
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -107,11 +116,14 @@ class Modules(MetaPathFinder):
             return None
         if fullname == "torch._C":
             self._load_libraries()
-        # A package's modules that the overlay does not have are where they were.
-        below = [str((self._torch.parent / name).parent)] if name.endswith("__init__.py") else None
+        if not name.startswith("torch/") or not name.endswith("/__init__.py"):
+            return importlib.util.spec_from_file_location(fullname, HERE / name)
+        # A package of torch's is where it was, for its other modules and what it reads by path.
+        place = self._torch.parent / name
         return importlib.util.spec_from_file_location(
-            fullname, HERE / name, submodule_search_locations=below
-        )
+            fullname, place, loader=SourceFileLoader(fullname, str(HERE / name)),
+            submodule_search_locations=[str(place.parent)],
+        )  # fmt: skip
 
     def _load_libraries(self) -> None:
         """Load libtorch.so of the overlay before anything of torch's asks for one.

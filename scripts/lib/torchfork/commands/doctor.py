@@ -1,0 +1,221 @@
+"""torchfork doctor: which torch an environment has, what became of it, and what to do."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from packaging.requirements import Requirement
+
+from ..conformance.plan import of_environment
+from ..errors import StateError
+from ..state import installed_torch
+from ..state.journal import Journal
+from ..upstream import pins
+from ..upstream.archives import read_record
+from ..upstream.base import read_text
+from ..upstream.tree import state_of
+from ..upstream.wheel import VERSION_FILE, VersionFile, is_grafted, read_version_file
+from ..util import files, process
+from ..util.ui import Ui
+from ..wheel.overlay import DATA
+from ..wheel.overlay_runtime import activate
+from .options import path
+
+_QUESTION = "import json, sys; print(json.dumps([entry for entry in sys.path if entry]))"
+
+
+def add_doctor_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `torchfork doctor`."""
+    parser.add_argument(
+        "--env", metavar="DIR",
+        help="the environment: its directory or its interpreter (default: the current one)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--constraints", type=path, metavar="FILE",
+        help="what a build wrote beside its wheel: is that still what the environment has?",
+    )  # fmt: skip
+    parser.set_defaults(run=run)
+
+
+@dataclass(frozen=True)
+class Found:
+    """The torch that an interpreter imports, and what package managers and overlays say of it.
+
+    site: the directory that has torch/. path: all that the interpreter imports from.
+    overlays: overlay.json of each, by the file's place.
+    """
+
+    site: Path
+    path: tuple[Path, ...]
+    version: VersionFile
+    distributions: tuple[importlib.metadata.Distribution, ...]
+    overlays: dict[Path, activate.MadeFor]
+
+    @property
+    def reinstall(self) -> str:
+        """The command that brings its files back."""
+        known = [one.version for one in self.distributions] or [self.version.version]
+        return f"python -m pip install --force-reinstall --no-deps 'torch=={known[0]}'"
+
+
+def run(options: argparse.Namespace, ui: Ui) -> None:
+    """Say which torch there is; raise StateError for the first thing that is wrong with it."""
+    found = find(of_environment(options.env).executable)
+    known = installed_torch.store(found.site).load()
+    state = "develop" if known else "wheel" if is_grafted(found.version.version) else "official"
+    release = pins.load().by_commit(found.version.git_version)
+    if state == "official" and release is None:
+        state = "unknown"
+    kind = {
+        "develop": "official, with additions put into it by --develop",
+        "wheel": "a wheel that torchfork made",
+        "official": f"official, {release.version if release else ''}",
+        "unknown": "of a commit that no release pins",
+    }[state]
+    ui.note(f"torch:    {found.version.version} ({kind})")
+    ui.note(f"in:       {found.site}")
+    for place, made_for in found.overlays.items():
+        ui.note(f"overlay:  {made_for['name']} {made_for['version']} ({_activation(place)})")
+        state = "overlay"
+    wrong = [*_misplaced(found), *_overlaid(found)]
+    wrong += _developed(found, known) if known else _replaced(found)
+    wrong += _unconstrained(found, options.constraints) if options.constraints else []
+    for other in wrong[1:]:
+        ui.warn(f"{other.what}: {other.why}")
+    if wrong:
+        raise wrong[0]
+    ui.result(state)
+
+
+def find(python: Path) -> Found:
+    """The torch of an interpreter. Raises StateError where it has none."""
+    answer = process.run([python, "-c", _QUESTION], cwd=Path(os.sep)).stdout
+    search = tuple(Path(entry) for entry in json.loads(answer.strip().splitlines()[-1]))
+    site = next((place for place in search if (place / "torch/__init__.py").is_file()), None)
+    if site is None:
+        raise StateError(
+            "no torch is installed here",
+            where=str(python),
+            next=f"{python} -m pip install dist/torch-….whl, or torch=={pins.load().default}",
+        )
+    version = read_version_file(read_text(site / VERSION_FILE), str(site / VERSION_FILE))
+    known = importlib.metadata.distributions(name="torch", path=list(map(str, search)))
+    data = {file: json.loads(read_text(file)) for at in search for file in at.glob(f"*/{DATA}")}
+    return Found(site, search, version, tuple(known), data)
+
+
+def _activation(data: Path) -> str:
+    if os.environ.get(activate.SWITCH) == "0":
+        return f"switched off: {activate.SWITCH}=0"
+    package = data.parent.name
+    if not data.parents[1].joinpath(f"{package}.pth").is_file():
+        return f"not activated by itself: import {package} before torch"
+    return "activated when torch is imported"
+
+
+def _misplaced(found: Found) -> Iterator[StateError]:
+    """Another torch is imported than the one that package managers know."""
+    places = [Path(str(one.locate_file(""))) for one in found.distributions]
+    if found.site not in places:
+        yield StateError(
+            "pip does not know the torch that is imported",
+            where=str(found.site),
+            why="no torch-….dist-info lies beside it"
+            + "".join(f"; one lies in {place}" for place in places),
+            next="take its directory off PYTHONPATH, or install it as a wheel",
+        )
+    elif places.count(found.site) > 1:
+        versions = ", ".join(one.version for one in found.distributions)
+        yield StateError(
+            "torch was installed over another torch",
+            where=str(found.site),
+            why=f"there is metadata of {versions}",
+            next="python -m pip uninstall torch, as often as it finds one, then install it again",
+        )
+
+
+def _replaced(found: Found) -> Iterator[StateError]:
+    """Files that are not those which package managers installed."""
+    for one in found.distributions:
+        if Path(str(one.locate_file(""))) != found.site:
+            continue
+        version = found.version.version
+        if one.version not in (version, version.partition("+")[0]):
+            yield StateError(
+                "torch was replaced since it was installed",
+                where=str(found.site / VERSION_FILE),
+                why=f"pip installed {one.version}, and this is {version}",
+                next=found.reinstall,
+            )
+        rows = read_record(one.read_text("RECORD") or "")
+        for name in ("torch/lib/libtorch.so", "torch/__init__.py", "torch/overrides.py"):
+            file = found.site / name
+            if name in rows and not (
+                file.is_file() and rows[name].matches(bytes.fromhex(files.sha256_file(file)))
+            ):
+                yield StateError(
+                    "torch was replaced since it was installed",
+                    where=str(file),
+                    why="this is not the file that pip installed",
+                    next=found.reinstall,
+                )
+
+
+def _developed(found: Found, known: Journal) -> Iterator[StateError]:
+    again = "scripts/build_torch.sh --develop, or --undo"
+    changed = [n for n, e in known.entries.items() if state_of(found.site / n) not in e.ours]
+    if not known.settled:
+        yield StateError(
+            "a --develop run was interrupted", where=str(found.site), why="", next=again
+        )
+    elif changed:
+        yield StateError(
+            f"{len(changed)} files of --develop were replaced since",
+            where=str(found.site),
+            why="\n".join(changed[:10]),
+            next=f"{found.reinstall}\nand then {again}",
+        )
+
+
+def _overlaid(found: Found) -> Iterator[StateError]:
+    torch = found.site / "torch"
+    for place, made_for in found.overlays.items():
+        if problem := activate.mismatch(torch, made_for):
+            yield StateError(
+                f"{made_for['name']} is not for this torch, which is imported without it",
+                where=str(place.parent),
+                why=f"it was made for torch {made_for['torch']}, and {problem}",
+                next=made_for["cure"],
+            )
+    if len(found.overlays) > 1:
+        names = [made_for["name"] for made_for in found.overlays.values()]
+        yield StateError(
+            "two overlays are installed, and importing torch is refused",
+            where=", ".join(str(place.parent) for place in found.overlays),
+            why="only one can be active",
+            next=f"python -m pip uninstall {names[-1]}, or build their additions into one overlay",
+        )
+
+
+def _unconstrained(found: Found, constraints: Path) -> Iterator[StateError]:
+    """What the environment has otherwise than a build's constraints say."""
+    search = list(map(str, found.path))
+    for line in read_text(constraints).split():
+        wanted = Requirement(line)
+        there = [
+            one.version for one in importlib.metadata.distributions(name=wanted.name, path=search)
+        ]
+        if not there or there[0] not in wanted.specifier:
+            yield StateError(
+                f"{wanted.name} was replaced since, or never installed",
+                where=str(found.site),
+                why=f"{line} is wanted, {there[0] if there else 'none'} is installed",
+                next=f"python -m pip install '{line}' from where that build is, and give pip\n"
+                f"--constraint {constraints} from then on",
+            )
