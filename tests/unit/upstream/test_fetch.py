@@ -7,7 +7,7 @@ import platform
 import sys
 import threading
 import urllib.parse
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import pytest
@@ -23,8 +23,8 @@ from torchfork.util import cache as cache_module
 from torchfork.util import pip, process
 
 
-@pytest.fixture(scope="module")
-def interpreter() -> Interpreter:
+@cache
+def this_python() -> Interpreter:
     return probe(sys.executable, headers=False)
 
 
@@ -37,127 +37,83 @@ def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "shelf"
 
 
-def fetched(tmp_path: Path, interpreter: Interpreter, pins: Releases) -> Path:
-    return fetch_wheel(pins.get(), interpreter, pins, tmp_path / "cache")
+def fetched(tmp_path: Path, pins: Releases) -> Path:
+    return fetch_wheel(pins.get(), this_python(), pins, tmp_path / "cache")
 
 
-def hidden(shelf: Path, wheel: Path) -> None:
+@pytest.fixture
+def wheel(shelf: Path) -> Path:
+    """The one wheel on the shelf."""
+    return sample.write_wheel(shelf)
+
+
+@pytest.fixture
+def pins(tmp_path: Path, wheel: Path) -> Releases:
+    """Pins that know it."""
+    return sample.releases(tmp_path / "releases.toml", wheel)
+
+
+def test_a_pinned_wheel_is_fetched_once_into_the_cache_under_its_sha256(
+    tmp_path: Path, wheel: Path, pins: Releases
+) -> None:
+    stale = tmp_path / "cache" / ".fetch-9.1.0-killed"
+    stale.mkdir(parents=True)
+    got, data = fetched(tmp_path, pins), wheel.read_bytes()
+    assert got.read_bytes() == data and got.parent.name == sample.sha256(wheel)
+    assert not list((tmp_path / "cache").glob(".fetch-*")), "also not what a killed run left"
+    got.write_bytes(b"damaged")
+    assert fetched(tmp_path, pins).read_bytes() == data
     wheel.unlink()
-    assert not list(shelf.glob("*.whl"))
-
-
-def test_a_pinned_wheel_lands_in_the_cache_under_its_sha256(
-    tmp_path: Path, interpreter: Interpreter, shelf: Path
-) -> None:
-    wheel = sample.write_wheel(shelf)
-    pins = sample.releases(tmp_path / "releases.toml", wheel)
-    got = fetched(tmp_path, interpreter, pins)
-    assert got.read_bytes() == wheel.read_bytes()
-    assert got.parent.name == sample.sha256(wheel)
-    assert not list((tmp_path / "cache").glob(".fetch-*"))
-
-
-def test_a_second_fetch_needs_no_index(
-    tmp_path: Path, interpreter: Interpreter, shelf: Path
-) -> None:
-    wheel = sample.write_wheel(shelf)
-    pins = sample.releases(tmp_path / "releases.toml", wheel)
-    first = fetched(tmp_path, interpreter, pins)
-    hidden(shelf, wheel)
-    assert fetched(tmp_path, interpreter, pins) == first
+    assert fetched(tmp_path, pins) == got, "without an index"
 
 
 def test_other_index_settings_ask_pip_again(
-    tmp_path: Path, interpreter: Interpreter, shelf: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, wheel: Path, shelf: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A CPU build in the cache must not stand in for what another index would give."""
-    cpu = sample.write_wheel(shelf)
-    cuda = sample.write_wheel(
-        tmp_path / "other",
-        sample.with_record(sample.contents("9.1.0+cu130", metadata_version="9.1.0")),
-        version="9.1.0",
-    )
-    pins = sample.releases(tmp_path / "releases.toml", cpu, cuda)
-    assert fetched(tmp_path, interpreter, pins).name == cpu.name
+    contents = sample.with_record(sample.contents("9.1.0+cu130", metadata_version="9.1.0"))
+    cuda = sample.write_wheel(tmp_path / "other", contents, version="9.1.0")
+    pins = sample.releases(tmp_path / "releases.toml", wheel, cuda)
+    assert fetched(tmp_path, pins).name == wheel.name
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "other"))
-    assert fetched(tmp_path, interpreter, pins).name == cuda.name
+    assert fetched(tmp_path, pins).name == cuda.name
     monkeypatch.setenv("PIP_FIND_LINKS", str(shelf))
-    hidden(shelf, cpu)
-    assert fetched(tmp_path, interpreter, pins).name == cpu.name
-    assert len(cached_wheels(pins.get(), interpreter, tmp_path / "cache")) == 2
+    wheel.unlink()
+    assert fetched(tmp_path, pins).name == wheel.name
+    assert len(cached_wheels(pins.get(), this_python(), tmp_path / "cache")) == 2
 
 
-def test_a_damaged_cached_wheel_is_fetched_again(
-    tmp_path: Path, interpreter: Interpreter, shelf: Path
+def test_an_unpinned_wheel_gets_into_the_cache_only_after_it_is_pinned(
+    tmp_path: Path, wheel: Path, pins: Releases, shelf: Path
 ) -> None:
-    wheel = sample.write_wheel(shelf)
-    pins = sample.releases(tmp_path / "releases.toml", wheel)
-    got = fetched(tmp_path, interpreter, pins)
-    got.write_bytes(b"damaged")
-    assert fetched(tmp_path, interpreter, pins).read_bytes() == wheel.read_bytes()
-
-
-def test_an_unpinned_wheel_never_gets_into_the_cache(
-    tmp_path: Path, interpreter: Interpreter, shelf: Path
-) -> None:
-    wheel = sample.write_wheel(shelf)
-    pins = sample.releases(tmp_path / "releases.toml", wheel)
-    altered = {**sample.contents(), "torch/evil.py": b"evil\n"}
-    sample.write_wheel(shelf, sample.with_record(altered))
+    pinned = sample.sha256(wheel)
+    sample.write_wheel(shelf, sample.with_record({**sample.contents(), "torch/more.py": b"x\n"}))
     with pytest.raises(HashMismatchError) as caught:
-        fetched(tmp_path, interpreter, pins)
-    assert caught.value.exit_code == 22
-    assert sample.sha256(wheel) in caught.value.why
+        fetched(tmp_path, pins)
+    assert caught.value.exit_code == 22 and pinned in caught.value.why
     assert f"scripts/torchfork pin {caught.value.where}" in caught.value.next
     assert not (tmp_path / "cache" / "wheels").exists()
-
-
-def test_after_pinning_it_the_refused_wheel_is_used_without_another_download(
-    tmp_path: Path, interpreter: Interpreter, shelf: Path
-) -> None:
-    wheel = sample.write_wheel(shelf)
-    pins = sample.releases(
-        tmp_path / "releases.toml",
-        sample.write_wheel(tmp_path / "old", sample.with_record(sample.contents("9.1.0")),
-                           version="9.1.0"),
-    )  # fmt: skip
-    with pytest.raises(HashMismatchError) as caught:
-        fetched(tmp_path, interpreter, pins)
     pins = add(pins, official(Path(caught.value.where), pins))
-    hidden(shelf, wheel)
-    assert fetched(tmp_path, interpreter, pins).parent.parent.name == "wheels"
+    wheel.unlink()
+    assert fetched(tmp_path, pins).parent.parent.name == "wheels", "without another download"
 
 
-def test_an_empty_index_is_an_error_with_its_exit_code(
-    tmp_path: Path, interpreter: Interpreter, shelf: Path
+def test_an_empty_index_is_an_error_that_offers_a_wheel_at_hand(
+    tmp_path: Path, wheel: Path, pins: Releases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pins = sample.releases(tmp_path / "releases.toml", sample.write_wheel(tmp_path))
+    got = fetched(tmp_path, pins)
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "empty"))
     with pytest.raises(DownloadError, match="no wheel of torch") as caught:
-        fetched(tmp_path, interpreter, pins)
+        fetched(tmp_path, pins)
     assert caught.value.exit_code == 21
     assert "pip download" in caught.value.where and "pip config list" in caught.value.next
-
-
-def test_a_wheel_at_hand_is_offered_when_pip_fails(
-    tmp_path: Path, interpreter: Interpreter, shelf: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    wheel = sample.write_wheel(shelf)
-    pins = sample.releases(tmp_path / "releases.toml", wheel)
-    got = fetched(tmp_path, interpreter, pins)
-    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "empty"))
-    with pytest.raises(DownloadError) as caught:
-        fetched(tmp_path, interpreter, pins)
     assert f"--base {got}" in caught.value.next
 
 
-def test_a_truncated_download_is_refused(
-    tmp_path: Path, interpreter: Interpreter, shelf: Path
-) -> None:
-    wheel = sample.write_wheel(shelf)
-    pins = sample.releases(tmp_path / "releases.toml", wheel)
+def test_a_truncated_download_is_refused(tmp_path: Path, wheel: Path, pins: Releases) -> None:
     wheel.write_bytes(wheel.read_bytes()[:-200])
     with pytest.raises(DownloadError, match="broke off"):
-        fetched(tmp_path, interpreter, pins)
+        fetched(tmp_path, pins)
     assert not (tmp_path / "cache" / "wheels").exists()
 
 
@@ -180,46 +136,33 @@ class _Breaking(http.server.SimpleHTTPRequestHandler):
 
 
 def test_a_connection_that_breaks_leaves_no_wheel(
-    tmp_path: Path, interpreter: Interpreter, shelf: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, shelf: Path, pins: Releases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wheel = sample.write_wheel(shelf)
-    pins = sample.releases(tmp_path / "releases.toml", wheel)
     handler = partial(_Breaking, directory=str(shelf))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        address = f"http://127.0.0.1:{server.server_port}/simple"
         monkeypatch.delenv("PIP_NO_INDEX")
-        monkeypatch.setenv("PIP_FIND_LINKS", "")
-        monkeypatch.setenv("PIP_INDEX_URL", address)
-        monkeypatch.setenv("PIP_RETRIES", "0")
-        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-        monkeypatch.setenv("no_proxy", "127.0.0.1")
+        settings = {
+            "PIP_FIND_LINKS": "", "PIP_RETRIES": "0", "NO_PROXY": "127.0.0.1",
+            "no_proxy": "127.0.0.1",
+            "PIP_INDEX_URL": f"http://127.0.0.1:{server.server_port}/simple",
+        }  # fmt: skip
+        for name, value in settings.items():
+            monkeypatch.setenv(name, value)
         with pytest.raises(DownloadError, match="broke off"):
-            fetched(tmp_path, interpreter, pins)
+            fetched(tmp_path, pins)
         server.shutdown()
     assert not (tmp_path / "cache" / "wheels").exists()
 
 
-def test_leavings_of_a_killed_fetch_are_removed(
-    tmp_path: Path, interpreter: Interpreter, shelf: Path
-) -> None:
-    stale = tmp_path / "cache" / ".fetch-9.1.0-killed"
-    stale.mkdir(parents=True)
-    pins = sample.releases(tmp_path / "releases.toml", sample.write_wheel(shelf))
-    fetched(tmp_path, interpreter, pins)
-    assert not stale.exists()
-
-
-def test_a_python_without_official_wheels_is_told_before_the_network(
-    tmp_path: Path, interpreter: Interpreter
-) -> None:
+def test_a_python_without_official_wheels_is_refused_before_the_network(tmp_path: Path) -> None:
     pins = Releases(
         tmp_path, "9.1.0",
         (Release("9.1.0", sample.COMMIT,
                  (WheelPin(f"torch-9.1.0-cp39-cp39-linux_{platform.machine()}.whl", "0" * 64),)),),
     )  # fmt: skip
     with pytest.raises(ToolMissingError, match="no official wheel for Python") as caught:
-        fetched(tmp_path, interpreter, pins)
+        fetched(tmp_path, pins)
     assert "cp39" in caught.value.why
     assert not (tmp_path / "cache").exists()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 import sample_tree as sample
@@ -21,7 +20,7 @@ def upstream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, str
     """A repository with a submodule that may be fetched from, and its commit."""
     for name, value in sample.GIT.items():
         monkeypatch.setenv(name, value)
-    # git refuses submodules from local paths unless told otherwise; a mirror is not local.
+    # git refuses submodules from local paths unless allowed; a mirror is not local.
     monkeypatch.setenv("GIT_CONFIG_COUNT", "1")
     monkeypatch.setenv("GIT_CONFIG_KEY_0", "protocol.file.allow")
     monkeypatch.setenv("GIT_CONFIG_VALUE_0", "always")
@@ -39,7 +38,9 @@ def clone(source: Path, commit: str, root: Path, **env: str) -> SourceTree:
     release = Release(sample.VERSION, commit, ())
     url = None if env else f"file://{source}"
     said: list[str] = []
-    place = git.clone(release, url, root, env, lambda *a: said.append(a[2]), said.append)
+    place = git.clone(
+        release, None if variable else url, root, env, lambda *a: said.append(a[2]), said.append
+    )
     return sourcetree.open_tree(place)
 
 
@@ -54,49 +55,38 @@ def test_the_pinned_commit_is_cloned_shallow_with_its_submodules(
     assert sourcetree.hand_edits(tree, {}) == []
 
 
-def test_another_repository_can_be_named_by_a_variable(
-    upstream: tuple[Path, str], tmp_path: Path
-) -> None:
-    environment: Any = {git.URL: f"file://{upstream[0]}"}
-    tree = clone(*upstream, tmp_path / "trees", **environment)
-    assert tree.commit == upstream[1]
-
-
 def test_a_clone_that_is_there_is_taken_without_asking_anybody(
     upstream: tuple[Path, str], tmp_path: Path
 ) -> None:
-    tree = clone(*upstream, tmp_path / "trees")
+    # a variable names the repository
+    tree = clone(*upstream, tmp_path / "trees", variable=True)
     shutil.rmtree(upstream[0])
     shutil.rmtree(tmp_path / "part")
-    assert clone(*upstream, tmp_path / "trees") == tree
+    assert clone(*upstream, tmp_path / "trees") == tree and tree.commit == upstream[1]
 
 
-@pytest.mark.parametrize("broken", ["repository", "commit", "checkout", "submodule"])
-def test_a_clone_that_broke_off_is_gone_on_with(
-    upstream: tuple[Path, str], tmp_path: Path, broken: str
+@pytest.mark.parametrize("steps", range(4))
+def test_a_clone_that_broke_off_is_resumed(
+    upstream: tuple[Path, str], tmp_path: Path, steps: int
 ) -> None:
+    """A directory, a repository, the commit, and everything but a submodule."""
     trees = tmp_path / "trees"
     place = trees / f"git-{sample.VERSION}-{upstream[1][:12]}"
-    if broken == "repository":
-        place.mkdir(parents=True)
-    elif broken == "commit":
-        place.mkdir(parents=True)
-        sample.git(place, "init", "-q")
-    elif broken == "checkout":
-        place.mkdir(parents=True)
-        sample.git(place, "init", "-q")
-        sample.git(place, "fetch", "-q", "--depth=1", f"file://{upstream[0]}", upstream[1])
-    else:
-        hidden = tmp_path / "part hidden"
-        (tmp_path / "part").rename(hidden)
+    place.mkdir(parents=True)
+    if steps == 3:
+        (tmp_path / "part").rename(tmp_path / "hidden")
         with pytest.raises(DownloadError, match="submodules"):
             clone(*upstream, trees)
-        hidden.rename(tmp_path / "part")
+        (tmp_path / "hidden").rename(tmp_path / "part")
+    elif steps:
+        sample.git(place, "init", "-q")
+        if steps == 2:
+            sample.git(place, "fetch", "-q", "--depth=1", f"file://{upstream[0]}", upstream[1])
     tree = clone(*upstream, trees)
     assert tree.commit == upstream[1] and (tree.root / "third_party/part/part.h").is_file()
 
 
-def test_a_host_that_cannot_be_reached_is_told_with_the_other_sources(tmp_path: Path) -> None:
+def test_a_host_that_cannot_be_reached_is_reported_with_the_other_sources(tmp_path: Path) -> None:
     release = Release("2.6.0", "0" * 40, ())
     with pytest.raises(DownloadError, match="cannot be reached") as caught:
         git.clone(
@@ -107,7 +97,7 @@ def test_a_host_that_cannot_be_reached_is_told_with_the_other_sources(tmp_path: 
     assert "nowhere" in caught.value.where
 
 
-def test_a_commit_that_the_repository_lacks_is_told(
+def test_a_commit_that_the_repository_lacks_is_named(
     upstream: tuple[Path, str], tmp_path: Path
 ) -> None:
     with pytest.raises(HashMismatchError, match="does not have the pinned commit") as caught:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -13,19 +14,17 @@ from torchfork.errors import BaseRefusedError, ToolMissingError
 from torchfork.upstream.interpreter import probe, require_python_tag
 
 
-def fake(tmp_path: Path, name: str, answer: str) -> Path:
+def fake(tmp_path: Path, text: str) -> Path:
     """A program that answers as an interpreter would."""
-    path = tmp_path / name
-    path.write_text(f"#!/bin/sh\ncat <<'END'\n{answer}\nEND\n")
+    path = tmp_path / "python"
+    path.write_text(f"#!/bin/sh\ncat <<'END'\n{text}\nEND\n")
     path.chmod(0o755)
     return path
 
 
-def told(version: str, **changes: object) -> str:
+def answer(version: str, **changes: object) -> str:
     """What an interpreter says about itself, as JSON."""
-    import json
-
-    answer = {
+    said = {
         "executable": "/opt/fake/bin/python",
         "version": version,
         "info": [int(part) for part in version.split(".")[:2]],
@@ -35,13 +34,16 @@ def told(version: str, **changes: object) -> str:
         "purelib": "/opt/fake/lib",
         "free_threaded": False,
     }
-    return json.dumps({**answer, **changes})
+    return json.dumps({**said, **changes})
 
 
-def test_this_interpreter_is_described() -> None:
-    found = probe(sys.executable, headers=False)
-    assert found.tag == sample.PYTHON_TAG
-    assert found.extension_suffix == sample.SUFFIX
+def test_the_launchers_choice_is_the_default_and_is_described(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TORCHFORK_TARGET_PYTHON", sys.executable)
+    found = probe(headers=False)
+    assert found.executable == Path(sys.executable)
+    assert (found.tag, found.extension_suffix) == (sample.PYTHON_TAG, sample.SUFFIX)
 
 
 def test_an_environment_is_not_resolved_to_its_base_interpreter(tmp_path: Path) -> None:
@@ -50,47 +52,35 @@ def test_an_environment_is_not_resolved_to_its_base_interpreter(tmp_path: Path) 
     assert found.site_packages.is_relative_to(tmp_path)
 
 
-def test_the_launchers_choice_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TORCHFORK_TARGET_PYTHON", sys.executable)
-    assert probe(headers=False).executable == Path(sys.executable)
-
-
-def test_a_missing_interpreter_is_named() -> None:
+def test_what_is_no_interpreter_is_named(tmp_path: Path) -> None:
     with pytest.raises(ToolMissingError, match=r"no Python interpreter 'python9\.99'") as caught:
         probe("python9.99")
     assert caught.value.exit_code == 16 and "--python" in caught.value.next
-
-
-def test_a_file_that_cannot_be_run_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "python"
-    path.write_text("")
+    (tmp_path / "empty").write_text("")
     with pytest.raises(ToolMissingError, match="cannot be run"):
-        probe(path)
-
-
-def test_something_else_than_python_is_refused(tmp_path: Path) -> None:
+        probe(tmp_path / "empty")
     with pytest.raises(ToolMissingError, match="not a working Python 3"):
-        probe(fake(tmp_path, "python", "hello"))
+        probe(fake(tmp_path, "hello"))
 
 
 @pytest.mark.parametrize(
-    ("answer", "why"),
+    ("text", "why"),
     [
-        (told("3.9.18"), "3.10 is the oldest"),
-        (told("3.13.0", free_threaded=True), "free-threaded"),
-        (told("3.10.14", implementation="pypy"), "CPython"),
+        (answer("3.9.18"), "3.10 is the oldest"),
+        (answer("3.13.0", free_threaded=True), "free-threaded"),
+        (answer("3.10.14", implementation="pypy"), "CPython"),
     ],
 )
 def test_unsupported_interpreters_are_refused_with_the_reason(
-    tmp_path: Path, answer: str, why: str
+    tmp_path: Path, text: str, why: str
 ) -> None:
     with pytest.raises(ToolMissingError) as caught:
-        probe(fake(tmp_path, "python", answer))
+        probe(fake(tmp_path, text))
     assert why in caught.value.why
 
 
 def test_missing_headers_name_the_package_that_has_them(tmp_path: Path) -> None:
-    path = fake(tmp_path, "python", told("3.12.1", include=os.fspath(tmp_path)))
+    path = fake(tmp_path, answer("3.12.1", include=os.fspath(tmp_path)))
     assert probe(path, headers=False).version == "3.12.1"
     with pytest.raises(ToolMissingError) as caught:
         probe(path)
@@ -99,7 +89,7 @@ def test_missing_headers_name_the_package_that_has_them(tmp_path: Path) -> None:
 
 
 def test_a_wheel_for_another_python_is_refused_with_both_versions(tmp_path: Path) -> None:
-    found = probe(fake(tmp_path, "python", told("3.12.1")), headers=False)
+    found = probe(fake(tmp_path, answer("3.12.1")), headers=False)
     require_python_tag(found, "cp312", "x.whl")
     with pytest.raises(BaseRefusedError, match=r"Python 3\.10.*Python 3\.12\.1") as caught:
         require_python_tag(found, "cp310", "x.whl")

@@ -5,8 +5,6 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import pytest
-
 from torchfork.upstream import python_names
 
 FILES = {
@@ -60,35 +58,17 @@ def outside(): ...
 }
 
 
-@pytest.fixture(scope="module")
-def found() -> dict[str, frozenset[str]]:
-    return python_names.attributes(FILES.get, ["fft", "_ops"])
-
-
-def test_what_a_module_defines_imports_and_lists_is_an_attribute(
-    found: dict[str, frozenset[str]],
-) -> None:
+def test_the_attributes_of_modules_and_of_tensor_are_found() -> None:
+    found = python_names.attributes(FILES.get, ["fft", "_ops"])
     assert {"math", "_os", "load", "save", "einsum", "Generator", "float32", "compile", "listed",
             "real", "tried", "caught", "fallback", "function", "Kind", "fft", "_ops",
             "ignored"} <= found["torch"]  # fmt: skip
-
-
-def test_locals_and_what_is_never_there_at_run_time_are_none(
-    found: dict[str, frozenset[str]],
-) -> None:
+    # locals, and what is never there at run time
     absent = {"imagined", "gone", "local", "inside", "helper", "chain", "_private", "ours"}
     assert not absent & found["torch"]
-
-
-def test_tensors_attributes_come_from_class_stub_docs_and_overrides(
-    found: dict[str, frozenset[str]],
-) -> None:
     assert found["Tensor"] == {
         "backward", "__array_priority__", "requires_grad", "numpy", "T", "documented", "name",
     }  # fmt: skip
-
-
-def test_modules_of_operators_have_their_own_names(found: dict[str, frozenset[str]]) -> None:
     assert found["nn"] == {"dropout", "gelu"}
     assert found["special"] == {"airy"} and found["fft"] == frozenset()
 

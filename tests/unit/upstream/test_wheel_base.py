@@ -6,12 +6,16 @@ import contextlib
 import os
 import sys
 import zipfile
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
 import sample_wheel as sample
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
 
 from torchfork.errors import BaseRefusedError, HashMismatchError, OutputError, UsageError
 from torchfork.upstream import wheel as module
@@ -21,233 +25,191 @@ from torchfork.upstream.pins import Releases, WheelPin
 from torchfork.util import files
 
 
-@pytest.fixture(scope="module")
-def interpreter() -> Interpreter:
+@cache
+def this_python() -> Interpreter:
     return probe(sys.executable, headers=False)
 
 
 def opened(
-    tmp_path: Path,
-    interpreter: Interpreter,
-    wheel: Path,
-    pins: Releases | None = None,
-    *,
-    unpinned: bool = False,
+    tmp_path: Path, wheel: Path, pins: Releases | None = None, *, unpinned: bool = False,
     foreign: bool = False,
-) -> Base:
+) -> Base:  # fmt: skip
     pins = pins or sample.releases(tmp_path / "releases.toml", wheel)
     cache = tmp_path / "cache"
-    return module.open_wheel(wheel, interpreter, pins, cache, unpinned=unpinned, foreign=foreign)
+    return module.open_wheel(wheel, this_python(), pins, cache, unpinned=unpinned, foreign=foreign)
 
 
-def test_a_pinned_wheel_is_unpacked_and_described(tmp_path: Path, interpreter: Interpreter) -> None:
-    wheel = sample.write_wheel(tmp_path / "ä b")
-    base = opened(tmp_path, interpreter, wheel)
+def recorded(tmp_path: Path, changed: dict[str, bytes], **options: str) -> Path:
+    """A wheel with other files than the sample's, whose RECORD fits; without those that are b''."""
+    kept = {n: d for n, d in {**sample.contents(), **changed}.items() if d}
+    return sample.write_wheel(tmp_path, sample.with_record(kept), **options)
+
+
+def raw(tmp_path: Path, changed: dict[str, bytes]) -> Path:
+    """A wheel with files that its RECORD knows nothing of."""
+    return sample.write_wheel(tmp_path, {**sample.with_record(sample.contents()), **changed})
+
+
+def refused(tmp_path: Path, wheel: Path, message: str) -> BaseRefusedError:
+    with pytest.raises(BaseRefusedError, match=message) as caught:
+        opened(tmp_path, wheel)
+    return caught.value
+
+
+def test_a_pinned_wheel_is_unpacked_and_described(tmp_path: Path) -> None:
+    wheel = sample.write_wheel(tmp_path / "ä b", build="3")
+    base = opened(tmp_path, wheel)
     assert (base.version, base.public_version) == ("9.1.0+cpu", "9.1.0")
-    assert base.git_version == sample.COMMIT
-    assert base.cuda is None
+    assert base.git_version == sample.COMMIT and base.cuda is None
     assert base.dist_info == "torch-9.1.0+cpu.dist-info"
-    assert base.wheel_tag == sample.TAG
+    assert base.wheel_tag == sample.TAG, "without the build number"
     assert base.identity == sample.sha256(wheel)
     with zipfile.ZipFile(wheel) as archive:
         for name in archive.namelist():
             assert (base.root / name).read_bytes() == archive.read(name)
-
-
-def test_a_second_opening_writes_nothing(tmp_path: Path, interpreter: Interpreter) -> None:
-    wheel = sample.write_wheel(tmp_path)
-    first = opened(tmp_path, interpreter, wheel)
     before = {p: p.stat().st_mtime_ns for p in (tmp_path / "cache").rglob("*")}
-    assert opened(tmp_path, interpreter, wheel) == first
+    assert opened(tmp_path, wheel) == base, "a second opening writes nothing"
     assert {p: p.stat().st_mtime_ns for p in (tmp_path / "cache").rglob("*")} == before
 
 
-def test_a_wheel_that_replaced_another_is_hashed_anew(
-    tmp_path: Path, interpreter: Interpreter
-) -> None:
-    wheel = sample.write_wheel(tmp_path)
-    first = opened(tmp_path, interpreter, wheel)
-    files = {**sample.contents(), "torch/more.py": b"more\n"}
-    sample.write_wheel(tmp_path, sample.with_record(files))
-    pins = sample.releases(tmp_path / "releases.toml", wheel)
-    assert opened(tmp_path, interpreter, wheel, pins).identity != first.identity
+def test_a_wheel_that_replaced_another_is_hashed_anew(tmp_path: Path) -> None:
+    first = opened(tmp_path, sample.write_wheel(tmp_path))
+    other = recorded(tmp_path, {"torch/more.py": b"more\n"})
+    assert opened(tmp_path, other).identity != first.identity
 
 
-def test_metadata_and_torch_may_name_different_local_versions(
-    tmp_path: Path, interpreter: Interpreter
-) -> None:
+def test_metadata_and_torch_may_name_different_local_versions(tmp_path: Path) -> None:
     files = sample.with_record(sample.contents("9.1.0+cu130", metadata_version="9.1.0"))
-    base = opened(tmp_path, interpreter, sample.write_wheel(tmp_path, files, version="9.1.0"))
+    base = opened(tmp_path, sample.write_wheel(tmp_path, files, version="9.1.0"))
     assert (base.version, base.dist_info) == ("9.1.0+cu130", "torch-9.1.0.dist-info")
 
 
-def test_a_build_number_is_no_part_of_the_tag(tmp_path: Path, interpreter: Interpreter) -> None:
-    wheel = sample.write_wheel(tmp_path, build="3")
-    assert opened(tmp_path, interpreter, wheel).wheel_tag == sample.TAG
-
-
-def test_other_bytes_under_a_pinned_name_are_refused(
-    tmp_path: Path, interpreter: Interpreter
-) -> None:
-    wheel = sample.write_wheel(tmp_path)
-    pins = sample.releases(tmp_path / "releases.toml", wheel)
-    files = {**sample.contents(), "torch/evil.py": b"evil\n"}
-    sample.write_wheel(tmp_path, sample.with_record(files))
+def test_other_bytes_under_a_pinned_name_are_refused(tmp_path: Path) -> None:
+    pins = sample.releases(tmp_path / "releases.toml", sample.write_wheel(tmp_path))
+    wheel = recorded(tmp_path, {"torch/evil.py": b"evil\n"})
     with pytest.raises(HashMismatchError) as caught:
-        opened(tmp_path, interpreter, wheel, pins)
+        opened(tmp_path, wheel, pins)
     assert caught.value.exit_code == 22 and sample.sha256(wheel) in caught.value.why
     assert not (tmp_path / "cache" / "unpacked").exists()
 
 
-def test_an_unknown_wheel_of_a_pinned_commit_is_accepted(
-    tmp_path: Path, interpreter: Interpreter
+def test_a_wheel_without_a_pin_is_trusted_by_its_commit_or_by_the_users_word(
+    tmp_path: Path,
 ) -> None:
-    pins = sample.releases(tmp_path / "releases.toml")
-    assert opened(tmp_path, interpreter, sample.write_wheel(tmp_path), pins).version == "9.1.0+cpu"
-
-
-def test_an_unknown_commit_needs_the_users_word(tmp_path: Path, interpreter: Interpreter) -> None:
     wheel = sample.write_wheel(tmp_path)
-    pins = sample.releases(tmp_path / "releases.toml", commit=sample.OTHER_COMMIT)
+    assert opened(tmp_path, wheel, sample.releases(tmp_path / "a.toml")).version == "9.1.0+cpu"
+    pins = sample.releases(tmp_path / "b.toml", commit=sample.OTHER_COMMIT)
     with pytest.raises(BaseRefusedError, match="no release pins") as caught:
-        opened(tmp_path, interpreter, wheel, pins)
+        opened(tmp_path, wheel, pins)
     assert sample.COMMIT in caught.value.why and "--unpinned" in caught.value.next
-    assert opened(tmp_path, interpreter, wheel, pins, unpinned=True).git_version == sample.COMMIT
-
-
-def test_pins_that_contradict_the_wheel_are_named(tmp_path: Path, interpreter: Interpreter) -> None:
-    wheel = sample.write_wheel(tmp_path)
-    pins = sample.releases(tmp_path / "releases.toml", wheel, commit=sample.OTHER_COMMIT)
+    assert opened(tmp_path, wheel, pins, unpinned=True).git_version == sample.COMMIT
+    contradicting = sample.releases(tmp_path / "c.toml", wheel, commit=sample.OTHER_COMMIT)
     with pytest.raises(BaseRefusedError, match="contradict") as caught:
-        opened(tmp_path, interpreter, wheel, pins)
+        opened(tmp_path, wheel, contradicting)
     assert sample.COMMIT in caught.value.why and sample.OTHER_COMMIT in caught.value.why
 
 
-def test_a_grafted_wheel_is_not_grafted_again(tmp_path: Path, interpreter: Interpreter) -> None:
-    wheel = sample.write_wheel(tmp_path, version="9.1.0+cpu.ext1")
-    with pytest.raises(BaseRefusedError, match="additions already"):
-        opened(tmp_path, interpreter, wheel)
-
-
-def test_another_python_is_refused_unless_nothing_is_to_be_run(
-    tmp_path: Path, interpreter: Interpreter
-) -> None:
-    wheel = sample.write_wheel(tmp_path, tag="cp39-cp39-macosx_11_0_arm64")
-    with pytest.raises(BaseRefusedError, match=r"Python 3\.9"):
-        opened(tmp_path, interpreter, wheel)
-    files = {
-        name.replace("libtorch.so", "libtorch.dylib"): data
-        for name, data in sample.contents().items()
-    }
-    sample.write_wheel(tmp_path, sample.with_record(files), tag="cp39-cp39-macosx_11_0_arm64")
-    assert opened(tmp_path, interpreter, wheel, foreign=True).wheel_tag.startswith("cp39")
+def test_another_python_is_refused_unless_nothing_is_to_be_run(tmp_path: Path) -> None:
+    library = sample.contents()["torch/lib/libtorch.so"]
+    files = {"torch/lib/libtorch.so": b"", "torch/lib/libtorch.dylib": library}
+    wheel = recorded(tmp_path, files, tag="cp39-cp39-macosx_11_0_arm64")
+    refused(tmp_path, wheel, r"Python 3\.9")
+    assert opened(tmp_path, wheel, foreign=True).wheel_tag.startswith("cp39")
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.9, 0.999])
-def test_a_truncated_wheel_is_refused(
-    tmp_path: Path, interpreter: Interpreter, share: float
-) -> None:
+def test_a_truncated_wheel_is_refused(tmp_path: Path, share: float) -> None:
     wheel = sample.write_wheel(tmp_path)
     wheel.write_bytes(wheel.read_bytes()[: int(wheel.stat().st_size * share)])
-    with pytest.raises(BaseRefusedError, match="damaged or was not downloaded completely"):
-        opened(tmp_path, interpreter, wheel)
+    refused(tmp_path, wheel, "damaged or was not downloaded completely")
 
 
-def test_a_flipped_byte_leaves_nothing_unpacked(tmp_path: Path, interpreter: Interpreter) -> None:
-    files = {**sample.contents(), "torch/data": bytes(range(256)) * 64}
-    wheel = sample.write_wheel(tmp_path, sample.with_record(files))
+def test_a_flipped_byte_leaves_nothing_unpacked(tmp_path: Path) -> None:
+    wheel = recorded(tmp_path, {"torch/data": bytes(range(256)) * 64})
     with zipfile.ZipFile(wheel) as archive:
         place = archive.getinfo("torch/data").header_offset + 60
     data = bytearray(wheel.read_bytes())
     data[place] ^= 0xFF
     wheel.write_bytes(bytes(data))
-    with pytest.raises(BaseRefusedError, match="damaged"):
-        opened(tmp_path, interpreter, wheel)
+    refused(tmp_path, wheel, "damaged")
     assert list((tmp_path / "cache" / "unpacked").iterdir()) == []
-
-
-def test_a_file_that_is_not_as_record_says_is_named(
-    tmp_path: Path, interpreter: Interpreter
-) -> None:
-    files = {**sample.with_record(sample.contents()), "torch/overrides.py": b"changed\n"}
-    with pytest.raises(BaseRefusedError, match="RECORD") as caught:
-        opened(tmp_path, interpreter, sample.write_wheel(tmp_path, files))
-    assert caught.value.where.endswith("torch/overrides.py")
 
 
 @pytest.mark.parametrize(
     "name",
-    [
-        "../evil.py",
-        "/evil.py",
-        "torch/../../evil.py",
-        "torch\\evil.py",
-        "c:/evil.py",
-        "",
-        ".",
-        "torch//evil.py",
-        "torch/./evil.py",
-        "torch/version.py/evil.py",
-    ],
-)
-def test_members_that_lead_out_of_the_wheel_are_refused(
-    tmp_path: Path, interpreter: Interpreter, name: str
-) -> None:
-    files = {**sample.with_record(sample.contents()), name: b"evil\n"}
-    with pytest.raises(BaseRefusedError, match="no wheel should have"):
-        opened(tmp_path, interpreter, sample.write_wheel(tmp_path, files))
+    ["../evil.py", "/evil.py", "torch/../../evil.py", "torch\\evil.py", "c:/evil.py", "", ".",
+     "torch//evil.py", "torch/./evil.py", "torch/version.py/evil.py"],
+)  # fmt: skip
+def test_members_that_lead_out_of_the_wheel_are_refused(tmp_path: Path, name: str) -> None:
+    refused(tmp_path, raw(tmp_path, {name: b"evil\n"}), "no wheel should have")
     assert not list(tmp_path.rglob("evil.py"))
 
 
-def test_links_in_a_wheel_are_refused(tmp_path: Path, interpreter: Interpreter) -> None:
+@pytest.mark.parametrize(
+    ("mode", "method", "why"),
+    [
+        (0o120777, zipfile.ZIP_STORED, "link"),
+        (0, zipfile.ZIP_LZMA, "compressed"),
+        (0, zipfile.ZIP_BZIP2, "compressed"),
+    ],
+)
+def test_links_and_other_compression_are_refused(
+    tmp_path: Path, mode: int, method: int, why: str
+) -> None:
     wheel = sample.write_wheel(tmp_path)
     with zipfile.ZipFile(wheel, "a") as archive:
-        link = zipfile.ZipInfo("torch/link")
-        link.external_attr = 0o120777 << 16
-        archive.writestr(link, "/etc/passwd")
-    with pytest.raises(BaseRefusedError) as caught:
-        opened(tmp_path, interpreter, wheel)
-    assert "link" in caught.value.why
+        member = zipfile.ZipInfo("torch/more")
+        member.external_attr, member.compress_type = mode << 16, method
+        archive.writestr(member, "/etc/passwd" * 100)
+    assert why in refused(tmp_path, wheel, "no wheel should have").why
 
 
-def test_wheels_of_other_projects_and_other_files_are_refused(
-    tmp_path: Path, interpreter: Interpreter
+def test_a_wheel_that_unpacks_to_too_much_is_refused_before_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    numpy = tmp_path / f"numpy-2.0.0-{sample.TAG}.whl"
-    sample.write_wheel(tmp_path).rename(numpy)
-    odd = tmp_path / "torch.whl"
-    odd.write_bytes(b"")
-    for path, word in (
-        (numpy, "numpy, not of torch"),
-        (odd, "not named as a wheel"),
-        (tmp_path / "torch-1-cp311-cp311-x.whl", "no such wheel file"),
-        (tmp_path, "not a file"),
-    ):
-        with pytest.raises(BaseRefusedError, match=word):
-            opened(tmp_path, interpreter, path, sample.releases(tmp_path / "releases.toml"))
+    """Zeros deflate to a thousandth of their size."""
+    monkeypatch.setattr("torchfork.upstream.archives.ALWAYS_ALLOWED", 1 << 20)
+    refused(tmp_path, recorded(tmp_path, {"torch/zeros": bytes(4 << 20)}), "unpacks to too much")
 
 
-def test_a_wheel_without_the_stub_library_is_refused(
-    tmp_path: Path, interpreter: Interpreter
+def test_a_file_that_is_missing_or_not_as_record_says_is_named(tmp_path: Path) -> None:
+    error = refused(tmp_path, raw(tmp_path, {"torch/overrides.py": b"changed\n"}), "RECORD")
+    assert error.where.endswith("torch/overrides.py")
+    error = refused(tmp_path, recorded(tmp_path, {"torch/lib/libtorch.so": b""}), "incomplete")
+    assert "torch/lib/libtorch.so" in error.why
+
+
+def _pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "make", "word"),
+    [
+        (f"numpy-2.0.0-{sample.TAG}.whl", Path.touch, "numpy, not of torch"),
+        ("torch.whl", Path.touch, "not named as a wheel"),
+        ("torch-1-cp311-cp311-x.whl", lambda path: None, "no such wheel file"),
+        (f"torch-9.1.0-{sample.TAG}.whl", Path.mkdir, "not a file"),
+        # refused unread: nobody writes into a pipe, and a device may have no end
+        (f"torch-9.1.0-{sample.TAG}.whl", _pipe, "not a file"),
+        (f"torch-9.1.0-{sample.TAG}.whl", lambda path: path.symlink_to("/dev/zero"), "not a file"),
+    ],
+)
+def test_what_is_no_torch_wheel_is_refused(
+    tmp_path: Path, name: str, make: Callable[[Path], object], word: str
 ) -> None:
-    files = sample.contents()
-    del files["torch/lib/libtorch.so"]
-    with pytest.raises(BaseRefusedError) as caught:
-        opened(tmp_path, interpreter, sample.write_wheel(tmp_path, sample.with_record(files)))
-    assert "torch/lib/libtorch.so" in caught.value.why
+    make(tmp_path / name)
+    with pytest.raises(BaseRefusedError, match=word):
+        opened(tmp_path, tmp_path / name, sample.releases(tmp_path / "releases.toml"))
 
 
-def test_a_cache_that_cannot_be_written_is_an_output_error(
-    tmp_path: Path, interpreter: Interpreter
-) -> None:
+def test_a_cache_that_cannot_be_written_is_an_output_error(tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("a file where a directory should be")
     with pytest.raises(OutputError):
-        opened(tmp_path, interpreter, sample.write_wheel(tmp_path))
+        opened(tmp_path, sample.write_wheel(tmp_path))
 
 
-def test_a_second_run_waits_for_the_first_and_is_told_who_it_is(
-    tmp_path: Path, interpreter: Interpreter
-) -> None:
+def test_a_second_run_waits_for_the_first_and_names_it(tmp_path: Path) -> None:
     wheel = sample.write_wheel(tmp_path)
     pins = sample.releases(tmp_path / "releases.toml", wheel)
     guard = tmp_path / "cache" / "locks" / f"unpack-{sample.sha256(wheel)[:16]}.lock"
@@ -255,11 +217,11 @@ def test_a_second_run_waits_for_the_first_and_is_told_who_it_is(
     with contextlib.ExitStack() as first:
         first.enter_context(files.lock(guard, "unpacking it", holders.append, 1))
 
-        def told(holder: str) -> None:
+        def on_wait(holder: str) -> None:
             holders.append(holder)
             first.close()
 
-        base = module.open_wheel(wheel, interpreter, pins, tmp_path / "cache", on_wait=told)
+        base = module.open_wheel(wheel, this_python(), pins, tmp_path / "cache", on_wait=on_wait)
     assert base.root.is_dir()
     assert holders == [f"process {os.getpid()} (unpacking it)"]
 
@@ -270,10 +232,8 @@ def test_pinning_a_wheel_checks_its_commit(tmp_path: Path) -> None:
     release = module.official(wheel, pins)
     assert (release.version, release.commit) == ("9.1.0", sample.COMMIT)
     assert release.wheels == (WheelPin(wheel.name, sample.sha256(wheel)),)
-    strange = sample.write_wheel(
-        tmp_path, sample.with_record(sample.contents("9.2.0", commit=sample.OTHER_COMMIT)),
-        version="9.2.0",
-    )  # fmt: skip
+    contents = sample.with_record(sample.contents("9.2.0", commit=sample.OTHER_COMMIT))
+    strange = sample.write_wheel(tmp_path, contents, version="9.2.0")
     with pytest.raises(BaseRefusedError, match="no release pins") as caught:
         module.official(strange, pins)
     assert "--new-release" in caught.value.next
@@ -293,89 +253,38 @@ MARKED = {**sample.contents(), module.NATIVE_FUNCTIONS: b"# torchfork:begin\n# t
     ],
     ids=["all say so", "version.py says so", "the name says so", "the YAML has our markers"],
 )
-def test_a_wheel_with_additions_is_not_pinned_as_official(
+def test_a_wheel_with_additions_is_neither_pinned_nor_grafted_again(
     tmp_path: Path, version: str, contents: dict[str, bytes]
 ) -> None:
     wheel = sample.write_wheel(tmp_path, sample.with_record(contents), version=version)
     with pytest.raises(BaseRefusedError, match="additions already"):
         module.official(wheel, sample.releases(tmp_path / "releases.toml"))
-
-
-def hostile(tmp_path: Path, **changed: bytes) -> Path:
-    """A wheel whose RECORD fits, with members that differ from the sample's."""
-    contents = sample.contents()
-    named = {name.replace("__", "/").replace("_py", ".py"): d for name, d in changed.items()}
-    return sample.write_wheel(tmp_path, sample.with_record({**contents, **named}))
+    if version != "9.1.0+ext2":  # a base's version is what torch/version.py says
+        refused(tmp_path, wheel, "additions already")
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        b"x = " + b"(" * 10_000,
-        b"x = " + b"-" * 50_000 + b"1",
-        b"x = 1" + b"0" * 20_000,
-        b"x = '\0'\n",
-        b"\xff\xfe",
-        b"# " + b"x" * (1 << 20),
+        b"x = '\0'\n", b"\xff\xfe", b"# " + b"x" * (1 << 20), b"def",
         b"__version__ = '9'\n__version__ = None\ngit_version = 3\n",
+        b"__version__ = '2.0'\n", b"git_version = 'a'\n",
         b"__version__ = 'nine'\ngit_version = 'x'\n",
     ],
-    ids=["nested", "unary", "digits", "NUL", "not UTF-8", "large", "of other types", "no version"],
-)
-def test_a_version_file_that_is_none_is_refused(
-    tmp_path: Path, interpreter: Interpreter, text: bytes
-) -> None:
-    wheel = hostile(tmp_path, torch__version_py=text)
-    with pytest.raises(BaseRefusedError):
-        opened(tmp_path, interpreter, wheel)
+    ids=["NUL", "not UTF-8", "large", "other", "types", "no commit", "no version", "no number"],
+)  # fmt: skip
+def test_a_version_file_that_is_none_is_refused(tmp_path: Path, text: bytes) -> None:
+    refused(tmp_path, recorded(tmp_path, {"torch/version.py": text}), "version file|a text in")
 
 
 @pytest.mark.parametrize(
     "record", [b"torch/version.py,sha256=\xff,1\n", b'a,"' + b"x" * 200_000 + b'",1\n', b"a\0,,\n"]
 )
-def test_a_record_that_cannot_be_read_is_refused(
-    tmp_path: Path, interpreter: Interpreter, record: bytes
-) -> None:
+def test_a_record_that_cannot_be_read_is_refused(tmp_path: Path, record: bytes) -> None:
     files = {**sample.contents(), "torch-9.1.0+cpu.dist-info/RECORD": record}
     with contextlib.suppress(BaseRefusedError):  # NUL is no error for every Python
-        opened(tmp_path, interpreter, sample.write_wheel(tmp_path, files))
+        opened(tmp_path, sample.write_wheel(tmp_path, files))
         assert b"\0" in record
-
-
-@pytest.mark.parametrize("method", [zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2])
-def test_compression_that_wheels_do_not_use_is_refused(
-    tmp_path: Path, interpreter: Interpreter, method: int
-) -> None:
-    wheel = sample.write_wheel(tmp_path)
-    with zipfile.ZipFile(wheel, "a", method) as archive:
-        archive.writestr("torch/more.py", "x = 1\n" * 100)
-    with pytest.raises(BaseRefusedError, match="no wheel should have") as caught:
-        opened(tmp_path, interpreter, wheel)
-    assert "compressed" in caught.value.why
-
-
-def test_a_wheel_that_unpacks_to_too_much_is_refused_before_it_is_read(
-    tmp_path: Path, interpreter: Interpreter, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Zeros deflate to a thousandth of their size."""
-    monkeypatch.setattr("torchfork.upstream.archives.ALWAYS_ALLOWED", 1 << 20)
-    files = {**sample.contents(), "torch/zeros": bytes(4 << 20)}
-    wheel = sample.write_wheel(tmp_path, sample.with_record(files))
-    with pytest.raises(BaseRefusedError, match="unpacks to too much"):
-        opened(tmp_path, interpreter, wheel)
-
-
-def test_pipes_and_devices_are_no_wheels(tmp_path: Path, interpreter: Interpreter) -> None:
-    """They are refused unread: a pipe that nobody writes into, a device without an end."""
-    name = sample.write_wheel(tmp_path / "w").name
-    pipe, endless = tmp_path / "p" / name, tmp_path / "z" / name
-    pipe.parent.mkdir()
-    endless.parent.mkdir()
-    os.mkfifo(pipe)
-    endless.symlink_to("/dev/zero")
-    for path in (pipe, endless):
-        with pytest.raises(BaseRefusedError, match="not a file"):
-            opened(tmp_path, interpreter, path, sample.releases(tmp_path / "releases.toml"))
 
 
 @settings(max_examples=150, deadline=None)
@@ -389,6 +298,39 @@ def test_no_damage_of_an_archive_is_an_internal_error(
     for _ in range(data.draw(st.integers(1, 4))):
         raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
     wheel.write_bytes(raw)
-    pins = sample.releases(tmp_path / "releases.toml")
     with contextlib.suppress(BaseRefusedError, UsageError):
-        opened(tmp_path, probe(sys.executable, headers=False), wheel, pins)
+        opened(tmp_path, wheel, sample.releases(tmp_path / "releases.toml"))
+
+
+# Versions
+
+
+@pytest.mark.parametrize(
+    ("base", "grafted"),
+    [
+        ("2.13.0+cpu", "2.13.0+cpu.ext1"),
+        ("2.13.0", "2.13.0+ext1"),
+        ("2.16.0.dev20261101+cpu", "2.16.0.dev20261101+cpu.ext1"),
+    ],
+)
+def test_a_graft_changes_the_local_part_alone(base: str, grafted: str) -> None:
+    assert module.grafted_version(base, 1) == grafted == str(Version(grafted))
+    assert Version(grafted) > Version(base)
+    assert module.is_grafted(grafted) and not module.is_grafted(base)
+    # so that the requirements of other packages stay satisfied
+    assert SpecifierSet(f"=={Version(base).public}").contains(grafted, prereleases=True)
+
+
+def test_the_version_file_is_read_without_being_run() -> None:
+    text = sample.version_file("2.13.0+cu130", cuda="13.0") + "raise SystemExit\n"
+    read = module.read_version_file(text, "version.py")
+    assert (read.version, read.git_version, read.cuda) == ("2.13.0+cu130", sample.COMMIT, "13.0")
+
+
+def test_replacing_the_version_changes_one_line() -> None:
+    before = sample.version_file("2.13.0+cpu")
+    after = module.replace_version(before, "2.13.0+cpu.ext1", "version.py")
+    changed = [(a, b) for a, b in zip(before.split("\n"), after.split("\n"), strict=True) if a != b]
+    assert changed == [("__version__ = '2.13.0+cpu'", "__version__ = '2.13.0+cpu.ext1'")]
+    with pytest.raises(BaseRefusedError, match="2 times"):
+        module.replace_version("__version__ = '1'\n__version__ = '2'\n", "3", "version.py")
