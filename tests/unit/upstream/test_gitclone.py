@@ -34,13 +34,14 @@ def upstream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, str
     return root, commit
 
 
-def clone(source: Path, commit: str, root: Path, **env: str) -> SourceTree:
-    release = Release(sample.VERSION, commit, ())
-    url = None if env else f"file://{source}"
+def clone(source: Path, commit: str, root: Path, *, by_variable: bool = False) -> SourceTree:
+    release, url = Release(sample.VERSION, commit, ()), f"file://{source}"
+    environment = {git.URL: url} if by_variable else {}
     said: list[str] = []
     place = git.clone(
-        release, None if variable else url, root, env, lambda *a: said.append(a[2]), said.append
-    )
+        release, None if by_variable else url, root, environment,
+        lambda *a: said.append(a[2]), said.append,
+    )  # fmt: skip
     return sourcetree.open_tree(place)
 
 
@@ -59,7 +60,7 @@ def test_a_clone_that_is_there_is_taken_without_asking_anybody(
     upstream: tuple[Path, str], tmp_path: Path
 ) -> None:
     # a variable names the repository
-    tree = clone(*upstream, tmp_path / "trees", variable=True)
+    tree = clone(*upstream, tmp_path / "trees", by_variable=True)
     shutil.rmtree(upstream[0])
     shutil.rmtree(tmp_path / "part")
     assert clone(*upstream, tmp_path / "trees") == tree and tree.commit == upstream[1]
