@@ -42,13 +42,13 @@ class Fake:
 
 
 @pytest.fixture(scope="module")
-def hooked() -> dict[str, str]:
+def edited() -> dict[str, str]:
     return edit_lists(reader(), MANIFEST, "graft", HEADERS)
 
 
 @pytest.fixture
-def run(hooked: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Run a hooked sample file with a torch of names only; give its globals."""
+def run(edited: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Run a edited sample file with a torch of names only; give its globals."""
     fake: Any = Fake("torch")
     core = ModuleType("torch._C")
     core.__getattr__ = lambda name: Fake(f"torch._C.{name}")  # type: ignore[method-assign]
@@ -57,7 +57,7 @@ def run(hooked: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def execute(path: str) -> dict[str, Any]:
         scope: dict[str, Any] = {"__name__": "sample"}
-        exec(compile(hooked[path], path, "exec"), scope)
+        exec(compile(edited[path], path, "exec"), scope)
         return scope
 
     return execute
@@ -75,37 +75,31 @@ def test_autograd_treats_added_views_as_views_and_those_that_follow_from_them(ru
     assert {"gdh", "gview", "chunk"} <= scope["RETURNS_VIEWS_OF_INPUT"]
 
 
-def test_complex_gradients_of_added_operators_are_not_refused(run: Any) -> None:
+def test_complex_gradients_of_added_operators_and_of_copies_of_views_are_not_refused(
+    run: Any,
+) -> None:
     added = run(COMPLEX)["GRADIENT_IMPLEMENTED_FOR_COMPLEX"] - {"sinc", "where"}
     assert added == {"gadd", "gdh_copy", "gview", "special_g"}
-
-
-def test_the_copy_of_a_differentiable_view_has_complex_gradients_too() -> None:
     view = operator(
         "gpart(Tensor(a) self) -> Tensor(a)", kind="view", view_of="self", differentiable=True
     )
-    operators = [view, operator("gpart_copy(Tensor self) -> Tensor"), operator("gsum_copy() -> ()")]
-    changed = edit_lists(reader(), Manifest(tuple(operators)), "graft", ())
-    assert '"gpart_copy",' in changed[COMPLEX]
-    assert '"gsum_copy",' not in changed[COMPLEX]
+    operators = (view, operator("gpart_copy(Tensor self) -> Tensor"), operator("gsum_copy() -> ()"))
+    changed = edit_lists(reader(), Manifest(operators), "graft", ())[COMPLEX]
+    assert '"gpart_copy",' in changed and '"gsum_copy",' not in changed
 
 
-def test_torchgen_can_parse_an_operator_that_returns_no_tensor(run: Any) -> None:
+def test_torchgen_can_parse_an_operator_that_returns_no_tensor(
+    run: Any, edited: dict[str, str]
+) -> None:
     added = run(OUTLESS)["FUNCTIONAL_OPS_THAT_CANNOT_GET_AN_OUT_VARIANT"]
     assert added == ["gcheck", "equal"]
-
-
-def test_the_list_that_parsing_needs_is_the_same_before_and_after_parsing(
-    hooked: dict[str, str],
-) -> None:
+    # before there is a manifest, too; an out variant that returns nothing is not listed
     schemas = [op.schema for op in OPERATORS]
-    assert edit_parser_lists(reader(), schemas) == {OUTLESS: hooked[OUTLESS]}
-
-
-def test_an_out_variant_that_returns_nothing_is_not_listed_as_without_one() -> None:
+    assert edit_parser_lists(reader(), schemas) == {OUTLESS: edited[OUTLESS]}
     schema = "g.out(Tensor[] self, *, Tensor(a!)[] out) -> ()"
-    assert edit_parser_lists(reader(), [schema, "gint.x(Tensor self) -> int"]).keys() == {OUTLESS}
-    assert '"g.out"' not in edit_parser_lists(reader(), [schema, "gint(Tensor t) -> int"])[OUTLESS]
+    changed = edit_parser_lists(reader(), [schema, "gint.x(Tensor self) -> int"])
+    assert changed.keys() == {OUTLESS}
+    assert '"g.out"' not in changed[OUTLESS] and '"gint.x"' in changed[OUTLESS]
 
 
 def test_torch_function_overrides_have_the_signatures_of_the_additions(run: Any) -> None:
@@ -123,15 +117,11 @@ def test_torch_function_overrides_have_the_signatures_of_the_additions(run: Any)
     }
     found = {name: str(inspect.signature(overrides[name])) for name in expected}
     assert found == expected
-    assert inspect.signature(overrides["torch.gpair"]).parameters["f"].default == Fake(
-        "torch.contiguous_format"
-    )
-
-
-def test_names_that_upstream_overrides_keep_upstreams_signature(run: Any) -> None:
-    overrides = run("torch/overrides.py")["get_testing_overrides"]()
-    assert str(inspect.signature(overrides[Fake("torch.sinc")])) == "(input, out=None)"
-    assert Fake("torch.Tensor.sinc") not in overrides
+    pair = inspect.signature(overrides["torch.gpair"])
+    assert pair.parameters["f"].default == Fake("torch.contiguous_format")
+    # names that upstream overrides keep upstream's signature
+    assert str(inspect.signature(overrides["torch.sinc"])) == "(input, out=None)"
+    assert "torch.Tensor.sinc" not in overrides
 
 
 def test_functions_without_tensors_are_listed_as_out_of_reach_of_torch_function(run: Any) -> None:
@@ -142,7 +132,8 @@ def test_functions_without_tensors_are_listed_as_out_of_reach_of_torch_function(
     assert Fake("torch.gfull") not in scope["get_testing_overrides"]()
 
 
-def test_dynamo_puts_every_added_function_into_the_graph(run: Any) -> None:
+def test_dynamo_puts_every_added_function_into_the_graph(run: Any, edited: dict[str, str]) -> None:
+    assert edited["torch/_dynamo/trace_rules.py"].count('"torch.sinc"') == 1
     scope = run("torch/_dynamo/trace_rules.py")
     table = scope["torch_c_binding_in_graph_functions"]
     assert {"torch.gadd", "torch.gdh", "torch.gfull", "torch._C._nn.gnn", "torch.where",
@@ -151,17 +142,10 @@ def test_dynamo_puts_every_added_function_into_the_graph(run: Any) -> None:
     assert set(table.values()) == {scope["TorchInGraphFunctionVariable"]}
 
 
-def test_dynamo_is_told_each_name_once(hooked: dict[str, str]) -> None:
-    assert hooked["torch/_dynamo/trace_rules.py"].count('"torch.sinc"') == 1
-
-
-def test_default_devices_reach_added_factories(run: Any) -> None:
+def test_factories_get_default_devices_and_checks_stay_in_compiled_graphs(run: Any) -> None:
     assert paths(run("torch/utils/_device.py")["_device_constructors"]()) == {
         "torch.empty", "torch.gfull", "torch.zeros",
     }  # fmt: skip
-
-
-def test_compiled_graphs_keep_operators_that_only_check(run: Any) -> None:
     assert paths(run("torch/fx/node.py")["_side_effectful_functions"]) == {
         "torch._assert", "torch.ops.aten.gcheck.default",
     }  # fmt: skip
@@ -198,14 +182,16 @@ def test_an_added_overload_is_not_handed_to_upstreams_code_for_its_siblings(
     assert expand([packet]) == [packet, packet.overloads[0]]
     assert expand([packet.overloads[1]]) == [packet.overloads[1]]
 
-
-def test_a_default_overload_beside_upstreams_named_ones_is_kept_from_their_code() -> None:
+    # a default overload beside upstream's named ones, too
     added = operator("argmax(Tensor self) -> Tensor", new_name=False)
     changed = edit_lists(reader(), Manifest((added,)), "graft", ())
     assert '"aten::argmax",' in changed["torch/_decomp/__init__.py"]
 
 
-def test_operators_of_a_python_module_have_their_public_names(run: Any) -> None:
+def test_operators_of_a_python_module_have_their_public_names(
+    run: Any, edited: dict[str, str]
+) -> None:
+    assert edited["torch/special/__init__.py"].count("present = ") == 1, "it has that one"
     special = run("torch/special/__init__.py")
     assert special["g"] == Fake("torch._C._special.special_g")
     assert special["__all__"] == ["present", "g"]
@@ -215,39 +201,31 @@ def test_operators_of_a_python_module_have_their_public_names(run: Any) -> None:
     assert linalg["g"] == Fake("torch._C._linalg.linalg_g") and "__all__" not in linalg
 
 
-def test_a_public_name_that_a_module_has_is_left_as_it_is(hooked: dict[str, str]) -> None:
-    assert (
-        "present = _special.special_present\n# torchfork:end"
-        not in hooked["torch/special/__init__.py"]
-    )
-    assert hooked["torch/special/__init__.py"].count("present = ") == 1
-
-
-def test_generated_autograd_code_sees_the_formulas_header(hooked: dict[str, str]) -> None:
-    text = hooked[MANUAL]
+def test_generated_autograd_code_sees_the_formulas_header(edited: dict[str, str]) -> None:
+    text = edited[MANUAL]
     assert text.endswith(
         "} // namespace torch::autograd::generated::details\n"
         "// torchfork:begin\n#include <ATen/native/GFormulas.h>\n// torchfork:end\n"
     )
 
 
-@pytest.mark.parametrize("lane", ["graft", "source"])
-def test_a_second_run_changes_nothing_and_upstream_comes_back_byte_for_byte(lane: Any) -> None:
-    make = reader if lane == "graft" else source_reader
-    first = edit_lists(make(), MANIFEST, lane, HEADERS)
+@pytest.mark.parametrize("mode", ["graft", "source"])
+def test_a_second_run_changes_nothing_and_upstream_comes_back_byte_for_byte(mode: Any) -> None:
+    make = reader if mode == "graft" else source_reader
+    first = edit_lists(make(), MANIFEST, mode, HEADERS)
     again = make(over=first)
-    assert first and edit_lists(again, MANIFEST, lane, HEADERS) == {}
-    restored = edit_lists(again, NOTHING, lane, ())
+    assert first and edit_lists(again, MANIFEST, mode, HEADERS) == {}
+    restored = edit_lists(again, NOTHING, mode, ())
     assert restored == {path: make()(path) for path in first}
 
 
-def test_both_lanes_put_the_same_text_into_the_same_lists(hooked: dict[str, str]) -> None:
+def test_both_build_modes_put_the_same_text_into_the_same_lists(edited: dict[str, str]) -> None:
     source = edit_lists(source_reader(), MANIFEST, "source", HEADERS)
     moved = {VIEWS: "tools/autograd/gen_inplace_or_view_type.py",
              COMPLEX: "tools/autograd/gen_variable_type.py",
              MANUAL: "torch/csrc/autograd/FunctionsManual.h"}  # fmt: skip
-    assert {path: source[moved.get(path, path)] for path in hooked} == hooked
-    templates = set(source) - {moved.get(path, path) for path in hooked}
+    assert {path: source[moved.get(path, path)] for path in edited} == edited
+    templates = set(source) - {moved.get(path, path) for path in edited}
     assert templates == {"torch/_C/_nn.pyi.in", "torch/nn/functional.pyi.in", INIT}
     assert '#include "torch/csrc/autograd/additions/python_symbolic_meta.cpp"' in source[INIT]
     assert "def gnn(input: Tensor, p: _float = 0.5) -> Tensor: ..." in source["torch/_C/_nn.pyi.in"]
@@ -269,23 +247,16 @@ def test_a_missing_or_doubled_place_is_refused_by_file_line_and_purpose(lines: i
     assert VIEWS in message and "VIEW_FUNCTIONS" in message and f"{lines} lines" in message
 
 
-def test_a_file_that_is_gone_is_refused_by_name(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_edited_and_restored_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BaseRefusedError, match=re.escape(OUTLESS)):
         edit_lists(reader(tmp_path), MANIFEST, "graft", ())
     assert edit_lists(reader(tmp_path), NOTHING, "graft", ()) == {}
-
-
-def test_a_marker_without_its_other_half_is_refused_with_its_line() -> None:
+    with pytest.raises(BaseRefusedError, match="no newline"):
+        edit_lists(reader(over={"torch/nn/functional.py": "import torch"}), MANIFEST, "graft", ())
     with pytest.raises(StateError, match=r"x\.py:2"):
         strip_blocks("a = 1\n# torchfork:end\n", "x.py")
     with pytest.raises(StateError, match=r"x\.h"):
         strip_blocks("// torchfork:begin\nint a;\n", "x.h")
-
-
-def test_a_file_whose_last_newline_could_not_be_restored_is_refused() -> None:
-    path = "torch/nn/functional.py"
-    with pytest.raises(BaseRefusedError, match="no newline"):
-        edit_lists(reader(over={path: "import torch"}), MANIFEST, "graft", ())
 
 
 @pytest.mark.parametrize(

@@ -72,19 +72,15 @@ def graft(tmp_path: Path, series: str, files: dict[str, str]) -> Any:
     return patches.wheel_texts(patches.plan_base(base, additions, tmp_path / "cache"))
 
 
-def test_a_wheel_gets_the_patched_files(tmp_path: Path) -> None:
-    files = {"x.patch": diff({"torch/a.py": "a\n"}, {"torch/a.py": "b\n", "torch/new.py": "n\n"})}
-    assert graft(tmp_path, "x.patch * both # y\n", files) == {
-        "torch/a.py": "b\n", "torch/new.py": "n\n",
-    }  # fmt: skip
-
-
-def test_what_a_wheel_cannot_take_is_refused_before_anything_is_built(tmp_path: Path) -> None:
+def test_a_wheel_gets_the_patched_files_and_what_it_cannot_take_is_refused(tmp_path: Path) -> None:
     files = {"x.patch": diff({}, {"aten/src/ATen/native/Mine.cpp": "int x;\n"})}
     with pytest.raises(PatchError, match="graft build") as caught:
         graft(tmp_path / "a", "x.patch * both # y\n", files)
     assert "--from-source" in caught.value.next and "series:1" in caught.value.where
     assert graft(tmp_path / "b", "x.patch * source # y\n", files) == {}
+    changed = {"torch/a.py": "b\n", "torch/new.py": "n\n"}
+    good = {"x.patch": diff({"torch/a.py": "a\n"}, {**changed})}
+    assert graft(tmp_path / "d", "x.patch * both # y\n", good) == changed
     gone = {"x.patch": diff({"torch/a.py": "a\n"}, {"torch/a.py": None})}
     with pytest.raises(PatchError, match="away"):
         graft(tmp_path / "c", "x.patch * both # y\n", gone)

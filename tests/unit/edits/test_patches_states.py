@@ -1,4 +1,4 @@
-"""How a patch stands to each kind of upstream, and what a person is told."""
+"""How a patch stands to each kind of upstream, and what is reported of it."""
 
 from __future__ import annotations
 
@@ -41,6 +41,11 @@ def outcome(series: Series, texts: dict[str, str], *, ancestor: bool = True) -> 
     return plan(series, tree(texts), "2.15.0", "graft", [tree()] if ancestor else []).outcomes[0]
 
 
+def of_one(root: Path, before: dict[str, str], after: dict[str, str | None]) -> Series:
+    """A series of one diff."""
+    return write(root, "x.patch * both # y\n", {"x.patch": diff(before, after)})
+
+
 def with_shapes(text: str) -> dict[str, str]:
     return {**UPSTREAM, SHAPES: text}
 
@@ -57,13 +62,15 @@ def test_both_kinds_of_patch_apply_and_nothing_else_changes(series: Series) -> N
     }
 
 
-def test_a_release_or_lane_out_of_the_range_is_left_alone(tmp_path: Path) -> None:
+def test_a_release_or_build_mode_out_of_the_range_is_left_alone(tmp_path: Path) -> None:
     series = write(
         tmp_path, "more >=2.8 source # x\n",
         {"more/patch.toml": about_toml(), "more/torch/new.py": "\n"},
     )  # fmt: skip
-    for version, lane in (("2.7.1", "source"), ("2.13.0", "graft")):
-        report = plan(series, tree(), version, lane)  # type: ignore[arg-type]
+    for report in (
+        plan(series, tree(), "2.7.1", "source"),
+        plan(series, tree(), "2.13.0", "graft"),
+    ):
         assert [o.state for o in report.outcomes] == [State.NOT_HERE] and not report.texts
     nightly = plan(series, tree(), "2.8.0.dev20250501+cpu", "source")
     assert nightly.outcomes[0].state is State.APPLIES
@@ -99,15 +106,13 @@ def test_a_context_that_changed_is_merged_where_the_origin_is_known(series: Seri
     assert error.kind == "patch needs refresh" and "series:1" in error.where
 
 
-def test_a_patch_that_landed_is_told_to_be_dropped(series: Series) -> None:
+def test_a_patch_that_landed_is_to_be_dropped(series: Series) -> None:
     report = plan(series, tree(with_shapes(PATCHED)), "2.15.0", "graft")
     assert report.outcomes[0].state is State.LANDED and SHAPES not in report.texts
     assert "drop it" in report.attention()[0] and report.ok
     (error,) = report.objections()
     assert error.kind == "patch landed upstream" and "<2.15.0" in error.next
-
-
-def test_a_change_that_landed_among_others_is_seen_by_the_merge(series: Series) -> None:
+    # also among other changes, where the merge sees it
     reworked = PATCHED.replace("NAMES = [", "__all__ = [")
     assert outcome(series, with_shapes(reworked)).state is State.LANDED
 
@@ -152,10 +157,7 @@ def test_a_function_that_moved_to_another_file_conflicts(series: Series) -> None
 
 def test_a_place_that_is_there_twice_is_not_guessed(tmp_path: Path) -> None:
     small = {"torch/a.py": "a\nb\nc\nd\ne\nf\n"}
-    series = write(
-        tmp_path, "x.patch * both # y\n",
-        {"x.patch": diff(small, {"torch/a.py": "a\nb\nc\nX\ne\nf\n"})},
-    )  # fmt: skip
+    series = of_one(tmp_path, small, {"torch/a.py": "a\nb\nc\nX\ne\nf\n"})
     assert states(series, small) == [State.APPLIES]
     report = plan(series, tree({"torch/a.py": 2 * small["torch/a.py"]}), "2.6.0", "graft")
     assert report.outcomes[0].state is State.CONFLICTS
@@ -164,10 +166,7 @@ def test_a_place_that_is_there_twice_is_not_guessed(tmp_path: Path) -> None:
 def test_two_equal_places_are_told_apart_in_the_very_file_of_the_patch(tmp_path: Path) -> None:
     before = "a\nb\nc\nd\ne\nf\ng\n" * 3
     after = before.replace("d", "X", 2).replace("X", "d", 1)
-    series = write(
-        tmp_path, "x.patch * both # y\n",
-        {"x.patch": diff({"torch/a.py": before}, {"torch/a.py": after})},
-    )  # fmt: skip
+    series = of_one(tmp_path, {"torch/a.py": before}, {"torch/a.py": after})
     report = plan(series, tree({"torch/a.py": before}), "2.6.0", "graft")
     assert report.texts == {"torch/a.py": after}
     moved = plan(series, tree({"torch/a.py": "new\n" + before}), "2.6.0", "graft")
@@ -175,14 +174,11 @@ def test_two_equal_places_are_told_apart_in_the_very_file_of_the_patch(tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("gone", None),
-        ("removed anchor", "one = 1\nsecond = 2\n"),
-        ("doubled anchor", "first = 1\nsecond = 2\nfirst = 1\n"),
-    ],
+    "text",
+    [None, "one = 1\nsecond = 2\n", "first = 1\nsecond = 2\nfirst = 1\n"],
+    ids=["no file", "no anchor", "two anchors"],
 )
-def test_a_hook_without_its_place_conflicts(series: Series, name: str, text: str | None) -> None:
+def test_a_hook_without_its_place_conflicts(series: Series, text: str | None) -> None:
     texts = {k: v for k, v in UPSTREAM.items() if k != "torch/other.py"}
     if text is not None:
         texts["torch/other.py"] = text
@@ -197,7 +193,7 @@ def test_a_hook_without_its_place_conflicts(series: Series, name: str, text: str
     assert "patch.toml:6" in message and "torch/other.py" in message and LINES.strip() in message
     if text is None:
         assert "torch/elsewhere.py" in message, "where the anchor is now"
-    elif "doubled" in name:
+    elif text.startswith("first"):
         assert "2 lines match" in message and "3: first = 1" in message
 
 
@@ -235,10 +231,9 @@ def test_a_new_file_never_replaces_one_of_upstreams(series: Series, tmp_path: Pa
     found = plan(series, tree(texts), "2.15.0", "graft").outcomes[1]
     assert found.state is State.CONFLICTS and found.conflict
     assert "something else" in found.conflict.theirs
-    adding = write(
-        tmp_path / "b", "x.patch * both # y\n", {"x.patch": diff({}, {"torch/other.py": "x\n"})}
-    )
-    assert states(adding, UPSTREAM) == [State.CONFLICTS]
+    assert states(of_one(tmp_path / "b", {}, {"torch/other.py": "x\n"}), UPSTREAM) == [
+        State.CONFLICTS
+    ]
 
 
 def test_later_patches_see_what_earlier_ones_did(tmp_path: Path) -> None:
@@ -264,7 +259,7 @@ def test_files_are_added_and_deleted_and_last_newlines_kept(tmp_path: Path) -> N
     after: dict[str, str | None] = {
         "torch/a.py": None, "torch/b.py": "x\nz", "torch/d.py": "no newline", "torch/e.py": "",
     }  # fmt: skip
-    series = write(tmp_path, "x.patch * both # y\n", {"x.patch": diff(before, after)})
+    series = of_one(tmp_path, before, after)
     assert plan(series, tree(before), "2.6.0", "graft").texts == after
     other = {**before, "torch/b.py": "x\ny\n"}
     assert states(series, other) == [State.CONFLICTS], "a last newline is whitespace too"
@@ -272,20 +267,13 @@ def test_files_are_added_and_deleted_and_last_newlines_kept(tmp_path: Path) -> N
 
 def test_what_applies_is_what_git_am_makes_of_it(tmp_path: Path, series: Series) -> None:
     """The patch files are ordinary ones: plain git takes them and gives the same tree."""
-    repository = tmp_path / "git"
-    repository.mkdir()
-
-    def git(*arguments: str) -> None:
-        settings = ["-c", "user.name=a", "-c", "user.email=b@c"]
-        subprocess.run(["git", *settings, *arguments], cwd=repository, check=True)
-
-    git("init", "-q")
-    (repository / "torch").mkdir()
-    (repository / SHAPES).write_text("# a line more\n" + FUNCTIONS)
-    git("add", ".")
-    git("commit", "-qm", "upstream")
-    git("am", "-q", str(series.folder / "tau.patch"))
-    made = plan(series, tree(with_shapes("# a line more\n" + FUNCTIONS)), "2.6.0", "graft")
+    moved = "# a line more\n" + FUNCTIONS
+    repository = on_disk(tmp_path / "git", {SHAPES: moved})
+    settings = ["git", "-c", "user.name=a", "-c", "user.email=b@c"]
+    patch = str(series.folder / "tau.patch")
+    for command in (["init", "-q"], ["add", "."], ["commit", "-qm", "x"], ["am", "-q", patch]):
+        subprocess.run([*settings, *command], cwd=repository, check=True)
+    made = plan(series, tree(with_shapes(moved)), "2.6.0", "graft")
     assert (repository / SHAPES).read_text() == made.texts[SHAPES]
 
 
@@ -331,7 +319,7 @@ def test_nothing_is_written_through_a_link(series: Series, tmp_path: Path, link:
     assert content(real) == UPSTREAM
 
 
-def test_a_marker_without_its_other_half_is_told(series: Series) -> None:
+def test_a_marker_without_its_other_half_is_refused(series: Series) -> None:
     texts = {**UPSTREAM, "torch/other.py": "# torchfork:begin more\nfirst = 1\n"}
     with pytest.raises(StateError, match=r"torch/other\.py"):
         plan(series, tree(texts), "2.13.0", "graft")

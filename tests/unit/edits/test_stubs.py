@@ -55,23 +55,14 @@ def test_an_overload_of_an_existing_name_stands_beside_its_sibling(edited: dict[
     assert signatures(edited[METHODS], "sinc") == ["@overload self", "@overload self, mode: str"]
 
 
-def test_a_name_that_is_overloaded_already_gets_no_second_overload_decorator(
-    edited: dict[str, str],
-) -> None:
+def test_overloads_and_deprecated_signatures_follow_what_is_there(edited: dict[str, str]) -> None:
     found = signatures(edited[FUNCTIONS], "where")
     assert found[-1] == "@overload condition: Tensor, mode: str" and len(found) == 3
-    assert all(found_one.count("@overload") == 1 for found_one in found)
-
-
-def test_a_name_that_upstream_leaves_out_of_its_stubs_stays_out(edited: dict[str, str]) -> None:
-    assert "blocked" not in edited[FUNCTIONS]
-
-
-def test_a_deprecated_signature_follows_the_current_one(edited: dict[str, str]) -> None:
+    assert all(one.count("@overload") == 1 for one in found)
     first, second = signatures(edited[FUNCTIONS], "gadd")
-    assert "alpha: Number | _complex=2, out" in first and second.startswith(
-        "@overload self: Tensor"
-    )
+    assert "alpha: Number | _complex=2, out" in first
+    assert second.startswith("@overload self: Tensor")
+    assert "blocked" not in edited[FUNCTIONS], "a name that upstream's stubs leave out stays out"
 
 
 def test_methods_are_put_into_tensorbase_only(edited: dict[str, str]) -> None:
