@@ -16,7 +16,6 @@ import shutil
 import stat
 import struct
 import tarfile
-import threading
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -227,46 +226,31 @@ def unpack_wheel(
     """Unpack a wheel, completely or not at all, and compare each file with RECORD."""
     record = record_of(archive)
     members = [member for member in archive.infolist() if not member.is_dir()]
-    total, done, counting = sum(member.file_size for member in members), 0, threading.Lock()
-
-    def advance(size: int) -> None:
-        nonlocal done
-        with counting:
-            done += size
-            if progress:
-                progress(done, total)
+    total, done = sum(member.file_size for member in members), [0, 0]
 
     def fill(target: Path) -> None:
         for directory in {(target / member.filename).parent for member in members}:
             directory.mkdir(parents=True, exist_ok=True)
+
+        def unpack(share: int) -> None:
+            with _reading(path), zipfile.ZipFile(path) as own:
+                for member in members[share::2]:
+                    digest = _unpack_member(own, member, target / member.filename)
+                    if not record.get(member.filename, Recorded("", "")).matches(digest):
+                        raise BaseRefusedError(
+                            "a file in this wheel is not the one that its RECORD lists",
+                            where=f"{path}: {member.filename}",
+                            next="download the wheel again",
+                        )
+                    done[share] += member.file_size
+                    if progress:
+                        progress(sum(done), total)
+
         # zlib and sha256 run without the interpreter's lock: two threads halve the wait.
         with ThreadPoolExecutor(2) as pool:
-            for share in [
-                pool.submit(_unpack_share, path, members[start::2], record, target, advance)
-                for start in (0, 1)
-            ]:
-                share.result()
+            list(pool.map(unpack, (0, 1)))
 
     files.build_directory(root, fill)
-
-
-def _unpack_share(
-    path: Path,
-    members: list[zipfile.ZipInfo],
-    record: Mapping[str, Recorded],
-    target: Path,
-    advance: Callable[[int], None],
-) -> None:
-    with _reading(path), zipfile.ZipFile(path) as archive:
-        for member in members:
-            digest = _unpack_member(archive, member, target / member.filename)
-            if not record.get(member.filename, Recorded("", "")).matches(digest):
-                raise BaseRefusedError(
-                    "a file in this wheel is not the one that its RECORD lists",
-                    where=f"{path}: {member.filename}",
-                    next="download the wheel again",
-                )
-            advance(member.file_size)
 
 
 def _unpack_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo, target: Path) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import BaseRefusedError, DownloadError, HashMismatchError, ToolMissingError
@@ -114,80 +115,68 @@ def clone(
     place = root / f"git-{release.version}-{release.commit[:12]}"
     guard = root / f"{place.name}.lock"
     with files.lock(guard, f"cloning torch {release.version}", on_wait, LOCK_SECONDS):
-        _Clone(release, source, place, progress).complete()
+        _Clone(release, source, place).complete(progress)
     require_submodules(place)
     return place
 
 
+@dataclass(frozen=True)
 class _Clone:
-    """A clone being made: what every step of it needs, and what its failures mean."""
+    """A clone being made, and what failures of its steps mean."""
 
-    def __init__(self, release: Release, source: str, place: Path, progress: Progress) -> None:
-        self._release, self._source, self._place = release, source, place
-        self._progress = progress
+    release: Release
+    source: str
+    place: Path
 
-    def complete(self) -> None:
+    def complete(self, progress: Progress) -> None:
         """Fetch what is missing; the commit by its own name: a tag may be moved."""
-        place, release = self._place, self._release
+        place, commit = self.place, self.release.commit
         if not (place / ".git").is_dir():
             place.mkdir(parents=True, exist_ok=True)
             self._git("make a repository", "init", "--quiet")
-        if commit_of(place) != release.commit or not (place / "version.txt").is_file():
-            self._fetch_commit()
+        if commit_of(place) != commit or not (place / "version.txt").is_file():
+            # A fetch that broke off starts again; objects that git has are not sent twice.
+            if run(place, "cat-file", "-e", f"{commit}^{{tree}}").returncode:
+                progress(0, 0, f"commit {commit[:12]} from {self.source}")
+                options = ("--quiet", "--depth=1", "--no-tags", self.source, commit)
+                self._git(f"fetch torch {self.release.version}", "fetch", *options)
+            # Without --force: it would lose edits.
+            options = ("-c", "advice.detachedHead=false", "checkout", "--quiet", commit)
+            self._git("check the commit out", *options)
         waiting = [line for line in _submodules(place) if line[0] != " "]
         if waiting:
-            self._progress(0, 0, f"{len(waiting)} submodules")
+            progress(0, 0, f"{len(waiting)} submodules")
             # Shallow, each at the commit that the tree names; complete ones are left alone.
             options = ("--quiet", "update", "--init", "--recursive", "--depth=1", "--jobs=4")
             self._git("fetch the submodules", "submodule", *options)
 
-    def _fetch_commit(self) -> None:
-        release = self._release
-        # A fetch that broke off starts again; objects that git has are not sent twice.
-        if not self._has_commit():
-            self._progress(0, 0, f"commit {release.commit[:12]} from {self._source}")
-            options = ("--quiet", "--depth=1", "--no-tags", self._source, release.commit)
-            self._git(f"fetch torch {release.version}", "fetch", *options)
-        if not self._has_commit():
-            raise self._without_commit()
-        # Without --force: it would lose edits.
-        options = ("-c", "advice.detachedHead=false", "checkout", "--quiet", release.commit)
-        self._git("check the commit out", *options)
-
-    def _has_commit(self) -> bool:
-        tree = f"{self._release.commit}^{{tree}}"
-        return run(self._place, "cat-file", "-e", tree).returncode == 0
-
     def _git(self, what: str, *arguments: str) -> None:
-        outcome = run(self._place, *arguments)
+        outcome = run(self.place, *arguments)
         if outcome.returncode == 0:
             return
         why = _end(outcome)
         if files.DISK_FULL in why:
-            raise files.output_error(self._place, OSError(28, os.strerror(28)))
-        if "not our ref" in why and self._release.commit in why:
-            raise self._without_commit()
+            raise files.output_error(self.place, OSError(28, os.strerror(28)))
+        others = f"name another repository with --git-url URL or {URL}"
+        sources = _other_sources(self.release.version)
+        if "not our ref" in why and self.release.commit in why:
+            raise HashMismatchError(
+                f"the repository does not have the pinned commit of torch {self.release.version}",
+                where=self.source,
+                why=f"pinned {self.release.commit}",
+                next=f"{others};\n{sources}",
+            )
         if _NO_HOST.search(why):
             raise DownloadError(
                 f"cannot {what}: the repository cannot be reached, or the connection broke off",
-                where=self._source,
+                where=self.source,
                 why=why,
-                next="run the same command again, it resumes; or name another repository "
-                f"with --git-url URL or {URL};\n{_other_sources(self._release.version)}",
+                next=f"run the same command again, it resumes; or {others};\n{sources}",
             )
         raise DownloadError(
             f"cannot {what}", where=outcome.command, why=why,
-            next="run the same command again, or name another repository with --git-url URL",
+            next=f"run the same command again, or {others}",
         )  # fmt: skip
-
-    def _without_commit(self) -> HashMismatchError:
-        release = self._release
-        return HashMismatchError(
-            f"the repository does not have the pinned commit of torch {release.version}",
-            where=self._source,
-            why=f"pinned {release.commit}",
-            next=f"name another repository with --git-url URL;\n{_other_sources(release.version)}",
-        )
 
 
 def require_submodules(root: Path) -> None:

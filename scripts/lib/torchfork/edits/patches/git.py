@@ -51,19 +51,22 @@ _FILE = re.compile(
     r"index (?P<before>[0-9a-f]{40})\.\.(?P<after>[0-9a-f]{40})(?: 100644)?\n"
     r"(?P<names>--- .+\n\+\+\+ .+\n)?"
 )
+_HEAD = re.compile(
+    rf"{FROM_LINE}\n"
+    r"From: (?P<author>[^<>\n]+ <[^<>\n]*>)\nDate: (?P<date>.+)\n"
+    r"Subject: \[PATCH\] (?P<subject>.*)\n"
+    r"\n(?P<body>(?:.*\n)*?)---\n\n"
+)
 _HUNK = re.compile(
     r"@@ -(\d{1,9})(?:,(\d{1,9}))? \+\d{1,9}(?:,(\d{1,9}))? @@.*\n((?:[ +\-\\].*\n)+)"
 )
 _LINE = re.compile(r"([ +-])(.*\n)(\\ No newline at end of file\n)?")
 # Why a line before the hunks is refused.
 _REFUSED = (
-    (r"diff --git a/(.+) b/(?!\1$)", "renames are not carried: delete the file and add it anew"),
-    (r".* file mode 120000", "a symbolic link is not carried, plain text files are"),
-    (r".* file mode 160000", "a submodule is not carried, plain text files are"),
-    (r".* file mode (?!100644$)", "files of this mode are not carried, those of mode 100644 are"),
-    (r"(old|new) mode", "changes of a file's mode are not carried"),
-    (r"(dis)?similarity|rename|copy",
+    (r"diff --git a/(.+) b/(?!\1$)|(dis)?similarity|rename|copy",
      "renames and copies are not carried: delete the file and add it anew"),
+    (r".* file mode (?!100644$)|(old|new) mode",
+     "symbolic links, submodules and modes other than 100644 are not carried"),
     (r"GIT binary|Binary files", "binary files are not carried"),
     (r"index (?![0-9a-f]{40}\.\.[0-9a-f]{40}( 100644)?$)",
      "object names are abbreviated, and abbreviations vary"),
@@ -174,29 +177,25 @@ def parse_diff(text: str, patch: Patch) -> Diff:
         raise _malformed(path, text.count("\n") + 1, "the last line has no newline")
     # No line of a hunk starts with a letter, so this finds the files and nothing else.
     head, *chunks = re.split(r"^(?=diff --git )", text, flags=re.M)
-    lines = head.split("\n")
-    values = []
-    for number, key in enumerate((FROM_LINE, "From: ", "Date: ", "Subject: [PATCH] ", "")):
-        line = lines[number] if number < len(lines) else ""
-        if line != key and not (0 < number < 4 and line.startswith(key)):
-            raise _malformed(path, number + 1, f"'{key}' is wanted here")
-        values.append(line.removeprefix(key))
-    if lines[-3:] != ["---", "", ""]:
-        raise _malformed(path, len(lines), "'---' and an empty line must stand before the diff")
-    if not re.fullmatch(r"[^<>]+ <[^<>]*>", values[1]) or not _is_date(values[2]):
-        raise _malformed(path, 2, "an author 'Name <mail>' and a date as in a mail are wanted here")
+    said = _HEAD.fullmatch(head)
+    if said is None or not _is_date(said["date"]):
+        raise _malformed(
+            path, 1,
+            f"it must begin with '{FROM_LINE}', 'From: Name <mail>', 'Date: ' as in a mail, "
+            "'Subject: [PATCH] ', the fields, and '---' between the empty lines",
+        )  # fmt: skip
     files = []
-    number = len(lines)
+    number = first = head.count("\n") + 1
     for chunk in chunks:
         files.append(_file(chunk, number, path))
         number += chunk.count("\n")
+    names = [file.path for file in files]
     if not files:
         raise _malformed(path, number, "it changes nothing")
-    names = [file.path for file in files]
     if names != sorted(set(names)):
-        raise _malformed(path, len(lines), "its files are not in order, or one stands twice")
-    header = parse_header(values[3], "\n".join(lines[5:-3]), str(path))
-    return Diff(patch, text, values[1], values[2], header, tuple(files))
+        raise _malformed(path, first, "its files are not in order, or one stands twice")
+    header = parse_header(said["subject"], said["body"].strip("\n"), str(path))
+    return Diff(patch, text, said["author"], said["date"], header, tuple(files))
 
 
 def _is_date(text: str) -> bool:
@@ -351,7 +350,15 @@ def _conflict(tree: Tree, diff: Diff, file: FileDiff, hunk: Hunk | None, why: st
 
 def _merge(tree: Tree, diff: Diff, ancestors: Iterable[Tree]) -> Texts | Conflict | None:
     """Merge a patch into a tree; None where no ancestor has the files that it was made from."""
-    origin = next((tree for tree in ancestors if _is_origin(tree, diff)), None)
+    files = diff.files
+    origin = next(
+        (
+            tree
+            for tree in ancestors
+            if all(blob_id(tree.read(f.path)) == f.before_id for f in files)
+        ),
+        None,
+    )
     patched = _apply(origin, diff) if origin else None
     if origin is None or patched is None or isinstance(patched, Conflict):
         return None
@@ -374,11 +381,6 @@ def _merge(tree: Tree, diff: Diff, ancestors: Iterable[Tree]) -> Texts | Conflic
     for commit_id, side in sides.items():
         texts = {name: text and text.replace(commit_id, side) for name, text in texts.items()}
     return _merge_conflict(diff, names[0], texts)
-
-
-def _is_origin(tree: Tree, diff: Diff) -> bool:
-    """Whether a tree has the very files that a patch was made from."""
-    return all(blob_id(tree.read(file.path)) == file.before_id for file in diff.files)
 
 
 def _candidates(tree: Tree, origin: Tree, gone: Sequence[str]) -> Texts:
