@@ -138,11 +138,11 @@ class _Clone:
             # A fetch that broke off starts again; objects that git has are not sent twice.
             if run(place, "cat-file", "-e", f"{commit}^{{tree}}").returncode:
                 progress(0, 0, f"commit {commit[:12]} from {self.source}")
-                options = ("--quiet", "--depth=1", "--no-tags", self.source, commit)
-                self._git(f"fetch torch {self.release.version}", "fetch", *options)
+                shallow = ("fetch", "--quiet", "--depth=1", "--no-tags")
+                self._git(f"fetch torch {self.release.version}", *shallow, self.source, commit)
             # Without --force: it would lose edits.
-            options = ("-c", "advice.detachedHead=false", "checkout", "--quiet", commit)
-            self._git("check the commit out", *options)
+            quiet = ("-c", "advice.detachedHead=false", "checkout", "--quiet")
+            self._git("check the commit out", *quiet, commit)
         waiting = [line for line in _submodules(place) if line[0] != " "]
         if waiting:
             progress(0, 0, f"{len(waiting)} submodules")
