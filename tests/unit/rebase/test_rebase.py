@@ -6,7 +6,7 @@ import argparse
 import gzip
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from torchfork.codegen.model import Manifest
 from torchfork.commands import rebase
 from torchfork.errors import BaseRefusedError, CompileError, RebaseError, UsageError
 from torchfork.native import symbols
-from torchfork.rebase import compare, findings, render, run, targets, tiers
+from torchfork.rebase import compare, model, render, run, targets, tiers
 from torchfork.rebase.model import (
     FAILED,
     IMPOSSIBLE,
@@ -134,9 +134,13 @@ def carried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, merge: Any, kind: str = targets.TREE
 ) -> TargetResult:
     """A target whose tier (a) is `merge`, and whose tier (b) passes."""
-    monkeypatch.setattr(tiers, "merge", merge)
-    monkeypatch.setattr(tiers, "patch", lambda context, merged: merged)
-    monkeypatch.setattr(tiers, "generate", lambda context, patched: patched)
+
+    def run_all(context: tiers.Context) -> Iterator[tiers.Passed]:
+        yield merge(context)
+        yield tiers.Passed("patched")
+        yield tiers.Passed("generated")
+
+    monkeypatch.setattr(tiers, "run_all", run_all)
     monkeypatch.setattr(run, "_facts", lambda *_: FACTS)
     additions = sample.write(tmp_path / "mine")
     target = targets.Target(kind, "9.1.0")
@@ -150,7 +154,7 @@ def test_tiers_that_a_target_cannot_have_are_said_to_be_impossible(
 ) -> None:
     def merge(context: tiers.Context) -> tiers.Passed:
         context.log("looked")
-        return tiers.Passed(outcome="merged", rows=(Row("a", PASSED, "b"),))
+        return tiers.Passed("merged", (Row("a", PASSED, "b"),))
 
     made = carried(tmp_path, monkeypatch, merge)
     assert [t.state for t in made.tiers] == [PASSED] * 3 + [IMPOSSIBLE] + [NOT_ASKED] * 2
@@ -251,22 +255,22 @@ def test_the_command_line_refuses_to_carry_to_nothing(capfd: pytest.CaptureFixtu
 
 
 def test_every_finding_has_advice_and_every_class_of_error_a_finding() -> None:
-    assert all("{release}" not in text.format(release="9") for text in findings.KINDS.values())
+    assert all("{release}" not in text.format(release="9") for text in model.KINDS.values())
     for kind in vars(errors).values():
         if isinstance(kind, type) and issubclass(kind, errors.ForkError):
-            found = findings.finding_of(kind("what"), "9.1.0", "a")
-            assert found.kind in findings.KINDS
-    named = findings.finding_of(BaseRefusedError("x", kind="anchor gone"), "9.1.0", "b")
+            found = model.finding_of(kind("what"), "9.1.0", "a")
+            assert found.kind in model.KINDS
+    named = model.finding_of(BaseRefusedError("x", kind="anchor gone"), "9.1.0", "b")
     assert named.kind == "anchor gone" and "9.1.0" in named.advice
-    assert findings.finding_of(CompileError("x"), "9", "e").kind == "does not link"
-    assert set(findings.KINDS) >= findings.TRANSIENT
+    assert model.finding_of(CompileError("x"), "9", "e").kind == "does not link"
+    assert set(model.KINDS) >= model.TRANSIENT
 
 
 def test_advice_names_only_options_that_there_are() -> None:
     parser = argparse.ArgumentParser()
     rebase.add_rebase_arguments(parser)
     known = {*parser.format_help().split(), "--debug"}  # which every command has
-    named = set(re.findall(r"--[a-z]+", " ".join(findings.KINDS.values())))
+    named = set(re.findall(r"--[a-z]+", " ".join(model.KINDS.values())))
     assert {"--to", "--work"} <= named <= known
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from ..additions.load import Additions
@@ -14,8 +14,7 @@ from ..upstream.base import Base, Upstream
 from ..upstream.pins import Releases
 from ..upstream.python_names import parse
 from ..util import files, memo
-from .findings import KINDS
-from .model import PASSED, Changes, Facts, TargetResult, TierResult
+from .model import KINDS, PASSED, Changes, Facts, TargetResult
 
 # The parts of a comparison in the order of the report, and their titles.
 SECTIONS = {
@@ -37,15 +36,6 @@ _CALL = re.compile(r"\b(?:at::|at::native::|\.)?([A-Za-z_]\w*)\s*\(")
 _UNCONCERNED = {
     "executorch", "static_runtime", "operator_versions", "selective_build", "shape_functions",
 }  # fmt: skip
-
-
-@dataclass(frozen=True)
-class _Known:
-    """What later runs compare with: a target's facts and the tiers that it passed."""
-
-    name: str
-    facts: Facts
-    passed: tuple[str, ...]
 
 
 def facts_of(base: Base, additions: Additions, upstream: Upstream) -> Facts:
@@ -122,7 +112,7 @@ def compare(
 
     work: where facts are kept for later runs with these additions on other releases.
     """
-    notes = work / "facts" / files.sha256_text(str(additions))[:16]
+    notes = work / "before" / files.sha256_text(str(additions))[:16]
     compared: list[TargetResult] = []
     for result in results:
         before = compared[-1] if compared else _release_before(result, pins, notes)
@@ -131,8 +121,7 @@ def compare(
         compared.append(_with_new_validation(result, [*compared, *([before] if before else [])]))
     for result in compared:
         if result.facts and not result.cached:
-            passed = tuple(tier.tier for tier in result.tiers if tier.state == PASSED)
-            memo.keep(_note(result.name, notes), "", _Known(result.name, result.facts, passed))
+            memo.keep(_note(result.name, notes), "", result)
     return tuple(compared)
 
 
@@ -145,10 +134,9 @@ def _release_before(result: TargetResult, pins: Releases, notes: Path) -> Target
     versions = pins.versions
     at = versions.index(result.name) if result.name in versions else len(versions)
     for version in reversed(versions[:at]):
-        known = memo.recall(_note(version, notes), "", _Known)
+        known = memo.recall(_note(version, notes), "", TargetResult)
         if known is not None:
-            tiers = tuple(TierResult(letter, PASSED) for letter in known.passed)
-            return TargetResult(version, version, "", "", tiers, facts=known.facts)
+            return known
     return None
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -20,10 +19,9 @@ from ..upstream.base import Base
 from ..util import files, memo
 from ..util.ui import Ui
 from . import compare, model, targets, tiers
-from .findings import TRANSIENT, finding_of
-from .model import Facts, Matrix, Row, TargetResult, TierResult, Wrapper
+from .model import TRANSIENT, Facts, Matrix, Row, TargetResult, TierResult, finding_of
 from .targets import Opening, Target
-from .tiers import Context, P, Say, TierFailed
+from .tiers import Context, Say, TierFailed
 
 ROOM = Path(__file__).parent  # what findings say is part of a result
 Watch = Callable[[str, str], None]  # target's name, what it is doing
@@ -42,53 +40,51 @@ class Settings:
     fresh: bool  # use no kept result
 
 
-class _Stopped(Exception):
-    """No further tier of this target is to run."""
+@dataclass(frozen=True)
+class _Attempted:
+    """How the tiers of a target ended: those that ran, and the error of the last one."""
+
+    results: tuple[TierResult, ...]
+    error: ForkError | None
+    needed: tuple[str, ...] | None
 
 
-@dataclass
-class _Attempts:
-    """Runs those tiers of a target that can run, and keeps how each ended."""
+def _attempt(target: Target, letters: str, context: Context) -> _Attempted:
+    """Run the tiers that were asked for and can run, up to the first that fails."""
+    log: list[str] = []
 
-    target: Target
-    letters: str  # the tiers that were asked for
-    context: Context
-    results: list[TierResult] = field(default_factory=list)
-    error: ForkError | None = None  # of the last tier
-    needed: tuple[str, ...] | None = None
+    def keep(text: str) -> None:
+        log.append(text)
+        context.progress(text.partition("\n")[0])
 
-    def __call__(self, letter: str, tier: Callable[[Context], P]) -> P:
-        """Run one tier; see tiers.Attempt."""
-        if letter not in self.letters or letter not in self.target.possible:
-            raise _Stopped
-        log: list[str] = []
-
-        def keep(text: str) -> None:
-            log.append(text)
-            self.context.progress(text.partition("\n")[0])
-
+    results, error, needed = list[TierResult](), None, None
+    running = tiers.run_all(replace(context, log=keep))
+    for letter in model.TIERS:
+        if letter not in letters or letter not in target.possible:
+            break
         started, rows = time.monotonic(), tuple[Row, ...]()
+        log.clear()
         try:
-            passed = tier(replace(self.context, log=keep))
+            passed = next(running)
         except TierFailed as failed:
-            self.error, rows = failed.error, failed.rows
-        except ForkError as error:
-            self.error = error
+            error, rows = failed.error, failed.rows
+        except ForkError as refused:
+            error = refused
         except Exception as unforeseen:  # the other targets go on
-            why = f"{type(unforeseen).__name__}: {unforeseen}"
-            self.error = InternalError("internal error", why=why)
-            self.error.__cause__ = unforeseen
+            error = InternalError(
+                "internal error", why=f"{type(unforeseen).__name__}: {unforeseen}"
+            )
         seconds = round(time.monotonic() - started, 2)
-        if self.error:
-            self.results.append(_failed(letter, self.target, self.error, seconds, log, rows))
-            raise _Stopped
-        text = "\n".join(log)
-        self.results.append(
-            TierResult(letter, model.PASSED, seconds, passed.outcome, log=text, rows=passed.rows)
+        if error:
+            results.append(_failed(letter, target, error, seconds, log, rows))
+            break
+        results.append(
+            TierResult(
+                letter, model.PASSED, seconds, passed.outcome, log="\n".join(log), rows=passed.rows
+            )
         )
-        if isinstance(passed, tiers.Compiled):
-            self.needed = passed.needed
-        return passed
+        needed = passed.needed or needed
+    return _Attempted(tuple(results), error, needed)
 
 
 def _failed(
@@ -166,9 +162,8 @@ def carry(target: Target, base: Base, settings: Settings, progress: Say) -> Targ
         work=settings.work, jobs=settings.compilers, final="e" in settings.tiers,
         progress=progress, log=progress,
     )  # fmt: skip
-    attempts = _Attempts(target, settings.tiers, context)
-    with workdir.locked(layout, Ui(quiet=True)), contextlib.suppress(_Stopped):
-        tiers.run_all(attempts)
+    with workdir.locked(layout, Ui(quiet=True)):
+        attempts = _attempt(target, settings.tiers, context)
     return TargetResult(
         name=target.name,
         version=base.version,
@@ -202,21 +197,20 @@ def _not_run(letter: str, target: Target, settings: Settings, failed: str) -> Ti
     return TierResult(letter, model.NOT_REACHED, outcome=f"not reached: tier ({failed}) failed")
 
 
-def _facts(context: Context, attempts: _Attempts) -> Facts | None:
+def _facts(context: Context, attempts: _Attempted) -> Facts | None:
     """What later runs compare with; None where the code generator could not be asked."""
     try:
         upstream = header_check.list_operators(context.base, context.cache)
         facts = compare.facts_of(context.base, context.additions, upstream)
         if any(result.tier == "d" for result in attempts.results):
             checked = header_check.check_headers(context.base, context.cache, Ui(quiet=True))
-            wrapper = Wrapper(checked.wrapper.before, checked.wrapper.after)
-            facts = replace(facts, wrapper=wrapper, needed=attempts.needed)
+            facts = replace(facts, wrapper=checked.wrapper, needed=attempts.needed)
         return facts
     except ForkError:
         return None
 
 
-def _operators(additions: Additions, attempts: _Attempts, version: str) -> tuple[Row, ...]:
+def _operators(additions: Additions, attempts: _Attempted, version: str) -> tuple[Row, ...]:
     """Each declared operator: passed, not for this release, or which error is about it."""
     others = ranges.left_out(additions, version)
     error = attempts.error

@@ -1,14 +1,13 @@
-"""The tiers: stages of the graft, each a step further; each takes what earlier ones returned."""
+"""The tiers: stages of the graft, each a step further than the one before it."""
 
 from __future__ import annotations
 
 import os
 import platform
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol, TypeVar
 
 from ..additions.merge import MergedTree
 from ..codegen import header_check
@@ -53,12 +52,16 @@ class Context(BuildContext):
     log: Say
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Passed:
-    """What a tier that passed says of itself; each tier adds what later ones need."""
+    """What a tier that passed says of itself.
+
+    needed: of tier (d), the signatures of upstream's that the objects call.
+    """
 
     outcome: str
     rows: tuple[Row, ...] = ()
+    needed: tuple[str, ...] | None = None
 
 
 class TierFailed(Exception):
@@ -69,56 +72,36 @@ class TierFailed(Exception):
         super().__init__(str(self.error))
 
 
-P = TypeVar("P", bound=Passed)
+def run_all(context: Context) -> Iterator[Passed]:
+    """What each tier gives, in order. Each runs when it is asked for, and raises where it fails."""
+    tree, manifest = merge(context)
+    yield Passed(manifest.summary)
+    merged, patched = patch(context, tree, manifest)
+    yield patched
+    chosen = generate(context, merged)
+    yield Passed(f"{len(chosen)} generated files contain the additions")
+    tools, objects, compiled = compile_all(context, merged, chosen)
+    yield compiled
+    yield Passed(link_all(context, tools, objects))
+    yield Passed(try_out(context, manifest))
 
 
-class Attempt(Protocol):
-    """Runs a tier and keeps its result; raises where none is to follow."""
-
-    def __call__(self, letter: str, tier: Callable[[Context], P]) -> P: ...
-
-
-def run_all(attempt: Attempt) -> None:
-    """Every tier in order."""
-    merged = attempt("a", merge)
-    patched = attempt("b", lambda context: patch(context, merged))
-    generated = attempt("c", lambda context: generate(context, patched))
-    compiled = attempt("d", lambda context: compile_all(context, patched, generated))
-    attempt("e", lambda context: link_all(context, compiled))
-    attempt("f", lambda context: try_out(context, merged))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Merged(Passed):
-    """Of tier (a)."""
-
-    tree: MergedTree
-    manifest: Manifest
-
-
-def merge(context: Context) -> Merged:
+def merge(context: Context) -> tuple[MergedTree, Manifest]:
     """(a) The YAML merges, nothing collides, and torchgen is one that can be driven."""
     base, additions = context.base, context.additions
     context.log("list the operators of this torch")
     upstream = header_check.list_operators(base, context.cache)
     context.log(f"check, merge and parse {len(additions.native.entries)} entries")
-    tree, manifest = graft.merge_and_parse(context, upstream)
-    return Merged(outcome=manifest.summary, tree=tree, manifest=manifest)
+    return graft.merge_and_parse(context, upstream)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Patched(Passed, graft.Merged):
-    """Of tier (b)."""
-
-
-def patch(context: Context, merged: Merged) -> Patched:
+def patch(context: Context, tree: MergedTree, manifest: Manifest) -> tuple[graft.Merged, Passed]:
     """(b) Every list that upstream keeps by hand has its anchor, and the patches apply."""
-    base, additions, manifest = context.base, context.additions, merged.manifest
+    base, additions = context.base, context.additions
     context.log("apply the patches")
     report = patches.plan_base(base, additions, context.cache)
     rows = [_patch_row(outcome) for outcome in report.outcomes]
     errors = list[ForkError](report.objections())
-    tree = merged.tree
     if not errors:
         tree = replace(tree, patched=patches.wheel_texts(report))
     context.log("edit the lists of operators")
@@ -129,10 +112,8 @@ def patch(context: Context, merged: Merged) -> Patched:
         raise TierFailed(errors, rows)
     list_texts = graft.apply_list_edits(context, tree, edits)
     applied = len(report.outcomes) - len(report.of(State.NOT_HERE))
-    return Patched(
-        outcome=f"{applied} patches ({report.variants} variants), {len(list_texts)} lists edited",
-        rows=tuple(rows), tree=tree, manifest=manifest, list_texts=list_texts,
-    )  # fmt: skip
+    outcome = f"{applied} patches ({report.variants} variants), {len(list_texts)} lists edited"
+    return graft.Merged(tree, manifest, list_texts), Passed(outcome, tuple(rows))
 
 
 def _patch_row(outcome: Outcome) -> Row:
@@ -150,46 +131,29 @@ def _list_row(edit: FileEdit) -> Row:
     return Row(edit.path, NOT_NEEDED, "not needed: no change")
 
 
-@dataclass(frozen=True, kw_only=True)
-class GeneratedSources(Passed):
-    """Of tier (c)."""
-
-    chosen: list[Generated]
-
-
-def generate(context: Context, patched: Patched) -> GeneratedSources:
+def generate(context: Context, merged: graft.Merged) -> list[Generated]:
     """(c) Everything generates: all headers of the merged tree, all sources of the additions."""
     context.log("run the code generator")
-    chosen = graft.generate(context, patched, cuda=context.base.cuda is not None)
+    chosen = graft.generate(context, merged, cuda=context.base.cuda is not None)
     for item in chosen:
         context.log(f"  {item.name}")
-    return GeneratedSources(
-        outcome=f"{len(chosen)} generated files contain the additions", chosen=chosen
-    )
+    return chosen
 
 
-@dataclass(frozen=True, kw_only=True)
-class Compiled(Passed):
-    """Of tier (d). needed: the signatures of upstream's that the objects call."""
-
-    tools: Toolchain
-    objects: list[CompileStep]
-    needed: tuple[str, ...]
-
-
-def compile_all(context: Context, patched: Patched, generated: GeneratedSources) -> Compiled:
+def compile_all(
+    context: Context, merged: graft.Merged, chosen: list[Generated]
+) -> tuple[Toolchain, list[CompileStep], Passed]:
     """(d) The base's headers regenerate; all compiles; declared kernels are defined ones."""
     base, additions, layout = context.base, context.additions, context.layout
     context.log("regenerate the base's own headers")
     checked = header_check.check_headers(base, context.cache, Ui(quiet=True))
     context.log(f"{checked.compared} headers equal what the YAML makes")
-    graft.fill_overlay(context, patched, checked.wrapper)
+    graft.fill_overlay(context, merged, checked.wrapper)
     # Read by `compare`, also where this tier fails: it tells what upstream hides.
     symbols.keep_signatures(base, context.work)
     tools = fast_compile.tools(base, os.environ, context.jobs, final=context.final)
-    chosen = generated.chosen
     if base.cuda is not None and tools.cuda is None:
-        chosen = graft.generate(context, patched, cuda=False)
+        chosen = graft.generate(context, merged, cuda=False)
     objects = compile_steps.all_steps(chosen, additions, tools)
     if context.final:
         context.log(f"compile {len(objects)} objects, the generated ones as a few")
@@ -201,11 +165,9 @@ def compile_all(context: Context, patched: Patched, generated: GeneratedSources)
     needed = symbols.read_objects(layout.build, objects)
     has_cuda = any(path.suffix == ".cu" for path in additions.sources)
     note = f"; CUDA: {tools.cuda_note}" if tools.cuda is None and has_cuda else ""
-    return Compiled(
-        outcome=f"{len(objects)} objects, {kernels} kernels declared and defined{note}",
-        tools=tools, objects=objects,
-        needed=tuple(symbols.needed_signatures(needed.values())),
-    )  # fmt: skip
+    outcome = f"{len(objects)} objects, {kernels} kernels declared and defined{note}"
+    signatures = tuple(symbols.needed_signatures(needed.values()))
+    return tools, objects, Passed(outcome, needed=signatures)
 
 
 def _compile_fast(
@@ -232,18 +194,15 @@ def _shown(context: Context) -> Progress:
     return lambda done, total, name: context.progress(f"compiling {done}/{total} {name}")
 
 
-def link_all(context: Context, compiled: Compiled) -> Passed:
+def link_all(context: Context, tools: Toolchain, objects: list[CompileStep]) -> str:
     """(e) The objects, compiled as for a wheel, link into the two libraries."""
     base, layout = context.base, context.layout
     context.log("link the two libraries")
-    libraries = link.link(
-        base, abi.detect(base), compiled.tools, compiled.objects, layout.build, layout.overlay
-    )
-    sizes = [f"{path.name} {path.stat().st_size / 1024:.0f} KB" for path in libraries]
-    return Passed(outcome=", ".join(sizes))
+    libraries = link.link(base, abi.detect(base), tools, objects, layout.build, layout.overlay)
+    return ", ".join(f"{path.name} {path.stat().st_size / 1024:.0f} KB" for path in libraries)
 
 
-def try_out(context: Context, merged: Merged) -> Passed:
+def try_out(context: Context, manifest: Manifest) -> str:
     """(f) The wheel installs, passes its verification, and the additions' own tests pass on it."""
     base, work, say = context.base, context.work, context.progress
     context.log("pack the wheel")
@@ -255,7 +214,7 @@ def try_out(context: Context, merged: Merged) -> Passed:
     with files.lock(work / "verify" / "trial.lock", f"trying {wheel.name}", say, _LOCK_SECONDS):
         context.log("install the wheel and compare it with its base")
         report = verify.verify(
-            wheel, base, merged.manifest, work / "verify", context.cache, say=say, on_wait=say
+            wheel, base, manifest, work / "verify", context.cache, say=say, on_wait=say
         )
         outcome = (
             f"imports; {report.upstream_operators} upstream schemas unchanged, "
@@ -264,9 +223,9 @@ def try_out(context: Context, merged: Merged) -> Passed:
         context.log(outcome)
         tests = context.additions.root / TESTS
         if not tests.is_dir():
-            return Passed(outcome=f"{outcome}; the additions bring no {TESTS}")
+            return f"{outcome}; the additions bring no {TESTS}"
         context.log(f"run {TESTS}")
-        return Passed(outcome=f"{outcome}; {_pytest(context, report.python, tests)}")
+        return f"{outcome}; {_pytest(context, report.python, tests)}"
 
 
 def _pytest(context: Context, python: Path, tests: Path) -> str:
