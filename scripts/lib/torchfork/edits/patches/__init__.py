@@ -5,22 +5,9 @@ What others need: `load` a series, `plan` it on a tree (reads only), `write` wha
 
 from __future__ import annotations
 
-from .. import BuildMode
+from .. import BuildMode, Texts, Tree, directory, encode, layered, write
 from .planning import Report, check, lint, origins, plan, plan_base, wheel_texts
-from .series import (
-    Conflict,
-    Outcome,
-    Patch,
-    Series,
-    State,
-    Texts,
-    Tree,
-    directory,
-    encode,
-    layered,
-    load,
-    write,
-)  # fmt: skip
+from .series import Conflict, Outcome, Patch, Series, State, load
 
 __all__ = [
     "BuildMode", "Conflict", "Outcome", "Patch", "Report", "Series", "State", "Texts", "Tree",

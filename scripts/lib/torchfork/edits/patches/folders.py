@@ -12,22 +12,8 @@ from typing import Any, Literal
 from ...additions import paths
 from ...errors import BaseRefusedError, PatchError
 from ...util.blocks import END_OF_FILE, Anchor, block, blocks_of, place, strip_blocks
-from .. import BuildMode
-from .series import (
-    BUILD_MODES,
-    Conflict,
-    Header,
-    Outcome,
-    Patch,
-    State,
-    Texts,
-    Tree,
-    check_path,
-    decode,
-    encode,
-    make_header,
-    similar_lines,
-)
+from .. import BuildMode, Texts, Tree, check_path, decode, encode, similar_lines
+from .series import BUILD_MODES, Conflict, Header, Outcome, Patch, State, make_header
 
 if sys.version_info >= (3, 11):
     import tomllib

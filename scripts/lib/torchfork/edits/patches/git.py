@@ -12,22 +12,8 @@ from pathlib import Path, PurePosixPath
 
 from ...errors import PatchError, ToolMissingError
 from ...util import process
-from .series import (
-    Conflict,
-    Header,
-    Outcome,
-    Patch,
-    State,
-    Texts,
-    Tree,
-    check_path,
-    decode,
-    directory,
-    encode,
-    parse_header,
-    similar_lines,
-    write,
-)
+from .. import Texts, Tree, check_path, decode, directory, encode, similar_lines, write
+from .series import Conflict, Header, Outcome, Patch, State, parse_header
 
 NEEDED = (2, 39)  # the oldest that is tested; merge-tree --write-tree came with 2.38
 ZERO = "0" * 40

@@ -11,22 +11,10 @@ from pathlib import Path, PurePosixPath
 from ...additions.load import Additions
 from ...errors import AdditionsError, ForkError, PatchConflictError, PatchError, combined
 from ...upstream.base import Base
-from .. import BuildMode
+from .. import BuildMode, Texts, Tree, directory, layered
 from .folders import Folder, read_folder
 from .git import Diff, read_diff
-from .series import (
-    BUILD_MODES,
-    SERIES,
-    Outcome,
-    Patch,
-    Series,
-    State,
-    Texts,
-    Tree,
-    directory,
-    layered,
-    load,
-)
+from .series import BUILD_MODES, SERIES, Outcome, Patch, Series, State, load
 
 README = "README.md"
 Change = Diff | Folder

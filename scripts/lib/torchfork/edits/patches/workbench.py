@@ -11,28 +11,11 @@ from pathlib import Path, PurePosixPath
 from ...errors import PatchError, StateError, UsageError
 from ...upstream import git as clone
 from ...util import files, memo
-from .. import BuildMode
+from .. import BuildMode, Texts, Tree, decode, directory, encode, inside, write
 from . import git, planning
 from .folders import Folder
 from .planning import Report
-from .series import (
-    SERIES,
-    Header,
-    Outcome,
-    Patch,
-    Series,
-    State,
-    Texts,
-    Tree,
-    decode,
-    directory,
-    encode,
-    inside,
-    load,
-    parse_header,
-    parse_line,
-    write,
-)
+from .series import SERIES, Header, Outcome, Patch, Series, State, load, parse_header, parse_line
 
 TRAILER = "Patch: "
 MARK = "<<<<<<< "
