@@ -23,10 +23,13 @@ TAU = Header("Use tau", "people need it", "upstream does it", "none")
 NEW = FUNCTIONS.replace("2 * math.pi * r", "2.0 * math.pi * r")
 
 
+ODD = {"torch/odd.py": "a\r\nb\nc", "torch/deleted.py": "x\n"}
+SAMPLE = {**UPSTREAM, **ODD}
+
+
 @pytest.fixture
 def series(tmp_path: Path) -> Series:
     """A diff, a folder, and a diff of what is awkward: line ends, no last newline, letters."""
-    odd = {"torch/odd.py": "a\r\nb\nc", "torch/deleted.py": "x\n"}
     after = {"torch/odd.py": "a\r\nB – é\r\nc", "torch/deleted.py": None, "torch/e.py": ""}
     return write(
         tmp_path,
@@ -35,17 +38,21 @@ def series(tmp_path: Path) -> Series:
             "tau.patch": diff({SHAPES: FUNCTIONS}, {SHAPES: PATCHED}, TAU),
             "more/patch.toml": "# a comment\n" + about_toml(HOOKS),
             "more/torch/deep/new.py": "q = 1\r\nq = 'é'",
-            "odd.patch": diff(odd, after, Header("Odd – é", "a\nb", "c", "none")),
+            "odd.patch": diff(ODD, after, Header("Odd – é", "a\nb", "c", "none")),
         },
     )
 
 
-ODD = {"torch/odd.py": "a\r\nb\nc", "torch/deleted.py": "x\n"}
-SAMPLE = {**UPSTREAM, **ODD}
-
-
 def content(root: Path) -> dict[str, bytes]:
     return {str(p.relative_to(root)): p.read_bytes() for p in root.rglob("*") if p.is_file()}
+
+
+def without_git(root: Path) -> dict[str, bytes]:
+    return {name: data for name, data in content(root).items() if not name.startswith(".git/")}
+
+
+def as_bytes(texts: dict[str, str | None]) -> dict[str, bytes]:
+    return {name: text.encode() for name, text in texts.items() if text is not None}
 
 
 def bench(series: Series, texts: dict[str, str] = SAMPLE, *, version: str = "2.13.0") -> Bench:
@@ -75,6 +82,9 @@ def amend(made: Bench, entry: str, path: str, text: str) -> None:
 def test_apply_and_export_give_the_same_bytes(series: Series) -> None:
     before = content(series.folder)
     made = bench(series)
+    report = plan(series, tree(SAMPLE), "2.13.0", "graft")
+    assert without_git(made.root) == as_bytes({**SAMPLE, **report.texts})
+    assert git(made.root, "log", "-1", "--format=%an <%ae> %s").strip() == "A <a@b.c> Odd – é"
     assert workbench.refresh(made, series, {}) == []
     assert content(series.folder) == before
     # also where something else lies there meanwhile
@@ -82,15 +92,6 @@ def test_apply_and_export_give_the_same_bytes(series: Series) -> None:
     lost.write_text("")
     assert workbench.refresh(made, series, {}) == [lost]
     assert content(series.folder) == before
-
-
-def test_the_workbench_has_what_a_plan_gives(series: Series) -> None:
-    made = bench(series)
-    report = plan(series, tree(SAMPLE), "2.13.0", "graft")
-    expected = {n: t for n, t in {**SAMPLE, **report.texts}.items() if t is not None}
-    found = {n: d for n, d in content(made.root).items() if not n.startswith(".git/")}
-    assert found == {name: text.encode() for name, text in expected.items()}
-    assert git(made.root, "log", "-1", "--format=%an <%ae> %s").strip() == "A <a@b.c> Odd – é"
 
 
 def test_an_edit_of_a_diff_changes_its_patch_alone(series: Series) -> None:
@@ -116,10 +117,9 @@ def test_edits_of_a_folder_go_into_its_files_and_its_toml(series: Series) -> Non
 
 
 def test_an_edit_outside_of_a_folders_blocks_is_not_lost_silently(series: Series) -> None:
-    made = bench(series)
+    made, before = bench(series), content(series.folder)
     other = (made.root / "torch/other.py").read_text()
     amend(made, "more", "torch/other.py", other.replace("second = 2", "second = 22"))
-    before = content(series.folder)
     with pytest.raises(PatchError, match="outside of its hooks"):
         workbench.refresh(made, series, {})
     assert content(series.folder) == before
@@ -148,7 +148,11 @@ def test_a_conflict_is_resolved_once_and_goes_on(series: Series) -> None:
     assert "1.0 * math.tau" in str(report.texts[SHAPES])
 
 
-def test_a_merged_patch_is_exported_as_the_merge_made_it(series: Series) -> None:
+def test_what_landed_is_left_out_and_a_merged_patch_is_exported_as_the_merge_made_it(
+    series: Series,
+) -> None:
+    landed = bench(series, {**SAMPLE, SHAPES: PATCHED}, version="2.15.0")
+    assert landed.landed == ("tau.patch",) and workbench.refresh(landed, series, {}) == []
     texts = {**SAMPLE, SHAPES: FUNCTIONS.replace("NAMES = [", "__all__ = [")}
     assert plan(series, tree(texts), "2.15.0", "graft").outcomes[0].state is State.CONFLICTS
     made = bench(series, texts, version="2.15.0")
@@ -175,12 +179,6 @@ def test_a_refresh_that_would_break_another_release_asks_for_a_variant(series: S
         states = [outcome.state for outcome in report.outcomes]
         assert states.count(State.NOT_HERE) == 1 and states.count(State.APPLIES) == 3
     assert workbench.refresh(bench(both, texts, version="2.15.0"), both, known) == []
-
-
-def test_what_landed_upstream_is_left_out_and_named(series: Series) -> None:
-    made = bench(series, {**SAMPLE, SHAPES: PATCHED}, version="2.15.0")
-    assert made.landed == ("tau.patch",)
-    assert workbench.refresh(made, series, {}) == []
 
 
 def test_a_new_patch_is_what_was_not_committed(series: Series) -> None:
@@ -265,12 +263,10 @@ def test_a_branch_of_ones_own_clone_has_a_commit_for_each_patch(
         git(root, "status", "--porcelain") == ""
         and git(root, "branch", "--show-current") == "main\n"
     )
-    told = git(root, "log", "--reverse", "--format=%an: %s", "main..mine").splitlines()
-    assert told == [f"A: {TAU.subject}", f"B: {ABOUT.subject}", "A: Odd – é"]
+    listed = git(root, "log", "--reverse", "--format=%an: %s", "main..mine").splitlines()
+    assert listed == [f"A: {TAU.subject}", f"B: {ABOUT.subject}", "A: Odd – é"]
     git(root, "checkout", "-q", "mine")
-    expected = {n: t for n, t in {**SAMPLE, **report.texts}.items() if t is not None}
-    found = {n: d for n, d in content(root).items() if not n.startswith(".git/")}
-    assert found == {name: text.encode() for name, text in expected.items()}
+    assert without_git(root) == as_bytes({**SAMPLE, **report.texts})
     with pytest.raises(UsageError, match="there already"):
         workbench.export(report, root, "mine")
     (root / SHAPES).write_text("edited")

@@ -128,7 +128,7 @@ def test_a_damaged_file_in_the_cache_is_fetched_again(
     assert path.stat().st_size > 100
 
 
-def test_a_mirror_that_has_not_the_file_is_told_with_the_other_sources(
+def test_a_mirror_without_the_file_is_reported_with_the_other_sources(
     pins: DebianPins, mirror: Path, tmp_path: Path
 ) -> None:
     (mirror / FILE).unlink()
