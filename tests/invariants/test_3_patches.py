@@ -45,5 +45,5 @@ def test_3_patches_come_back_from_their_commits_as_they_were(base: Base, tmp_pat
     series = patches.load(PROJECT)
     tree = patches.directory(base.root)
     bench = workbench.start(tmp_path / "bench", series, tree, base.version, "graft")
-    done = workbench.go_on(bench, series, [])
+    done = workbench.commit_pending(bench, series, [])
     assert workbench.refresh(done, series, {}) == []

@@ -59,7 +59,7 @@ def bench(series: Series, texts: dict[str, str] = SAMPLE, *, version: str = "2.1
     """A finished workbench."""
     root = series.folder.parent / "bench"
     made = workbench.start(root, series, tree(texts), version, "graft")
-    return workbench.go_on(made, series, [tree(SAMPLE)])
+    return workbench.commit_pending(made, series, [tree(SAMPLE)])
 
 
 def git(root: Path, *arguments: str) -> str:
@@ -130,16 +130,16 @@ def test_a_conflict_is_resolved_once_and_goes_on(series: Series) -> None:
     texts = {**SAMPLE, SHAPES: NEW}
     made = workbench.start(root, series, tree(texts), "2.15.0", "graft")
     with pytest.raises(PatchConflictError) as caught:
-        workbench.go_on(made, series, [tree(SAMPLE)])
+        workbench.commit_pending(made, series, [tree(SAMPLE)])
     assert str(root) in caught.value.next and "patch refresh" in caught.value.next
     marked = (root / SHAPES).read_text()
     assert "<<<<<<<" in marked and "math.tau" in marked and "2.0 * math.pi" in marked
 
     with pytest.raises(StateError, match="not resolved"):
-        workbench.go_on(workbench.open_bench(root), series, [])
+        workbench.commit_pending(workbench.open_bench(root), series, [])
     (root / SHAPES).write_text(NEW.replace("2.0 * math.pi * r", "1.0 * math.tau * r"))
     git(root, "add", SHAPES)
-    done = workbench.go_on(workbench.open_bench(root), series, [])
+    done = workbench.commit_pending(workbench.open_bench(root), series, [])
     assert not done.pending and not done.conflict
     changed = workbench.refresh(done, series, {})
     assert changed == [series.folder / "tau.patch"]

@@ -136,16 +136,16 @@ def run_edit(options: argparse.Namespace, ui: Ui) -> None:
             options.bench, series, target.tree, target.version, target.build_mode
         )
         step.say(str(bench.root))
-    _go_on(bench, series, ui)
+    _commit_pending(bench, series, ui)
     ui.note("edit, then git commit --amend, or --fixup and git rebase -i --autosquash; and then:")
     bench_option = "" if options.bench == DEFAULT_BENCH else f" --bench {options.bench}"
     ui.note(f"scripts/torchfork patch refresh{bench_option}")
     ui.result(str(bench.root))
 
 
-def _go_on(bench: workbench.Bench, series: Series, ui: Ui) -> workbench.Bench:
+def _commit_pending(bench: workbench.Bench, series: Series, ui: Ui) -> workbench.Bench:
     with ui.step("commit each patch") as step:
-        done = workbench.go_on(bench, series, patches.origins(cache.directory()))
+        done = workbench.commit_pending(bench, series, patches.origins(cache.directory()))
         covered = [p for p in series.patches if p.covers(done.version, done.build_mode)]
         step.say(f"{len(covered) - len(done.landed)} patches")
     for name in done.landed:
@@ -157,7 +157,7 @@ def run_refresh(options: argparse.Namespace, ui: Ui) -> None:
     """The commits of the workbench into patches/."""
     bench = workbench.open_bench(options.bench)
     series = patches.load(Path(bench.folder).parent)
-    bench = _go_on(bench, series, ui)
+    bench = _commit_pending(bench, series, ui)
     changed = workbench.refresh(bench, series, _known_releases(), options.variant or "")
     for path in changed:
         ui.result(str(path))

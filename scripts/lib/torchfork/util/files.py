@@ -27,7 +27,7 @@ _LEFTOVER = ("~", ".pyc", ".orig", ".rej")
 
 
 def output_error(path: Path, error: OSError) -> ForkError:
-    """What a user is told of an OSError raised while writing `path`."""
+    """What a user reads of an OSError raised while writing `path`."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT) or DISK_FULL in str(error):
         return OutputError(
             "the disk is full; nothing was left half-written",

@@ -90,11 +90,11 @@ def download_error(
     """What a failed download means.
 
     what: the thing that was to come, 'torch 2.13.0'; place: where it would have been kept;
-    alternative: one more way to go on, to be told at the end.
+    alternative: one more remedy, named last.
     """
     text = outcome.stdout + outcome.stderr
-    telling = [line for line in text.splitlines() if line.startswith(("ERROR", "error"))]
-    why = "\n".join(telling[-4:]) or "\n".join(text.strip().splitlines()[-4:])
+    errors = [line for line in text.splitlines() if line.startswith(("ERROR", "error"))]
+    why = "\n".join((errors or text.strip().splitlines())[-4:])
     if "No space left on device" in text:
         return OutputError(
             f"the disk is full; nothing of {what} was kept",

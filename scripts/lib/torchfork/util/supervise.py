@@ -1,9 +1,9 @@
 """Runs a command and its descendants as one group that ends with whoever started it.
 
 A build starts make programs that start compilers. When torchfork is killed they must end too, or
-they would go on writing objects beside those of the next run. Linux tells a direct child that its
-parent died; this program is that child, and tells everybody below it. Run as a script: nothing of
-torchfork is imported here.
+they would continue to write objects beside those of the next run. Linux signals a direct child when
+its parent dies; this program is that child, and signals everything below it. Run as a script:
+nothing of torchfork is imported here.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def main(command: list[str]) -> int:
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PARENT_DEATH, signal.SIGTERM)
     if os.getppid() != parent:
-        return 1  # it was gone before we could ask to be told
+        return 1  # it was gone before we asked for the signal
     ended: list[int] = []
 
     def end(number: int, _frame: FrameType | None) -> None:

@@ -130,7 +130,7 @@ class Folder:
         if len(there) == len(self.added) + len(hooks):
             note = "upstream has all of its lines"
             return Outcome(self.patch, self.header, State.LANDED, {}, note)
-        # Whether the rest is still wanted is a person's to say.
+        # Somebody must decide whether the rest is still wanted.
         parts = "there already: " + ", ".join(sorted(set(there)))
         where, ours = f"{self._about}:1", "\n".join(sorted(texts))
         return self._conflict(where, there[0], "upstream has a part of it", ours, parts)

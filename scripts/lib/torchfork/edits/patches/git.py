@@ -319,7 +319,7 @@ def _git_apply(texts: Texts, diff: Diff, *options: str) -> tuple[str, Texts]:
 
 
 def _conflict(tree: Tree, diff: Diff, file: FileDiff, hunk: Hunk | None, why: str) -> Conflict:
-    """A conflict as the patch alone tells it: no ancestor is at hand."""
+    """A conflict described from the patch alone, without an ancestor."""
     text = tree.read(file.path)
     shown = hunk or next(iter(file.hunks), None)
     where = f"{diff.patch.path}:{shown.line if shown else 1}"

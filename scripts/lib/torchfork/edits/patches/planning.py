@@ -20,7 +20,7 @@ README = "README.md"
 Change = Diff | Folder
 _COMPILED = frozenset({".h", ".hpp", ".cpp", ".cc", ".c", ".cu", ".cuh", ".mm", ".S", ".metal"})
 _PACKAGES = frozenset({"torch", "torchgen", "functorch"})
-# States in which a build goes on and patches/ wants an edit: what the rebase report calls them.
+# States that a build accepts although patches/ needs an edit: what the rebase report calls them.
 _NEEDS_EDIT = {State.LANDED: "patch landed upstream", State.MERGED: "patch needs refresh"}
 
 

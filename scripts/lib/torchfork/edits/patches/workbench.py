@@ -133,7 +133,7 @@ def _worked_on(tree: Tree, patches: Sequence[Patch]) -> Iterator[str]:
             yield name
 
 
-def go_on(bench: Bench, series: Series, ancestors: Sequence[Tree]) -> Bench:
+def commit_pending(bench: Bench, series: Series, ancestors: Sequence[Tree]) -> Bench:
     """Commit each pending patch. Raises PatchConflictError with the conflict in the tree.
 
     What is in the tree after a conflict is taken as its resolution; StateError while conflict
@@ -156,7 +156,7 @@ def go_on(bench: Bench, series: Series, ancestors: Sequence[Tree]) -> Bench:
 
 
 def _stop(bench: Bench, outcome: Outcome) -> None:
-    """Leave the conflict in the tree, for a person."""
+    """Leave the conflict in the tree, to be resolved by hand."""
     marked = outcome.conflict.marked if outcome.conflict else {}
     if outcome.patch.is_diff:
         write(bench.root, marked)
