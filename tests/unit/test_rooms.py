@@ -162,8 +162,8 @@ def test_nothing_happens_at_import(path: Path) -> None:
 def test_importing_everything_reads_no_file_of_the_user_and_runs_no_program() -> None:
     program = """
 import importlib, pathlib, sys
-# What others do when they are imported is theirs: filelock tries out what the disk can do.
-import cattrs, elftools.elf.elffile, filelock, ninja, packaging.version, rich.progress, yaml
+# What others do when they are imported is theirs.
+import cattrs, elftools.elf.elffile, ninja, packaging.version, rich.progress, yaml
 names = sys.argv[1:]
 seen = []
 def hook(event, args):
@@ -186,3 +186,17 @@ assert not seen, seen
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
+
+
+def test_a_build_with_nothing_to_do_imports_few_modules() -> None:
+    """It has to end within half a second. The steps of a graft are imported when there is one."""
+    program = "import sys, torchfork.cli as c; c.make_parser(['build']); print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", program], env={"PYTHONPATH": str(LIB)}, capture_output=True,
+        text=True, check=True,
+    )  # fmt: skip
+    there = {f"torchfork.{name_of(path)}".replace("/", ".") for path in MODULES}
+    imported = there.intersection(done.stdout.split())
+    assert {"torchfork.cli", "torchfork.commands.build", "torchfork.upstream.wheel"} <= imported
+    assert len(imported) <= 30
+    assert not {"asyncio", "cattrs", "torchfork.pipelines.graft"} & set(done.stdout.split())

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import filelock
 import pytest
 
 from torchfork.errors import BusyError, UsageError
-from torchfork.util import cache
+from torchfork.util import cache, files
 
 
 def made(root: Path) -> Path:
@@ -54,6 +53,9 @@ def test_a_link_to_a_cache_is_refused(tmp_path: Path) -> None:
 def test_a_cache_in_use_stays(tmp_path: Path) -> None:
     root = made(tmp_path / "cache")
     (root / "locks").mkdir()
-    with filelock.FileLock(root / "locks" / "fetch.lock"), pytest.raises(BusyError):
+    with (
+        files.lock(root / "locks" / "fetch.lock", "fetching", print, 0),
+        pytest.raises(BusyError),
+    ):
         cache.remove(root)
     assert root.is_dir()

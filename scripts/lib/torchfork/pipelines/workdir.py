@@ -8,13 +8,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from ..additions.load import Additions
 from ..codegen.build_dir import BuildDir
-from ..upstream.base import Base
-from ..upstream.tree import SourceTree
 from ..util import files
-from ..util.ui import Ui
+
+if TYPE_CHECKING:
+    from ..additions.load import Additions
+    from ..upstream.base import Base
+    from ..upstream.tree import SourceTree
+    from ..util.ui import Ui
 
 PACKAGE = Path(__file__).resolve().parents[1]
 # The rooms that the generator's answers depend on, and those that a wheel does. How a build is

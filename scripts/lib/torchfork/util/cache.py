@@ -8,8 +8,6 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-import filelock
-
 from ..errors import BusyError, UsageError
 from . import files
 
@@ -65,8 +63,8 @@ def remove(root: Path) -> int:
     with contextlib.ExitStack() as held:
         for path in sorted(root.rglob("*.lock")):
             try:
-                held.enter_context(filelock.FileLock(path, timeout=0))
-            except filelock.Timeout:
+                held.enter_context(files.lock(path, "removing it", lambda holder: None, 0))
+            except BusyError:
                 raise BusyError(
                     "another run uses the cache",
                     where=str(path),

@@ -11,11 +11,10 @@ import json
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
-
-import filelock
 
 from ..errors import BusyError, ForkError, OutputError
 
@@ -216,29 +215,38 @@ def lock(
     path: Path, purpose: str, on_wait: Callable[[str], None], timeout: float
 ) -> Iterator[None]:
     """Hold `path` as a lock; say who holds it while waiting; give up after `timeout` seconds."""
+    holder = path.with_name(path.name + ".holder")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        guard = path.open("ab")
     except OSError as error:
         raise output_error(path, error) from error
-    holder = path.with_name(path.name + ".holder")
-    guard = filelock.FileLock(path)
-    try:
-        guard.acquire(timeout=0)
-    except filelock.Timeout:
-        who = holder.read_text(encoding="utf-8") if holder.is_file() else "another run"
-        on_wait(who)
+    with guard:  # closed, or its process ended, it is free again
+        if not _acquired(guard, 0):
+            who = holder.read_text(encoding="utf-8") if holder.is_file() else "another run"
+            on_wait(who)
+            if not _acquired(guard, timeout):
+                raise BusyError(
+                    f"still held after {timeout:.0f} s by {who}",
+                    where=str(path),
+                    why="two runs must not write the same build directory at once",
+                    next="wait for it, or stop it and run the same command again",
+                )
         try:
-            guard.acquire(timeout=timeout)
-        except filelock.Timeout:
-            raise BusyError(
-                f"still held after {timeout:.0f} s by {who}",
-                where=str(path),
-                why="two runs must not write the same build directory at once",
-                next="wait for it, or stop it and run the same command again",
-            ) from None
-    try:
-        write_text(holder, f"process {os.getpid()} ({purpose})")
-        yield
-    finally:
-        holder.unlink(missing_ok=True)
-        guard.release()
+            write_text(holder, f"process {os.getpid()} ({purpose})")
+            yield
+        finally:
+            holder.unlink(missing_ok=True)
+
+
+def _acquired(guard: IO[bytes], timeout: float) -> bool:
+    """Whether the lock on an open file was got within `timeout` seconds."""
+    end = time.monotonic() + timeout
+    while True:
+        try:
+            fcntl.flock(guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if time.monotonic() >= end:
+                return False
+            time.sleep(0.05)
