@@ -103,16 +103,17 @@ def test_a_wheels_generated_files_are_three_and_what_a_person_wrote_stays_alone(
     tmp_path: Path,
 ) -> None:
     aten = [
-        CompileStep(f"{n}.cpp", f"generated/ATen/{n}.o", "cxx", ("-O2",), False, False)
+        CompileStep(f"../{n}.cpp", f"generated/ATen/{n}.o", "cxx", ("-O2",), False, False)
         for n in "AB"
     ]
     python = [replace(s, object=s.object.replace("/ATen", "/autograd"), python=True) for s in aten]
     autograd = [replace(s, object=s.object.replace("/ATen", "/autograd")) for s in aten]
     mine = replace(aten[0], object="additions/native/cpu/A.AVX2.o", ours=True)
     cuda = replace(aten[0], object="generated/ATen/C.cu.o", rule="nvcc")
-    for step in aten:
-        (tmp_path / step.source).write_text("")
-    found = unity.unite([mine, *aten, *python, *autograd, cuda], tmp_path, unity.generated)
+    for name in "AB":
+        (tmp_path / f"{name}.cpp").touch()
+    build = tmp_path / "build"  # nothing was compiled yet
+    found = unity.unite([mine, *aten, *python, *autograd, cuda], build, unity.generated)
     assert [step.object for step in found] == [
         "united/ATen0.cpp.o", "united/python1.cpp.o", "united/autograd2.cpp.o",
         mine.object, cuda.object,

@@ -44,6 +44,7 @@ def unite(
     In a file the support sources come first, and the bindings to Python, which lend the others no
     header, last.
     """
+    build.mkdir(parents=True, exist_ok=True)  # sources are at paths that lead through it
     groups: dict[tuple[str, tuple[str, ...]], list[CompileStep]] = {}
     for step in steps:
         if group := group_of(step):
