@@ -1,14 +1,11 @@
-"""The build of a whole tree: checked before, one line while it runs, gone on with after a kill."""
+"""The build of a whole tree: checked before, one line while it runs, resumed after a kill."""
 
 from __future__ import annotations
 
 import os
 import shutil
-import signal
-import subprocess
 import sys
-import time
-from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,12 +13,19 @@ import sample_additions
 import sample_tree as sample
 
 from torchfork.additions.load import Additions
-from torchfork.errors import CompileError, OutputError, StateError, ToolMissingError
+from torchfork.errors import (
+    CompileError,
+    ForkError,
+    OutputError,
+    StateError,
+    ToolMissingError,
+)
 from torchfork.native import toolchain
 from torchfork.pipelines import settings, source_build
 from torchfork.pipelines.settings import Environment, Setting
+from torchfork.upstream import pins
 from torchfork.upstream.tree import SourceTree
-from torchfork.util import process, supervise
+from torchfork.util import process
 
 SETTLED = (Setting("USE_CUDA", "0", "default", ""), Setting("MAX_JOBS", "1", "machine", ""))
 # Stands for `python -m build`: runs what the test wrote into the tree's setup.py.
@@ -89,44 +93,38 @@ def test_a_second_run_adds_to_the_log_and_judges_its_own_part(bench: Bench) -> N
     assert "new.cpp:2" in caught.value.where and "first run" in bench.log.read_text()
 
 
-def test_an_error_in_a_copied_kernel_is_told_by_its_line_in_the_additions(bench: Bench) -> None:
-    kernel = bench.tree.root / "aten/src/ATen/native/cpu/SwingKernel.cpp"
-    text = f"FAILED: x.o\\n{kernel}:7:3: error: no semicolon"
-    with pytest.raises(CompileError) as caught:
-        bench.build(f"print({text!r}.replace('\\\\n', chr(10))); raise SystemExit(1)")
-    source = bench.additions.source_root / "native/cpu/SwingKernel.cpp"
-    assert caught.value.where == f"{source}:7" and "no semicolon" in caught.value.why
+@pytest.mark.parametrize(
+    ("said", "error", "where", "why"),
+    [
+        ("{kernel}:7:3: error: no semicolon", CompileError, "{source}:7", "no semicolon"),
+        ("c++: fatal error: Killed signal terminated program cc1plus", CompileError, "build.log",
+         "out of memory"),
+        ("x.cpp:1:10: fatal error: cpuinfo.h: No such file or directory", ToolMissingError, "x.cpp",
+         "cpuinfo.h"),
+        ("x: No space left on device", OutputError, "", "disk is full"),
+    ],
+)  # fmt: skip
+def test_a_failed_build_names_the_cause_and_the_file_of_the_additions(
+    bench: Bench, said: str, error: type[ForkError], where: str, why: str
+) -> None:
+    name = "native/cpu/SwingKernel.cpp"
+    kernel, source = bench.tree.root / "aten/src/ATen" / name, bench.additions.source_root / name
+    output = f"FAILED: x.o\n{said.format(kernel=kernel)}"
+    with pytest.raises(error) as caught:
+        bench.build(f"print({output!r}); raise SystemExit(1)")
+    assert where.format(source=source) in caught.value.where and why in str(caught.value)
 
 
-def test_a_killed_compiler_is_told_as_too_little_memory(bench: Bench) -> None:
-    said = "FAILED: x.o\\nc++: fatal error: Killed signal terminated program cc1plus"
-    with pytest.raises(CompileError, match="out of memory") as caught:
-        bench.build(f"print('{said}'); raise SystemExit(1)")
-    assert "MAX_JOBS=1" in caught.value.next
-
-
-def test_a_missing_header_is_told_by_name(bench: Bench) -> None:
-    said = "FAILED: x.o\\nx.cpp:1:10: fatal error: cpuinfo.h: No such file or directory"
-    with pytest.raises(ToolMissingError, match=r"cpuinfo\.h"):
-        bench.build(f"print('{said}'); raise SystemExit(1)")
-
-
-def test_a_full_disk_is_told(bench: Bench) -> None:
-    with pytest.raises(OutputError, match="disk is full"):
-        bench.build("print('x: No space left on device'); raise SystemExit(1)")
-
-
-def test_too_little_disk_is_refused_before_anything_runs(
+def test_too_little_disk_is_refused_and_too_little_memory_warned_of_before_anything_runs(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    usage = type("usage", (), {"free": 10**9})
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    def free(size: int) -> None:
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: type("usage", (), {"free": size}))
+
+    free(10**9)
     with pytest.raises(OutputError, match=r"needs 8 GB of disk, 1\.0 GB are free"):
         settings.require_space(bench.tree, bench.environment())
-
-
-def test_too_little_memory_is_warned_of(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: type("usage", (), {"free": 10**11}))
+    free(10**11)
     monkeypatch.setattr(toolchain, "available_memory", lambda: 3 * 10**9)
     four = bench.environment(Setting("MAX_JOBS", "4", "user", ""))
     assert "MAX_JOBS=2" in settings.require_space(bench.tree, four)
@@ -141,6 +139,9 @@ def test_a_build_directory_of_other_settings_is_named_and_rebuilt_only_with_cons
     bench: Bench,
 ) -> None:
     same(bench)  # none yet
+    (bench.tree.root / "build").mkdir()
+    with pytest.raises(StateError, match="other settings"):
+        same(bench)  # somebody else's
     bench.build(GOOD)
     same(bench)
     same(bench, Setting("CCACHE_DIR", "/elsewhere", "user", ""))
@@ -150,12 +151,6 @@ def test_a_build_directory_of_other_settings_is_named_and_rebuilt_only_with_cons
     assert (bench.tree.root / "build").is_dir()
     same(bench, Setting("CXX", "g++-13", "user", ""), fresh=True)
     assert not (bench.tree.root / "build").exists()
-
-
-def test_a_build_directory_that_somebody_else_made_is_not_taken_over(bench: Bench) -> None:
-    (bench.tree.root / "build").mkdir()
-    with pytest.raises(StateError, match="other settings"):
-        same(bench)
 
 
 def test_new_kernels_make_cmake_look_again_and_edits_do_not(bench: Bench) -> None:
@@ -179,57 +174,14 @@ def test_a_license_that_a_killed_packing_left_longer_is_put_right(bench: Bench) 
     assert path.read_text() == own
 
 
-def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
-def gone(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except FileNotFoundError:
-        return True
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="Linux tells a child that its parent died")
-@pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGINT])
-def test_the_compilers_end_with_whoever_started_the_build(
-    tmp_path: Path, signal_number: int
-) -> None:
-    note = tmp_path / "pid"
-    # A make program and a compiler below it, neither of which the killed process knows.
-    compiler = f"import os, time; open({str(note)!r}, 'w').write(str(os.getpid())); time.sleep(60)"
-    make = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {compiler!r}])"
-    starter = (
-        "import subprocess, sys\n"
-        f"p = subprocess.Popen([sys.executable, '-I', {supervise.__file__!r}, sys.executable, "
-        f"'-c', {make!r}])\n"
-        "try:\n    p.wait()\nexcept KeyboardInterrupt:\n    p.send_signal(2); p.wait()\n"
-    )
-    running = subprocess.Popen([sys.executable, "-c", starter], stderr=subprocess.DEVNULL)
-    until(lambda: note.is_file() and note.read_text() != "")
-    pid = int(note.read_text())
-    running.send_signal(signal_number)
-    running.wait()
-    until(lambda: gone(pid))
-
-
 @pytest.mark.parametrize(("tag", "state"), [("3.9.1", "old"), ("3.15.0", "new")])
 def test_a_python_that_the_release_was_never_made_for_is_refused(
     bench: Bench, tag: str, state: str
 ) -> None:
-    from torchfork.upstream import pins
-
     release = pins.load().get("2.6.0")
     interpreter = sample_additions.base(bench.tree.root.parent / "base").interpreter
-    import dataclasses
-
     with pytest.raises(ToolMissingError, match=f"too {state}"):
-        source_build.require_python(
-            bench.tree, dataclasses.replace(interpreter, version=tag), release
-        )
+        source_build.require_python(bench.tree, replace(interpreter, version=tag), release)
     source_build.require_python(bench.tree, interpreter, release)
 
 
