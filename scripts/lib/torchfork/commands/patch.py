@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,8 +21,9 @@ from ..upstream.git import UPSTREAM
 from ..upstream.wheel import VERSION_FILE, read_version_file
 from ..util import cache
 from ..util.ui import Ui
-from .options import STATE, add_additions, add_common
+from .options import STATE, add_additions, add_common, path
 
+Run = Callable[[argparse.Namespace, Ui], None]
 DEFAULT_BENCH = STATE / "patches"
 
 
@@ -39,9 +41,8 @@ def open_target(word: str, mode: BuildMode | None, ui: Ui) -> PatchTarget:
 
     mode: another build mode than the layout suggests.
     """
-    path = Path(word)
-    if path.is_dir():
-        return _open_directory(path, mode)
+    if Path(word).is_dir():
+        return _open_directory(Path(word), mode)
     pinned = pins.load()
     [target] = targets.parse([word], pinned, everything=False)
     python = interpreter.probe(None, headers=False)
@@ -79,7 +80,7 @@ def run_list(options: argparse.Namespace, ui: Ui) -> None:
         console.print(table)
         ui.note(f"{len(series.patches)} patches, {series.variants()} of them variants")
         return
-    report = _plan(series, open_target(options.torch, options.lane, ui))
+    report = _plan(series, open_target(options.torch, options.build_mode, ui))
     table = Table("patch", f"torch {report.version}", "note", box=None, pad_edge=False)
     for outcome in report.outcomes:
         table.add_row(outcome.name, outcome.state.value, outcome.note)
@@ -107,7 +108,7 @@ def run_lint(options: argparse.Namespace, ui: Ui) -> None:
 
 def _applicable(options: argparse.Namespace, ui: Ui) -> Report:
     """Plan for options.tree; raises unless every patch applies."""
-    target = open_target(str(options.tree), options.lane, ui)
+    target = open_target(str(options.tree), options.build_mode, ui)
     report = _plan(patches.load(options.additions.resolve()), target)
     report.require()
     _warn(report, ui)
@@ -130,7 +131,7 @@ def run_apply(options: argparse.Namespace, ui: Ui) -> None:
 def run_edit(options: argparse.Namespace, ui: Ui) -> None:
     """Make a workbench; raises PatchConflictError, with the conflict in it, if one does not fit."""
     series = patches.load(options.additions.resolve())
-    target = open_target(options.torch or pins.load().default, options.lane, ui)
+    target = open_target(options.torch or pins.load().default, options.build_mode, ui)
     with ui.step("lay out the workbench") as step:
         bench = workbench.start(
             options.bench, series, target.tree, target.version, target.build_mode
@@ -159,8 +160,8 @@ def run_refresh(options: argparse.Namespace, ui: Ui) -> None:
     series = patches.load(Path(bench.folder).parent)
     bench = _commit_pending(bench, series, ui)
     changed = workbench.refresh(bench, series, _known_releases(), options.variant or "")
-    for path in changed:
-        ui.result(str(path))
+    for file in changed:
+        ui.result(str(file))
     ui.note(f"{len(changed)} files changed" if changed else "patches/ is what the commits say")
 
 
@@ -182,10 +183,10 @@ def run_new(options: argparse.Namespace, ui: Ui) -> None:
     fields = {"why": options.why, "until": options.until, "upstream": options.upstream}
     header = make_header(options.subject, fields, f"patch new {options.name}")
     name = options.name.removesuffix(".patch") + ".patch"
-    line = f"{name}  {options.versions}  {options.patch_lane}  # {header.subject}"
-    path = workbench.add(bench, series, name, header, line)
+    line = f"{name}  {options.versions}  {options.build_mode}  # {header.subject}"
+    file = workbench.add(bench, series, name, header, line)
     ui.note(f"added at the end of {series.folder / SERIES}: {name}")
-    ui.result(str(path))
+    ui.result(str(file))
 
 
 def run_export(options: argparse.Namespace, ui: Ui) -> None:
@@ -197,79 +198,69 @@ def run_export(options: argparse.Namespace, ui: Ui) -> None:
 def add_patch_arguments(parser: argparse.ArgumentParser) -> None:
     """The subcommands and their options."""
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    _add_reading(commands)
-    _add_editing(commands)
 
+    def command(
+        name: str, run: Run, summary: str, *shared: Callable[[argparse.ArgumentParser], None]
+    ) -> argparse.ArgumentParser:
+        made = commands.add_parser(name, help=summary, description=summary)
+        # Not given, they stay as they were given before the subcommand's name.
+        add_common(made, default=argparse.SUPPRESS)
+        for add in (add_additions, *shared):
+            add(made)
+        made.set_defaults(run=run)
+        return made
 
-def _command(
-    commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str, summary: str
-) -> argparse.ArgumentParser:
-    parser = commands.add_parser(name, help=summary, description=summary)
-    # Not given, they stay as they were given before the subcommand's name.
-    add_common(parser, default=argparse.SUPPRESS)
-    add_additions(parser)
-    return parser
-
-
-def _add_lane(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--lane", choices=("graft", "source"), help="default: what the layout of upstream suggests"
+    command("list", run_list, "List the patches, and how each stands to a release.", _torch, _lane)
+    command("lint", run_lint, "Find orphans, duplicates, unexplained patches and others.")
+    made = command(
+        "apply", run_apply, "Apply the patches to a directory: all of them or none.", _tree, _lane
     )
-
-
-def _add_bench(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--bench", type=Path, default=DEFAULT_BENCH, metavar="DIR", help="where the workbench is"
+    made.add_argument("--check", action="store_true", help="say what would be done")
+    command(
+        "edit", run_edit, "Make a git tree with a commit for each patch.", _torch, _lane, _bench
     )
-
-
-def _add_torch(parser: argparse.ArgumentParser, default: str) -> None:
-    parser.add_argument(
-        "--torch", metavar="UPSTREAM", help=f"a release, wheel file, git ref or tree{default}"
-    )
-    _add_lane(parser)
-
-
-def _add_reading(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = _command(commands, "list", "List the patches, and how each stands to a release.")
-    _add_torch(parser, "")
-    parser.set_defaults(run=run_list)
-    parser = _command(commands, "lint", "Find orphans, duplicates, unexplained patches and others.")
-    parser.set_defaults(run=run_lint)
-    parser = _command(commands, "apply", "Apply the patches to a directory: all of them or none.")
-    parser.add_argument("tree", type=Path, metavar="TREE")
-    parser.add_argument("--check", action="store_true", help="say what would be done")
-    _add_lane(parser)
-    parser.set_defaults(run=run_apply)
-
-
-def _add_editing(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = _command(commands, "edit", "Make a git tree with a commit for each patch.")
-    _add_torch(parser, " (default: the default release)")
-    _add_bench(parser)
-    parser.set_defaults(run=run_edit)
-    parser = _command(
-        commands, "refresh", "Bring its commits into patches/; after a conflict, go on with it."
-    )
-    parser.add_argument(
+    made = command(
+        "refresh", run_refresh,
+        "Bring its commits into patches/; after a conflict, go on with it.", _bench,
+    )  # fmt: skip
+    made.add_argument(
         "--variant", metavar="TAG", help="beside the old patches, for this release and later ones"
     )
-    _add_bench(parser)
-    parser.set_defaults(run=run_refresh)
-    parser = _command(commands, "new", "Make a patch of what is not committed there.")
-    parser.add_argument("name")
-    parser.add_argument("--subject", required=True, help="what it does, in one line")
-    parser.add_argument("--why", required=True, help="why it exists")
-    parser.add_argument("--until", required=True, help="when it can go")
-    parser.add_argument("--upstream", default="none", help="upstream's commit or pull request")
-    parser.add_argument("--versions", default="*", help="the range of releases (default: all)")
-    parser.add_argument(
-        "--lane", dest="patch_lane", choices=("graft", "source", "both"), default="both"
+    made = command("new", run_new, "Make a patch of what is not committed there.", _bench)
+    made.add_argument("name")
+    made.add_argument("--subject", required=True, help="what it does, in one line")
+    made.add_argument("--why", required=True, help="why it exists")
+    made.add_argument("--until", required=True, help="when it can go")
+    made.add_argument("--upstream", default="none", help="upstream's commit or pull request")
+    made.add_argument("--versions", default="*", help="the range of releases (default: all)")
+    made.add_argument(
+        "--lane", dest="build_mode", choices=("graft", "source", "both"), default="both"
     )
-    _add_bench(parser)
-    parser.set_defaults(run=run_new)
-    parser = _command(commands, "export", "Make a branch of your clone, a commit for each patch.")
-    parser.add_argument("tree", type=Path, metavar="TREE")
-    parser.add_argument("--branch", required=True)
-    _add_lane(parser)
-    parser.set_defaults(run=run_export)
+    made = command(
+        "export", run_export, "Make a branch of your clone, a commit for each patch.", _tree, _lane
+    )
+    made.add_argument("--branch", required=True)
+
+
+def _torch(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--torch", metavar="UPSTREAM",
+        help="a release, wheel file, git ref or tree (for edit, default: the default release)",
+    )  # fmt: skip
+
+
+def _tree(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("tree", type=path, metavar="TREE")
+
+
+def _lane(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--lane", dest="build_mode", choices=("graft", "source"),
+        help="default: what the layout of upstream suggests",
+    )  # fmt: skip
+
+
+def _bench(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--bench", type=path, default=DEFAULT_BENCH, metavar="DIR", help="where the workbench is"
+    )
