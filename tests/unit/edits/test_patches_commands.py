@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from sample_patches import FUNCTIONS, UPSTREAM, about_toml, diff, hook, write
+from sample_patches import FUNCTIONS, UPSTREAM, about_toml, content, diff, hook, on_disk, write
 
 from torchfork import cli
 
@@ -36,19 +36,11 @@ def additions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def site(tmp_path: Path) -> Path:
     """A site-packages directory with a torch in it."""
-    root = tmp_path / "site"
-    for name, text in {**UPSTREAM, "torch/version.py": VERSION}.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(text)
-    return root
+    return on_disk(tmp_path / "site", {**UPSTREAM, "torch/version.py": VERSION})
 
 
 def patch(*arguments: object) -> int:
     return cli.main(["patch", *map(str, arguments)])
-
-
-def content(root: Path) -> dict[str, str]:
-    return {str(p.relative_to(root)): p.read_text() for p in root.rglob("*") if p.is_file()}
 
 
 def test_list_names_patches_and_their_states(

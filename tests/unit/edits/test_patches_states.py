@@ -6,7 +6,18 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from sample_patches import ABOUT, FUNCTIONS, UPSTREAM, about_toml, diff, hook, tree, write
+from sample_patches import (
+    ABOUT,
+    FUNCTIONS,
+    UPSTREAM,
+    about_toml,
+    content,
+    diff,
+    hook,
+    on_disk,
+    tree,
+    write,
+)
 
 from torchfork.edits.patches import Outcome, Report, Series, State, directory, plan
 from torchfork.edits.patches import write as write_texts
@@ -155,15 +166,7 @@ def test_a_function_that_moved_to_another_file_conflicts(series: Series) -> None
         assert "return math.tau * r" in found.conflict.ours
 
 
-def test_a_place_that_is_there_twice_is_not_guessed(tmp_path: Path) -> None:
-    small = {"torch/a.py": "a\nb\nc\nd\ne\nf\n"}
-    series = of_one(tmp_path, small, {"torch/a.py": "a\nb\nc\nX\ne\nf\n"})
-    assert states(series, small) == [State.APPLIES]
-    report = plan(series, tree({"torch/a.py": 2 * small["torch/a.py"]}), "2.6.0", "graft")
-    assert report.outcomes[0].state is State.CONFLICTS
-
-
-def test_two_equal_places_are_told_apart_in_the_very_file_of_the_patch(tmp_path: Path) -> None:
+def test_equal_places_are_told_apart_in_the_very_file_of_the_patch_alone(tmp_path: Path) -> None:
     before = "a\nb\nc\nd\ne\nf\ng\n" * 3
     after = before.replace("d", "X", 2).replace("X", "d", 1)
     series = of_one(tmp_path, {"torch/a.py": before}, {"torch/a.py": after})
@@ -199,31 +202,30 @@ def test_a_hook_without_its_place_conflicts(series: Series, text: str | None) ->
 
 def test_a_second_run_sees_its_own_blocks(series: Series) -> None:
     first = plan(series, tree(), "2.13.0", "graft")
-    texts = {**UPSTREAM, **{n: t for n, t in first.texts.items() if t is not None}}
+    texts = {n: t for n, t in {**UPSTREAM, **first.texts}.items() if t is not None}
     again = plan(series, tree(texts), "2.13.0", "graft")
     assert again.outcomes[1].state is State.APPLIED and again.texts == {}
 
 
-def test_a_folder_whose_lines_upstream_has_all_landed(series: Series) -> None:
+def test_a_folder_has_landed_when_upstream_has_all_of_it_in_its_place(
+    series: Series, tmp_path: Path
+) -> None:
     texts = {**UPSTREAM, "torch/deep/new.py": "q = 1\n",
              "torch/other.py": "first = 1\nmiddle = 1.5\nsecond = 2\n"}  # fmt: skip
     assert states(series, texts)[1] is State.LANDED
-    # a part of it is for a person to look at
+    # somebody must look at a part of it
     texts["torch/other.py"] = UPSTREAM["torch/other.py"]
-    report = plan(series, tree(texts), "2.15.0", "graft")
-    found = report.outcomes[1]
+    found = plan(series, tree(texts), "2.15.0", "graft").outcomes[1]
     assert found.state is State.CONFLICTS and found.conflict and "a part" in found.conflict.why
-
-
-def test_a_line_that_stands_elsewhere_in_the_file_has_not_landed(tmp_path: Path) -> None:
+    # lines that are common elsewhere: beside the anchor, and anywhere where that is gone
     common = hook("torch/other.py", 'after = "second = 2"', "import math\n")
-    series = write(tmp_path, "f * both # y\n", {"f/patch.toml": about_toml(common)})
-    elsewhere = {"torch/other.py": "import math\nfirst = 1\nsecond = 2\n"}
-    assert states(series, elsewhere) == [State.APPLIES]
-    beside = {"torch/other.py": "first = 1\nsecond = 2\n\nimport math\n"}
-    assert states(series, beside) == [State.LANDED]
-    moved = {"torch/other.py": "import math\nfirst = 1\n"}  # and the anchor is gone
-    assert states(series, moved) == [State.LANDED]
+    series = write(tmp_path / "b", "f * both # y\n", {"f/patch.toml": about_toml(common)})
+    for text, state in (
+        ("import math\nfirst = 1\nsecond = 2\n", State.APPLIES),
+        ("first = 1\nsecond = 2\n\nimport math\n", State.LANDED),
+        ("import math\nfirst = 1\n", State.LANDED),
+    ):
+        assert states(series, {"torch/other.py": text}) == [state], text
 
 
 def test_a_new_file_never_replaces_one_of_upstreams(series: Series, tmp_path: Path) -> None:
@@ -275,17 +277,6 @@ def test_what_applies_is_what_git_am_makes_of_it(tmp_path: Path, series: Series)
         subprocess.run([*settings, *command], cwd=repository, check=True)
     made = plan(series, tree(with_shapes(moved)), "2.6.0", "graft")
     assert (repository / SHAPES).read_text() == made.texts[SHAPES]
-
-
-def on_disk(root: Path, texts: dict[str, str]) -> Path:
-    for name, text in texts.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(text)
-    return root
-
-
-def content(root: Path) -> dict[str, str]:
-    return {p.relative_to(root).as_posix(): p.read_text() for p in root.rglob("*") if p.is_file()}
 
 
 def apply(series: Series, root: Path, version: str) -> Report:

@@ -6,7 +6,18 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from sample_patches import ABOUT, FUNCTIONS, UPSTREAM, about_toml, diff, hook, tree, write
+from sample_patches import (
+    ABOUT,
+    FUNCTIONS,
+    UPSTREAM,
+    about_toml,
+    content,
+    diff,
+    hook,
+    on_disk,
+    tree,
+    write,
+)
 
 from torchfork.edits.patches import Series, State, lint, load, plan, workbench
 from torchfork.edits.patches.series import Header
@@ -43,16 +54,8 @@ def series(tmp_path: Path) -> Series:
     )
 
 
-def content(root: Path) -> dict[str, bytes]:
-    return {str(p.relative_to(root)): p.read_bytes() for p in root.rglob("*") if p.is_file()}
-
-
-def without_git(root: Path) -> dict[str, bytes]:
-    return {name: data for name, data in content(root).items() if not name.startswith(".git/")}
-
-
-def as_bytes(texts: dict[str, str | None]) -> dict[str, bytes]:
-    return {name: text.encode() for name, text in texts.items() if text is not None}
+def present(texts: dict[str, str | None]) -> dict[str, str]:
+    return {name: text for name, text in texts.items() if text is not None}
 
 
 def bench(series: Series, texts: dict[str, str] = SAMPLE, *, version: str = "2.13.0") -> Bench:
@@ -83,7 +86,7 @@ def test_apply_and_export_give_the_same_bytes(series: Series) -> None:
     before = content(series.folder)
     made = bench(series)
     report = plan(series, tree(SAMPLE), "2.13.0", "graft")
-    assert without_git(made.root) == as_bytes({**SAMPLE, **report.texts})
+    assert content(made.root) == present({**SAMPLE, **report.texts})
     assert git(made.root, "log", "-1", "--format=%an <%ae> %s").strip() == "A <a@b.c> Odd – é"
     assert workbench.refresh(made, series, {}) == []
     assert content(series.folder) == before
@@ -242,9 +245,7 @@ def test_a_directory_of_others_is_never_taken_for_a_workbench(
 
 
 def clone(root: Path) -> Path:
-    for name, text in SAMPLE.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_bytes(text.encode())
+    on_disk(root, SAMPLE)
     git(root, "init", "-q", "-b", "main")
     git(root, "config", "user.name", "B")
     git(root, "config", "user.email", "b@d")
@@ -266,7 +267,7 @@ def test_a_branch_of_ones_own_clone_has_a_commit_for_each_patch(
     listed = git(root, "log", "--reverse", "--format=%an: %s", "main..mine").splitlines()
     assert listed == [f"A: {TAU.subject}", f"B: {ABOUT.subject}", "A: Odd – é"]
     git(root, "checkout", "-q", "mine")
-    assert without_git(root) == as_bytes({**SAMPLE, **report.texts})
+    assert content(root) == present({**SAMPLE, **report.texts})
     with pytest.raises(UsageError, match="there already"):
         workbench.export(report, root, "mine")
     (root / SHAPES).write_text("edited")
