@@ -73,8 +73,8 @@ def broken(
     """
     given: dict[str, Any] = {"Meta": torch.empty_like, **kernels}
     given = {key: kernel for key, kernel in given.items() if kernel is not None}
-    told = declared(f"citizen_{name}(Tensor self) -> Tensor", **given)
-    return Operator(replace(told, **(changes or {})), variants, formula, formula)
+    noted = declared(f"citizen_{name}(Tensor self) -> Tensor", **given)
+    return Operator(replace(noted, **(changes or {})), variants, formula, formula)
 
 
 class Doubled(torch.autograd.Function):  # type: ignore[misc]

@@ -197,8 +197,8 @@ def test_an_item_fails_where_it_does_not_hold(
         # An operator whose reference is a product counts as much as a product.
         info = given.source.infos["sigmoid"]
         monkeypatch.setattr(info, "ref", lambda x: x.reshape(-1, 1) @ x.reshape(1, -1))
-    told = outcome(ITEMS[title], op, given)
-    assert told.startswith("CheckFailed: ") and len(told) > 10, told
+    seen = outcome(ITEMS[title], op, given)
+    assert seen.startswith("CheckFailed: ") and len(seen) > 10, seen
 
 
 def test_a_declared_out_variant_is_out_in_python_and_a_generated_one_an_overload_alone(
@@ -210,12 +210,12 @@ def test_a_declared_out_variant_is_out_in_python_and_a_generated_one_an_overload
         variants=tuple(replace(e, generated=e.kind == "out") for e in declared_one.variants),
     )
 
-    def told(title: str, op: Operator) -> str:
+    def seen(title: str, op: Operator) -> str:
         return outcome(ITEMS[title], op, bench(tmp_path, op))
 
-    assert told("out=", declared_one) == told("autogen: out overload", generated) == "full"
-    assert told("out=", generated).startswith("NotApplicable: sigmoid.out is not declared")
-    assert "out= in Python" in told("out=", no_python_out(monkeypatch))
+    assert seen("out=", declared_one) == seen("autogen: out overload", generated) == "full"
+    assert seen("out=", generated).startswith("NotApplicable: sigmoid.out is not declared")
+    assert "out= in Python" in seen("out=", no_python_out(monkeypatch))
 
 
 def test_the_text_of_a_gap_is_whole_but_for_the_frames_of_cpp() -> None:
@@ -234,8 +234,8 @@ NOT_SIGMOIDS = {"channels_last", "FLOP counter", "autogen: out overload"}
 @pytest.mark.parametrize("title", [t for t in BREAKS if t not in SLOW])
 def test_an_item_holds_for_an_operator_of_upstreams(title: str, tmp_path: Path) -> None:
     pages = frozenset({"torch.sigmoid", "torch.Tensor.sigmoid"})
-    told = outcome(ITEMS[title], upstreams(), bench(tmp_path, upstreams(), documented=pages))
-    assert told.startswith("NotApplicable" if title in NOT_SIGMOIDS else "full"), told
+    seen = outcome(ITEMS[title], upstreams(), bench(tmp_path, upstreams(), documented=pages))
+    assert seen.startswith("NotApplicable" if title in NOT_SIGMOIDS else "full"), seen
 
 
 def test_four_dimensions_are_laid_out_with_channels_last(tmp_path: Path) -> None:
@@ -246,13 +246,13 @@ def test_four_dimensions_are_laid_out_with_channels_last(tmp_path: Path) -> None
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU: the items are run on it")
 @pytest.mark.parametrize("title", NEEDS_A_GPU)
 def test_what_needs_a_gpu_says_so(title: str, tmp_path: Path) -> None:
-    told = outcome(ITEMS[title], upstreams(), bench(tmp_path, upstreams()))
-    assert told == "Unavailable: no GPU on this machine"
+    seen = outcome(ITEMS[title], upstreams(), bench(tmp_path, upstreams()))
+    assert seen == "Unavailable: no GPU on this machine"
 
 
 def test_where_upstreams_own_package_ends_the_process_ours_is_not_blamed(tmp_path: Path) -> None:
-    told = {"packages": {"unavailable": "it failed: ended by signal 11 (SIGSEGV)"}}
-    given = bench(tmp_path, upstreams(), prepared=told)
+    seen = {"packages": {"unavailable": "it failed: ended by signal 11 (SIGSEGV)"}}
+    given = bench(tmp_path, upstreams(), prepared=seen)
     with pytest.raises(Unavailable, match=r"upstream's torch\.relu: .* signal 11"):
         ITEMS["AOTInductor package"].run(upstreams(), "cuda", given)
 
@@ -290,9 +290,9 @@ def test_mypy_is_run_on_right_and_wrong_calls(
     pytest.importorskip("mypy", reason="scripts/requirements-test.txt has it")
     unknown = without_documents(monkeypatch)
     given = bench(tmp_path, upstreams())
-    told = tools.mypy([upstreams(), unknown], given.source, tmp_path, "")
-    assert told["operators"]["sigmoid"] == ""
-    assert "citizen_plain" in told["operators"]["citizen_plain"]
+    seen = tools.mypy([upstreams(), unknown], given.source, tmp_path, "")
+    assert seen["operators"]["sigmoid"] == ""
+    assert "citizen_plain" in seen["operators"]["citizen_plain"]
 
 
 def test_a_call_that_should_not_pass_and_does_is_a_complaint() -> None:
@@ -327,6 +327,6 @@ def test_a_checker_that_looks_at_no_file_says_nothing_of_the_stubs(
     checker.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     samples = bench(tmp_path, upstreams()).source
-    told = tools.pyright([], samples, tmp_path / ".hidden", "")
-    assert ("operators" in told) == looks
-    assert looks or "looked at no file" in told["unavailable"]
+    seen = tools.pyright([], samples, tmp_path / ".hidden", "")
+    assert ("operators" in seen) == looks
+    assert looks or "looked at no file" in seen["unavailable"]

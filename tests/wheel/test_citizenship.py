@@ -33,8 +33,8 @@ def run(
         [str(part) for part in command], cwd=subject.neutral, env=subject.environment(),
         capture_output=True, text=True, check=False,
     )  # fmt: skip
-    told = json.loads(table.read_text()) if table.exists() else {}
-    return done.returncode, done.stdout + done.stderr, told
+    seen = json.loads(table.read_text()) if table.exists() else {}
+    return done.returncode, done.stdout + done.stderr, seen
 
 
 @pytest.fixture
@@ -46,25 +46,25 @@ def some_additions(tmp_path: Path) -> Path:
 
 
 def test_an_operator_of_ours_has_everything(subject: Subject, lent: Path) -> None:
-    code, text, told = run(subject, lent, "--operator", "sigmoid_ext")
+    code, text, seen = run(subject, lent, "--operator", "sigmoid_ext")
     assert code == 0, text
-    states = {cell["item"]: cell["state"] for cell in told["cells"]}
+    states = {cell["item"]: cell["state"] for cell in seen["cells"]}
     assert len(states) > 40 and "gap" not in states.values()
     # Of these a machine that builds wheels can tell everything.
-    told_here = ("C++ from CMake", "AOTInductor package", "vmap: a batch rule", "type stubs: mypy",
+    known_here = ("C++ from CMake", "AOTInductor package", "vmap: a batch rule", "type stubs: mypy",
                  "torch.compile: inductor", "OpInfo in op_db", "in-place", "out=")  # fmt: skip
-    assert {states[item] for item in told_here} == {"full"}
+    assert {states[item] for item in known_here} == {"full"}
     assert states["CUDA graphs"] in ("full", "unavailable")
     assert all(len(line) <= 100 for line in text.splitlines() if "✓" in line)
 
 
-def test_operators_are_those_of_the_additions_and_their_natures_are_told_apart(
+def test_operators_are_those_of_the_additions_and_their_natures_are_kept_apart(
     subject: Subject, lent: Path
 ) -> None:
-    code, text, told = run(subject, lent, "--item", NODE, "--item", "Tensor method")
+    code, text, seen = run(subject, lent, "--item", NODE, "--item", "Tensor method")
     assert code == 0, text
-    states = {(c["operator"], c["item"]): c["state"] for c in told["cells"]}
-    assert len(told["operators"]) == 9 and len(states) == 18
+    states = {(c["operator"], c["item"]): c["state"] for c in seen["cells"]}
+    assert len(seen["operators"]) == 9 and len(states) == 18
     assert states["gdh", NODE] == "na" and states["gdh", "Tensor method"] == "full"
     assert states["lltm_cell_backward", NODE] == "full"
     assert states["lltm_cell", "Tensor method"] == "na"
@@ -76,12 +76,12 @@ def test_a_crash_in_an_operator_is_a_red_cell(
     (some_additions / "samples.py").write_text(
         "import ctypes\n\n\ndef gdh(make):\n    yield ctypes.string_at(0)\n"
     )
-    code, text, told = run(
+    code, text, seen = run(
         subject, lent, "--operator", "gdh", "--operator", "axpy_ext", "--item", SCHEMA,
         "--item", "Tensor method", additions=some_additions,
     )  # fmt: skip
     assert code == 42
-    states = {(c["operator"], c["item"]): (c["state"], c["why"]) for c in told["cells"]}
+    states = {(c["operator"], c["item"]): (c["state"], c["why"]) for c in seen["cells"]}
     assert states["gdh", SCHEMA] == ("gap", "ended by signal 11 (SIGSEGV)")
     assert states["gdh", "Tensor method"][0] == "gap"
     assert states["axpy_ext", SCHEMA][0] == "full", text

@@ -54,6 +54,6 @@ def test_a_kernel_that_does_not_compile_is_found(base: Base, tmp_path: Path) -> 
     status, subject = carry(base.public_version, additions, tmp_path)
     found = tier(subject, "d")
     assert status == 41 and found["state"] == "failed"
-    told = json.dumps(found["finding"])
-    assert "WheelTestStep.cpp" in told and "nowhere" in told
+    seen = json.dumps(found["finding"])
+    assert "WheelTestStep.cpp" in seen and "nowhere" in seen
     assert "as one; once more" in found["log"]

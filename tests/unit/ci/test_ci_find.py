@@ -50,10 +50,10 @@ class Repository:
 
     def find(self, **environment: str) -> subprocess.CompletedProcess[str]:
         path = f"{self.programs}{os.pathsep}{os.environ['PATH']}"
-        told = {"CALLS": str(self.calls), "PATH": path, "FOUND": "9.2.0", **environment}
+        variables = {"CALLS": str(self.calls), "PATH": path, "FOUND": "9.2.0", **environment}
         return subprocess.run(
             [self.root / "ci" / "job", "find"],
-            env=os.environ | told, capture_output=True, text=True,
+            env=os.environ | variables, capture_output=True, text=True,
         )  # fmt: skip
 
     def called(self) -> list[str]:

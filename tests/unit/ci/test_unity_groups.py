@@ -61,15 +61,15 @@ def test_the_same_local_name_in_two_namespaces() -> None:
 
 
 def test_a_local_name_that_hides_what_a_header_declares() -> None:
-    told = Headers(frozenset({"copy"}), frozenset())
+    seen = Headers(frozenset({"copy"}), frozenset())
 
-    assert disturbs("namespace a { static int copy(int); }", "int f() { return copy(1); }", told)
+    assert disturbs("namespace a { static int copy(int); }", "int f() { return copy(1); }", seen)
 
 
 def test_what_a_header_declares_is_the_same_in_every_file() -> None:
-    told = Headers(frozenset({"fuse"}), frozenset())
+    seen = Headers(frozenset({"fuse"}), frozenset())
 
-    assert not disturbs("void fuse() {}", "void g() { fuse(); }", told)
+    assert not disturbs("void fuse() {}", "void g() { fuse(); }", seen)
     assert disturbs("void fuse() {}", "void g() { fuse(); }") == {"fuse"}
 
 

@@ -102,7 +102,7 @@ def test_kill_ends_a_run_as_an_interrupt_does(
     assert "the next run goes on" in capsys.readouterr().err
 
 
-def test_options_that_exclude_each_other_are_told_so(capsys: pytest.CaptureFixture[str]) -> None:
+def test_options_that_exclude_each_other_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["check", "--torch", "2.13.0", "--base", "installed"]) == 2
     assert "--torch and --base exclude each other" in capsys.readouterr().err
     assert cli.main(["build", "--develop", "--torch", "2.13.0"]) == 2
@@ -155,7 +155,7 @@ def test_options_of_the_source_build_need_it(
     assert options[0] in err and "--from-source" in err
 
 
-def test_a_source_that_is_none_is_told(
+def test_a_source_that_is_none_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TORCHFORK_CACHE", str(tmp_path / "cache"))
@@ -169,7 +169,7 @@ def test_a_source_that_is_none_is_told(
     assert "not a tree of PyTorch's sources" in capsys.readouterr().err
 
 
-def test_a_release_that_debian_lacks_is_told_with_those_that_it_has(
+def test_a_release_that_debian_lacks_is_refused_with_those_that_it_has(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = ["--source", "debian", "--torch", "2.13.0", "--work", str(tmp_path)]
@@ -178,7 +178,7 @@ def test_a_release_that_debian_lacks_is_told_with_those_that_it_has(
     assert "2.13.0" in err and "2.6.0" in err and "--source git" in err
 
 
-def test_additions_that_are_none_are_told_before_anything_is_fetched(
+def test_additions_that_are_none_are_refused_before_anything_is_fetched(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TORCHFORK_CACHE", str(tmp_path / "cache"))
@@ -233,6 +233,6 @@ def test_closed_streams_and_readers_that_leave_are_no_errors() -> None:
         assert (done.returncode, done.stderr) == (0, ""), redirected
 
 
-def test_a_user_without_a_home_is_told_what_to_set() -> None:
+def test_a_user_without_a_home_hears_what_to_set() -> None:
     said = run_cli("clean", "--cache", TORCHFORK_CACHE="~nosuchuser/cache")
     assert "the home directory of this user is not known" in said and "exit code 2" in said

@@ -72,7 +72,7 @@ class Project:
         return self.tools / str(bootstrap._name(sys.executable))
 
 
-def told(done: subprocess.CompletedProcess[str]) -> tuple[list[str], str, str, str]:
+def answer(done: subprocess.CompletedProcess[str]) -> tuple[list[str], str, str, str]:
     assert done.returncode == 0, done.stderr
     arguments, runner, target, version = eval(done.stdout)
     return arguments, runner, target, version
@@ -120,8 +120,8 @@ def made(unmade: Project, first_starts: list[str]) -> Project:
 
 def test_arguments_arrive_as_they_were_given(made: Project) -> None:
     given = ["check", "a b", "", "*", "--x=ü", "$HOME"]
-    assert told(made.run(*given))[0] == given
-    assert told(made.run("--torch", "2.15.0", script="build_torch.sh"))[0] == [
+    assert answer(made.run(*given))[0] == given
+    assert answer(made.run("--torch", "2.15.0", script="build_torch.sh"))[0] == [
         "build", "--torch", "2.15.0",
     ]  # fmt: skip
 
@@ -129,10 +129,10 @@ def test_arguments_arrive_as_they_were_given(made: Project) -> None:
 def test_the_tools_are_a_private_environment_and_the_chosen_python_is_the_target(
     made: Project,
 ) -> None:
-    _, runner, target, _ = told(made.run())
+    _, runner, target, _ = answer(made.run())
     assert Path(runner).is_relative_to(made.tools)
     assert target == sys.executable
-    assert told(made.run(TORCHFORK_TARGET_PYTHON="/opt/other"))[2] == "/opt/other"
+    assert answer(made.run(TORCHFORK_TARGET_PYTHON="/opt/other"))[2] == "/opt/other"
 
 
 def test_a_second_start_sets_nothing_up(made: Project) -> None:
@@ -149,7 +149,7 @@ def test_a_copy_of_a_checkout_runs_its_own_tools(made: Project, tmp_path: Path) 
     copy = Project(tmp_path / "copy", made.shelf)
     shutil.copytree(made.root, copy.root, symlinks=True)
     done = copy.run()
-    assert Path(told(done)[1]).is_relative_to(copy.root) and "setting up" not in done.stderr
+    assert Path(answer(done)[1]).is_relative_to(copy.root) and "setting up" not in done.stderr
 
 
 def test_a_checkout_whose_path_has_a_colon_is_refused_with_the_cure(
@@ -173,8 +173,8 @@ def test_any_directory_and_symbolic_links_to_the_launcher_will_do(
         [str(tmp_path / "two"), "x"], cwd=tmp_path, capture_output=True, text=True, check=False,
         env={**os.environ, "TORCHFORK_PYTHON": sys.executable, "PYTHONPATH": str(tmp_path)},
     )  # fmt: skip
-    assert told(done)[0] == ["x"] and told(done)[3] == "1.0"
-    assert told(project.run(cwd=Path("/")))[3] == "1.0"
+    assert answer(done)[0] == ["x"] and answer(done)[3] == "1.0"
+    assert answer(project.run(cwd=Path("/")))[3] == "1.0"
 
 
 def test_changed_requirements_are_installed_before_anything_runs_killed_set_ups_notwithstanding(
@@ -188,13 +188,13 @@ def test_changed_requirements_are_installed_before_anything_runs_killed_set_ups_
         (half_made / "bin" / "python").symlink_to(sys.executable)
         (half_made / "leaving").write_text("")
         done = made.run()
-        assert told(done)[3] == "2.0" and "setting up the tools" in done.stderr
-        assert Path(told(done)[1]).is_relative_to(half_made)
+        assert answer(done)[3] == "2.0" and "setting up the tools" in done.stderr
+        assert Path(answer(done)[1]).is_relative_to(half_made)
         assert not (half_made / "leaving").exists()
     finally:
         made.require("1.0")
     again = made.run()
-    assert told(again)[3] == "1.0" and "setting up the tools" not in again.stderr
+    assert answer(again)[3] == "1.0" and "setting up the tools" not in again.stderr
 
 
 def test_two_first_starts_at_once_set_up_once(made: Project, first_starts: list[str]) -> None:
@@ -213,9 +213,9 @@ def test_without_an_index_the_interpreters_own_modules_serve(made: Project, tmp_
     with zipfile.ZipFile(made.shelf / "onetool-1.0-py3-none-any.whl") as wheel:
         wheel.extractall(found.stdout.strip())
     first = project.run(TORCHFORK_PYTHON=str(python), PIP_FIND_LINKS="")
-    assert told(first)[3] == "1.0" and "note: pip could not set up the tools" in first.stderr
+    assert answer(first)[3] == "1.0" and "note: pip could not set up the tools" in first.stderr
     second = project.run(TORCHFORK_PYTHON=str(python), PIP_FIND_LINKS="")
-    assert told(second)[3] == "1.0" and second.stderr == ""
+    assert answer(second)[3] == "1.0" and second.stderr == ""
 
 
 def test_without_an_index_and_without_the_modules_it_is_an_error(
@@ -256,7 +256,7 @@ def test_an_old_python_is_refused_with_its_version(made: Project, tmp_path: Path
 
 def test_a_shim_is_asked_which_python_it_stands_for(made: Project, tmp_path: Path) -> None:
     shim = stand_in(tmp_path, f"exec '{sys.executable}' \"$@\"")
-    assert told(made.run(TORCHFORK_PYTHON=shim))[2] == sys.executable
+    assert answer(made.run(TORCHFORK_PYTHON=shim))[2] == sys.executable
 
 
 def test_a_virtual_environment_that_is_gone_is_named(made: Project) -> None:

@@ -84,12 +84,12 @@ def test_a_table_of_many_operators_keeps_to_a_hundred_columns() -> None:
 
 
 def test_the_json_has_every_cell_and_the_counts() -> None:
-    told = json.loads(json.dumps(table(*MIXED).to_json()))
-    assert told["counts"] == dict.fromkeys(SIGNS, 1)
-    assert [(c["operator"], c["item"], c["state"]) for c in told["cells"]] == [
+    written = json.loads(json.dumps(table(*MIXED).to_json()))
+    assert written["counts"] == dict.fromkeys(SIGNS, 1)
+    assert [(c["operator"], c["item"], c["state"]) for c in written["cells"]] == [
         (c.operator, c.item, c.state) for c in MIXED
     ]
-    assert told["torch"] == {"version": "2.13.0+cpu.ext1", "file": "/site/torch"}
+    assert written["torch"] == {"version": "2.13.0+cpu.ext1", "file": "/site/torch"}
 
 
 @pytest.mark.parametrize(
@@ -313,22 +313,24 @@ def test_a_crash_is_a_red_cell_with_its_signal_and_the_others_are_checked(
 
 
 def test_a_cell_that_hangs_is_ended_and_red(standing_in: Workers) -> None:
-    told = checked(standing_in, "hang", "full")
-    assert told == [(GAP, "it did not finish within 3 s"), (FULL, "")]
+    cells = checked(standing_in, "hang", "full")
+    assert cells == [(GAP, "it did not finish within 3 s"), (FULL, "")]
 
 
 def test_a_crash_that_does_not_come_back_is_red_all_the_same(standing_in: Workers) -> None:
-    told = checked(standing_in, "full", "once", "full")
-    assert told[1][0] == GAP and "by itself" in told[1][1] and "SIGSEGV" in told[1][1]
-    assert [told[0][0], told[2][0]] == [FULL, FULL]
+    cells = checked(standing_in, "full", "once", "full")
+    assert cells[1][0] == GAP and "by itself" in cells[1][1] and "SIGSEGV" in cells[1][1]
+    assert [cells[0][0], cells[2][0]] == [FULL, FULL]
 
 
-def test_a_torch_that_cannot_be_imported_is_told_with_its_last_words(standing_in: Workers) -> None:
+def test_a_torch_that_cannot_be_imported_is_reported_as_it_ended(
+    standing_in: Workers,
+) -> None:
     standing_in.job = replace(JOB, samples="dead")
     with pytest.raises(VerificationError, match="no torch here"):
         standing_in.torch()
-    told = checked(standing_in, "full", "gap")
-    assert all(state == GAP and "no torch here" in why for state, why in told)
+    cells = checked(standing_in, "full", "gap")
+    assert all(state == GAP and "no torch here" in why for state, why in cells)
 
 
 def whole(at: Workers, *, chosen: run.Chosen | None = None) -> Table:
@@ -336,7 +338,7 @@ def whole(at: Workers, *, chosen: run.Chosen | None = None) -> Table:
         tuple(plan.Planned(entry(n), (), False, False) for n in OPERATORS), None, ()
     )
     only = chosen or run.Chosen((), ("full", "gap", "built"))
-    return run.run(planned, at, [explain("thrice", "gap")], only, 2, lambda *told: None)
+    return run.run(planned, at, [explain("thrice", "gap")], only, 2, lambda *_: None)
 
 
 def test_a_run_checks_every_operator_with_what_was_done_for_all(standing_in: Workers) -> None:
@@ -347,7 +349,7 @@ def test_a_run_checks_every_operator_with_what_was_done_for_all(standing_in: Wor
     assert made.red
 
 
-def test_a_task_that_dies_leaves_the_rest_to_be_told(standing_in: Workers) -> None:
+def test_a_task_that_dies_leaves_the_rest_to_be_checked(standing_in: Workers) -> None:
     standing_in.job = replace(JOB, samples="task dies")
     assert "SIGSEGV" in str(standing_in.task("task"))
     assert len(whole(standing_in).cells) == 6

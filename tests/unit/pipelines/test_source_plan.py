@@ -113,7 +113,7 @@ def test_the_whole_generator_runs_before_the_build_and_once(bench: Bench) -> Non
         ("- func: f(Tensor self) -> Tensor\n  tags: brand_new\n", "the tag 'brand_new'"),
     ],
 )
-def test_what_only_a_patch_can_do_is_told_so(bench: Bench, native: str, says: str) -> None:
+def test_what_only_a_patch_can_do_is_said_so(bench: Bench, native: str, says: str) -> None:
     root = bench.root / "bad"
     with pytest.raises(AdditionsError, match=says) as caught:
         bench.plan(sample_additions.write(root, native))

@@ -96,10 +96,10 @@ def test_a_matrix_without_failures_ends_green(tmp_path: Path) -> None:
 
 
 def test_the_json_keeps_its_form() -> None:
-    told = json.loads(json.dumps(BOTH.to_json()))
-    assert {"additions", "operators", "tiers", "made", "seconds", "subjects", "red"} <= set(told)
-    assert (told["format"], told["red"]) == (1, True)
-    first, failed = told["subjects"]
+    written = json.loads(json.dumps(BOTH.to_json()))
+    assert {"additions", "operators", "tiers", "made", "seconds", "subjects", "red"} <= set(written)
+    assert (written["format"], written["red"]) == (1, True)
+    first, failed = written["subjects"]
     assert {"name", "version", "commit", "base", "tiers", "operators", "cached"} <= set(first)
     assert first["facts"] == {} and first["changes"] == {}
     assert failed["changes"]["sections"] == {"touched": ["+ swung(Tensor self)"]}

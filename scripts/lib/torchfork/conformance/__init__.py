@@ -1,1 +1,1 @@
-"""Whether each operator of the additions is a first-class citizen of a finished torch."""
+"""Whether each operator of the additions is a first-class operator of a finished torch."""
