@@ -51,8 +51,8 @@ def base(root: Path, *, version: str = "9.1.0+cpu", cuda: str | None = None) -> 
         root / "python-include", root / "site",
     )  # fmt: skip
     return Base(
-        root, version, "c0ffee" * 6 + "abcd", cuda, "torch-9.1.0.dist-info",
-        "cp311-cp311-linux_x86_64", None, "0" * 64, interpreter,
+        root, version, "c0ffee" * 6 + "abcd", "0" * 64, interpreter, cuda,
+        "torch-9.1.0.dist-info", "cp311-cp311-linux_x86_64",
     )  # fmt: skip
 
 

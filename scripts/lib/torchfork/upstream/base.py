@@ -56,12 +56,12 @@ class Base:
     root: Path
     version: str  # torch.__version__: '2.13.0+cpu'
     git_version: str  # the commit that torch/version.py names
-    cuda: str | None  # '13.0' for a CUDA build
-    dist_info: str  # name of the .dist-info directory
-    wheel_tag: str  # 'cp311-cp311-manylinux_2_28_x86_64'
-    wheel: Path | None  # the wheel file that root was unpacked from
     identity: str  # sha256 of the wheel, or a fingerprint of the installed RECORD
     interpreter: Interpreter
+    cuda: str | None = None  # '13.0' for a CUDA build
+    dist_info: str = ""  # name of the .dist-info directory
+    wheel_tag: str = ""  # 'cp311-cp311-manylinux_2_28_x86_64'
+    wheel: Path | None = None  # the wheel file that root was unpacked from
 
     @property
     def public_version(self) -> str:

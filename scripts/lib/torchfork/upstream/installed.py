@@ -93,7 +93,6 @@ def open_installed(
     unpinned: accept a torch whose commit no release pins.
     """
     original = original or found.site.joinpath
-
     listed = read_record(read_text(original(f"{found.dist_info}/RECORD")), str(found.record))
     record = {name: row for name, row in listed.items() if is_of_wheel(name)}
     _check_complete(found, record)
@@ -111,7 +110,6 @@ def open_installed(
         cuda=version.cuda,
         dist_info=found.dist_info,
         wheel_tag=tag,
-        wheel=None,
         identity=identity,
         interpreter=interpreter,
     )

@@ -242,10 +242,6 @@ def open_base(root: Path, interpreter: Interpreter, cache: Path) -> Base:
         root=laid_out,
         version=tree.version,
         git_version=tree.commit or "",
-        cuda=None,
-        dist_info="",
-        wheel_tag="",
-        wheel=None,
         identity=identity,
         interpreter=interpreter,
     )

@@ -7,7 +7,7 @@ import re
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path, PurePosixPath
 
 from ...errors import PatchError, ToolMissingError
@@ -461,21 +461,20 @@ def commit(
     author: 'Name <mail>'; '' for who runs it.
     """
     with tempfile.TemporaryDirectory(prefix="torchfork-commit-") as name:
-        index = {"GIT_INDEX_FILE": str(Path(name, "index"))}
+        staged = partial(git, repository, env={"GIT_INDEX_FILE": str(Path(name, "index"))}, own=own)
         if parent:
-            git(repository, "read-tree", parent, env=index, own=own)
+            staged("read-tree", parent)
         kept = {path: text for path, text in texts.items() if text is not None}
         blobs = [Path(name, f"blob{number}") for number in range(len(kept))]
         for blob, text in zip(blobs, kept.values(), strict=True):
             blob.write_bytes(encode(text))
         paths = "".join(f"{blob}\n" for blob in blobs)
         hashing = ("hash-object", "-w", "--no-filters", "--stdin-paths")
-        ids = git(repository, *hashing, input_text=paths, own=own).stdout.split()
+        ids = staged(*hashing, input_text=paths).stdout.split()
         lines = [f"100644 {i}\t{path}\n" for i, path in zip(ids, kept, strict=True)]
         lines += [f"0 {ZERO}\t{path}\n" for path, text in texts.items() if text is None]
-        entries = "".join(lines)
-        git(repository, "update-index", "--index-info", input_text=entries, env=index, own=own)
-        tree = git(repository, "write-tree", env=index, own=own).stdout.strip()
+        staged("update-index", "--index-info", input_text="".join(lines))
+        tree = staged("write-tree").stdout.strip()
     parents = ["-p", parent] if parent else []
     user, _, mail = author.rstrip(">").rpartition(" <")
     env = {"GIT_AUTHOR_NAME": user, "GIT_AUTHOR_EMAIL": mail, "GIT_AUTHOR_DATE": date}
