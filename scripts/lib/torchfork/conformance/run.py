@@ -138,7 +138,7 @@ class Workers:
         """Check cells. A worker that dies is followed by another, which goes on after its cell."""
         remaining = list(wanted)
         while remaining:
-            found = self._run(self._job(remaining, prepared))
+            found = self._run(replace(self.job, cells=remaining, prepared=prepared))
             yield from found.cells
             remaining = remaining[len(found.cells) :]
             if found.unfinished:
@@ -152,16 +152,13 @@ class Workers:
 
     def _alone(self, cell: Wanted, prepared: Prepared, ending: str) -> Cell:
         """The cell that a worker died in, by itself: the fault may have been an earlier cell's."""
-        found = self._run(self._job([cell], prepared))
+        found = self._run(replace(self.job, cells=[cell], prepared=prepared))
         if not found.cells:
             return Cell(*cell, GAP, found.ending)
         (alone,) = found.cells
         return alone.as_state(
             GAP, f"{alone.why or 'full'} by itself, but after the operator's others {ending}"
         )
-
-    def _job(self, wanted: Sequence[Wanted], prepared: Prepared) -> Job:
-        return replace(self.job, cells=wanted, prepared=prepared)
 
     def _run(self, job: Job) -> Run:
         place = self.scratch / f"worker-{next(self.numbers)}"

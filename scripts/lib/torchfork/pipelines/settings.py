@@ -31,26 +31,6 @@ _READERS = (
     "aten/**/CMakeLists.txt", "caffe2/CMakeLists.txt", "torch/CMakeLists.txt", "tools/*.py",
     "tools/setup_helpers/*.py", "tools/autograd/*.py", "torchgen/**/*.py",
 )  # fmt: skip
-# Read by the programs that every tree's build runs.
-_PROGRAMS = {
-    "CMAKE_PREFIX_PATH": "cmake",
-    "CMAKE_BUILD_PARALLEL_LEVEL": "cmake",
-    "CMAKE_C_COMPILER_LAUNCHER": "cmake",
-    "CMAKE_CXX_COMPILER_LAUNCHER": "cmake",
-    "CMAKE_CUDA_COMPILER_LAUNCHER": "cmake",
-    "CMAKE_SHARED_LINKER_FLAGS": "cmake",
-    "CMAKE_EXE_LINKER_FLAGS": "cmake",
-    "CMAKE_MODULE_LINKER_FLAGS": "cmake",
-    "CMAKE_PROJECT_Torch_INCLUDE": "cmake",
-    "CMAKE_POLICY_VERSION_MINIMUM": "cmake",
-    "CC": "cmake",
-    "CXX": "cmake",
-    "CCACHE_BASEDIR": "ccache",
-    "CCACHE_NOHASHDIR": "ccache",
-    "CCACHE_DEPEND": "ccache",
-    "CCACHE_SLOPPINESS": "ccache",
-    "SOURCE_DATE_EPOCH": "setuptools, gcc",
-}
 
 
 @dataclass(frozen=True)
@@ -241,7 +221,11 @@ def _read_by(name: str, texts: Mapping[str, str]) -> str:
             return f"{file}:{text.count(chr(10), 0, found.start()) + 1}"
     if name.startswith("CMAKE_TORCHFORK_"):
         return "torchfork's source_build.cmake"
-    return _PROGRAMS.get(name, "")
+    if name.startswith("CMAKE_") or name in ("CC", "CXX"):
+        return "cmake"
+    if name.startswith("CCACHE_"):
+        return "ccache"
+    return "setuptools, gcc" if name == "SOURCE_DATE_EPOCH" else ""
 
 
 def compiled_differently(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:

@@ -96,9 +96,11 @@ class Source:
         torch.manual_seed(0)
         origin = self.origin(op)
         if origin == "samples file":
-            found = list(_from_file(self.file, op, device, dtype, requires_grad))
+            make = maker(device, dtype, requires_grad)
+            found = [_written(op, call) for call in getattr(self.file, function_name(op))(make)]
         elif origin == "OpInfo":
-            found = list(_from_info(self.infos[info_name(op)], op, device, dtype, requires_grad))
+            made = self.info(op).sample_inputs(device, dtype, requires_grad=requires_grad)
+            found = [normal(op, (call.input, *call.args), call.kwargs) for call in made]
         else:
             found = self._recorded(op, device, dtype, requires_grad)
         if not found:
@@ -219,21 +221,11 @@ def maker(device: str, dtype: Any, requires_grad: bool) -> Make:
     return make
 
 
-def _from_file(
-    module: Any, op: Operator, device: str, dtype: Any, requires_grad: bool
-) -> Iterator[Sample]:
-    make = maker(device, dtype, requires_grad)
-    for sample in getattr(module, function_name(op))(make):
-        given = sample if isinstance(sample, tuple) else (sample,)
-        named = bool(given) and isinstance(given[-1], dict)
-        yield normal(op, given[:-1] if named else given, given[-1] if named else {})
-
-
-def _from_info(
-    info: Any, op: Operator, device: str, dtype: Any, requires_grad: bool
-) -> Iterator[Sample]:
-    for sample in info.sample_inputs(device, dtype, requires_grad=requires_grad):
-        yield normal(op, (sample.input, *sample.args), sample.kwargs)
+def _written(op: Operator, call: Any) -> Sample:
+    """A call as a samples file yields it: one argument or several, a dict of named ones last."""
+    given = call if isinstance(call, tuple) else (call,)
+    named = bool(given) and isinstance(given[-1], dict)
+    return normal(op, given[:-1] if named else given, given[-1] if named else {})
 
 
 def normal(op: Operator, args: Iterable[Any], kwargs: dict[str, Any]) -> Sample:
