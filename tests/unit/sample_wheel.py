@@ -17,6 +17,7 @@ import sys
 import sysconfig
 import zipfile
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 
 from torchfork.upstream.base import Interpreter
@@ -185,3 +186,11 @@ def environment(root: Path) -> Interpreter:
 
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(root)], check=True)
     return probe(root / "bin" / "python", headers=False)
+
+
+@cache
+def this_python() -> Interpreter:
+    """The interpreter that runs the tests, as one that wheels are for."""
+    from torchfork.upstream.interpreter import probe
+
+    return probe(sys.executable, headers=False)

@@ -4,28 +4,20 @@ from __future__ import annotations
 
 import http.server
 import platform
-import sys
 import threading
 import urllib.parse
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 
 import pytest
 import sample_wheel as sample
 
 from torchfork.errors import DownloadError, HashMismatchError, OutputError, ToolMissingError
-from torchfork.upstream.base import Interpreter
 from torchfork.upstream.fetch import cached_wheels, fetch_wheel
-from torchfork.upstream.interpreter import probe
 from torchfork.upstream.pins import Release, Releases, WheelPin, add
 from torchfork.upstream.wheel import official
 from torchfork.util import cache as cache_module
 from torchfork.util import pip, process
-
-
-@cache
-def this_python() -> Interpreter:
-    return probe(sys.executable, headers=False)
 
 
 @pytest.fixture
@@ -38,7 +30,7 @@ def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def fetched(tmp_path: Path, pins: Releases) -> Path:
-    return fetch_wheel(pins.get(), this_python(), pins, tmp_path / "cache")
+    return fetch_wheel(pins.get(), sample.this_python(), pins, tmp_path / "cache")
 
 
 @pytest.fixture
@@ -80,7 +72,7 @@ def test_other_index_settings_ask_pip_again(
     monkeypatch.setenv("PIP_FIND_LINKS", str(shelf))
     wheel.unlink()
     assert fetched(tmp_path, pins).name == wheel.name
-    assert len(cached_wheels(pins.get(), this_python(), tmp_path / "cache")) == 2
+    assert len(cached_wheels(pins.get(), sample.this_python(), tmp_path / "cache")) == 2
 
 
 def test_an_unpinned_wheel_gets_into_the_cache_only_after_it_is_pinned(

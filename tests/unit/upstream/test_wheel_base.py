@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 import zipfile
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -19,15 +17,9 @@ from packaging.version import Version
 
 from torchfork.errors import BaseRefusedError, HashMismatchError, OutputError, UsageError
 from torchfork.upstream import wheel as module
-from torchfork.upstream.base import Base, Interpreter
-from torchfork.upstream.interpreter import probe
+from torchfork.upstream.base import Base
 from torchfork.upstream.pins import Releases, WheelPin
 from torchfork.util import files
-
-
-@cache
-def this_python() -> Interpreter:
-    return probe(sys.executable, headers=False)
 
 
 def opened(
@@ -36,7 +28,9 @@ def opened(
 ) -> Base:  # fmt: skip
     pins = pins or sample.releases(tmp_path / "releases.toml", wheel)
     cache = tmp_path / "cache"
-    return module.open_wheel(wheel, this_python(), pins, cache, unpinned=unpinned, foreign=foreign)
+    return module.open_wheel(
+        wheel, sample.this_python(), pins, cache, unpinned=unpinned, foreign=foreign
+    )
 
 
 def recorded(tmp_path: Path, changed: dict[str, bytes], **options: str) -> Path:
@@ -221,7 +215,9 @@ def test_a_second_run_waits_for_the_first_and_names_it(tmp_path: Path) -> None:
             holders.append(holder)
             first.close()
 
-        base = module.open_wheel(wheel, this_python(), pins, tmp_path / "cache", on_wait=on_wait)
+        base = module.open_wheel(
+            wheel, sample.this_python(), pins, tmp_path / "cache", on_wait=on_wait
+        )
     assert base.root.is_dir()
     assert holders == [f"process {os.getpid()} (unpacking it)"]
 
