@@ -396,13 +396,3 @@ def test_an_environment_is_named_by_its_directory_or_its_interpreter(tmp_path: P
     (tmp_path / "bin" / "python").symlink_to(sys.executable)
     by_directory = plan.of_environment(str(tmp_path))
     assert by_directory == plan.of_environment(str(tmp_path / "bin" / "python"))
-
-
-@pytest.mark.parametrize(
-    "arguments", [["--wheel", "a.whl", "--env", "python3"], ["--wheel", "no.whl"]]
-)
-def test_options_that_make_no_sense_are_refused(
-    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.main(["conformance", "--work", str(tmp_path), *arguments]) == 2
-    assert "next:" in capsys.readouterr().err
