@@ -4,7 +4,7 @@
     unit     the tooling on a small sample tree; two or three minutes
     ops      the operators on the built wheel, which is built first where it is missing
     wheel    the wheel as others use it: C++, CMake, type checkers, pip
-    zoo      one operator of every kind, built from additions of their own
+    zoo      one operator of every kind, and a dozen as upstream writes them: two wheels
     faults   bad input: each error with its code, its line and its cure; and what must always hold
     sources  PyTorch's own sources: fetched, the additions put in and taken out (no build)
 
@@ -61,6 +61,7 @@ def lint(session: nox.Session) -> None:
         "aten_src",
         "scripts/lib/torchfork/support",
         "tests/zoo/additions",
+        "tests/upstream_style/additions",
         "tests/sanitizers",
     )
     patterns = [f"{folder}/*.{end}" for folder in folders for end in ("cpp", "cu", "h", "cuh")]
@@ -107,6 +108,14 @@ def zoo(session: nox.Session) -> None:
     )
     _with_wheel(session, built)
     _pytest(session, "zoo", parallel=True)
+    # The second zoo, with twins of upstream's operators that have upstream's own formulas.
+    style, second = PROJECT / "tests/upstream_style", STATE / "upstream-style"
+    session.run("python", str(style / "twins.py"), str(style / "additions"), str(second))
+    built = _built_wheel(
+        session, "--additions", str(second), "--out", str(STATE / "upstream-style-dist")
+    )
+    python = _environment(session, "test-upstream-style", *TOOLS, str(built))
+    _pytest(session, "upstream_style", python, parallel=True, may_select_none=True)
 
 
 @nox.session

@@ -22,7 +22,7 @@ UPSTREAM = Upstream(
     ("relu(Tensor self) -> Tensor",), frozenset({"core"}), frozenset({"CPU"}),
     {"torch": frozenset({"save"})},
 )  # fmt: skip
-SCOPE = formulas.Scope(frozenset(), frozenset({"relu"}), "int f(int);", set, set)
+SCOPE = formulas.Scope(frozenset(), frozenset({"relu"}), "int f(int);", frozenset(), set, set)
 
 # Pieces that YAML, schemas and formulas are made of, and what breaks readers of them.
 PIECES = st.sampled_from(

@@ -8,6 +8,7 @@ import pytest
 import sample_additions as sample
 
 from torchfork.additions import formulas, validate
+from torchfork.additions.load import load
 from torchfork.errors import (
     AdditionsError,
     CollisionError,
@@ -71,6 +72,7 @@ REFUSALS = [
     ("- func: special_airy() -> Tensor\n  python_module: special", 1, CollisionError, "al.airy in"),
     ("- func: mine::a(Tensor x) -> Tensor", 1, AdditionsError, "names a namespace"),
     ("- func: aten::a(Tensor x) -> Tensor", 1, AdditionsError, "names a namespace"),
+    ("- func: Storage.of(Tensor x) -> Tensor", 1, CollisionError, "a capital letter"),
     ("- func: lambda(Tensor x) -> Tensor", 1, AdditionsError, "operator 'lambda'"),
     ("- func: a(Tensor x, int[2] union=[1, 1]) -> Tensor", 1, AdditionsError, "argument 'union'"),
     ("- func: a(Tensor x, *, Tensor(a!) is) -> Tensor(a!)", 1, AdditionsError, "argument 'is'"),
@@ -234,6 +236,7 @@ namespace torch::autograd::generated::details {
 TORCH_API at::Tensor hidden_helper(
     const at::Tensor& grad, at::ScalarType (*type)(int));
 at::Tensor shown_helper(const at::Tensor&) noexcept;
+at::Tensor provided_helper(const at::Tensor&);
 template <typename T> T inline_helper(T x) { return x; }
 }
 """
@@ -251,6 +254,7 @@ def scope_errors(
         words=formulas.words_in("relu sum at::Tensor self.size(0) " + MANUAL),
         operators=frozenset({"relu", "sum"}),
         manual=MANUAL,
+        provided=frozenset({"provided_helper"}),
         elsewhere=lambda wanted: set(wanted) & elsewhere,
         exported=lambda wanted: set(wanted) & {"shown_helper"},
     )
@@ -279,6 +283,7 @@ def test_a_formula_with_a_name_that_it_cannot_call_is_refused_at_its_line(
     "formula",
     [
         "grad * relu(self) + sum(self).size(0)",
+        "provided_helper(grad) + relu(self)",
         "shown_helper(grad) + inline_helper(result) + self_t * original_self_p",
         "at::native::anything(grad, self->whatever, self.whichever)",
         "mine(grad) + swing(self) + sway(self) + grads[0]",
@@ -309,3 +314,31 @@ def test_words_are_looked_for_in_the_headers_that_generated_code_includes(tmp_pa
     wanted = {"one", "two", "three", "thre"}
     assert formulas.headers_with(tmp_path, ("ATen",), wanted) == {"one", "three"}
     assert formulas.headers_with(tmp_path / "c10", ("ATen",), wanted) == wanted
+
+
+@pytest.mark.parametrize(
+    ("declared", "noted"),
+    [
+        ("  dispatch:\n    CPU, CUDA: swing\n", True),
+        ("  dispatch:\n    CPU, CUDA: swing\n    Meta: swing_meta\n", False),
+        ("  dispatch:\n    CompositeExplicitAutograd: swing\n", False),
+        ("  structured_delegate: swing.out\n", False),
+        ("", False),
+    ],
+)
+def test_a_derivative_without_a_meta_kernel_is_noted_with_its_line(
+    tmp_path: Path, declared: str, noted: bool
+) -> None:
+    native = "- func: swing(Tensor self) -> Tensor\n" + declared
+    found = list(validate.notes(sample.write(tmp_path, native, sample.DERIVATIVES)))
+    assert len(found) == noted
+    if noted:
+        assert found[0].startswith(f"{tmp_path}/native_functions_additions.yaml:2: 'swing'")
+        (tmp_path / "fake_impls_additions.py").write_text(
+            "@register_op_impl(torch.ops.aten.swing.default)\ndef swing(*args): ...\n"
+        )
+        assert list(validate.notes(load(tmp_path))) == []
+
+
+def test_notes_say_nothing_of_operators_without_a_derivative(tmp_path: Path) -> None:
+    assert list(validate.notes(sample.write(tmp_path))) == []

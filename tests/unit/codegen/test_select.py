@@ -1,11 +1,13 @@
-"""Which generated files are compiled: those with something of the additions in them, adapted."""
+"""Which generated files are compiled, adapted; which operators the generator does not bind."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
+import sample_manifest
 
+from torchfork.codegen.model import Manifest
 from torchfork.codegen.select import Generated, adapt, choose
 
 
@@ -81,3 +83,17 @@ def test_a_second_library_extends_the_namespace_and_does_not_define_it_again() -
     assert adapt("RegisterSchema", text) == 'TORCH_LIBRARY_FRAGMENT(aten, m) {\n  m.def("a");\n}\n'
     impl = "TORCH_LIBRARY_IMPL(aten, CPU, m) {}"
     assert adapt("RegisterSchema", impl) == impl and adapt("RegisterCPU", text) == text
+
+
+def test_operators_that_upstreams_generator_binds_nowhere_are_named() -> None:
+    absent = {"python_function": False}
+    operators = [
+        sample_manifest.operator("swing(Tensor self) -> Tensor"),
+        sample_manifest.operator("range_of(Tensor self) -> Tensor", **absent),
+        sample_manifest.operator(
+            "sway(Tensor self) -> Tensor", **absent, **sample_manifest.method("sway")
+        ),
+        sample_manifest.operator("swing_backward(Tensor self) -> Tensor", **absent),
+        sample_manifest.operator("_swing(Tensor self) -> Tensor", **absent),
+    ]
+    assert Manifest(tuple(operators)).unbound == ["range_of"]

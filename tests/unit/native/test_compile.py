@@ -195,3 +195,22 @@ def test_no_compiler_runs_on_when_the_run_is_ended(tmp_path: Path, number: int) 
     time.sleep(3.5)
     assert (tmp_path / "build" / "a.o.started").exists()
     assert not (tmp_path / "build" / "a.o").exists()
+
+
+@pytest.mark.parametrize(
+    ("derivatives", "source", "compiled"),
+    [
+        ("self: grad * 2", "", False),
+        ("self: handle_r_to_c (self.scalar_type(), grad)", "", True),
+        ("self: my_handle_r_to_c(grad)", "", False),
+        ("self: grad", "#include <torch/csrc/autograd/FunctionsManual.h>\nsum_backward(x);", True),
+        ("self: grad", "sum_backward(x);", False),
+    ],
+)
+def test_the_helpers_of_formulas_are_compiled_where_something_calls_one(
+    tmp_path: Path, derivatives: str, source: str, compiled: bool
+) -> None:
+    formulas = f"- name: swing(Tensor self) -> Tensor\n  {derivatives}\n"
+    additions = sample.write(tmp_path, sample.NATIVE, formulas, native__Swing_cpp=source)
+    steps = compile_steps.all_steps([], additions, TOOLS)
+    assert compiled == any(step.source.endswith(compile_steps.HELPERS) for step in steps)

@@ -190,26 +190,6 @@ def test_a_function_in_two_files_names_both(tmp_path: Path) -> None:
     assert "native/Swing.cpp:2" in caught.value.why
 
 
-@pytest.mark.parametrize(
-    ("text", "lines"),
-    [
-        ("TORCH_LIBRARY(torchvision, m) {\n", [1]),
-        ("// TORCH_LIBRARY(no, m)\n/*\nTORCH_LIBRARY_IMPL(no, CPU, m) */\n"
-         "  TORCH_LIBRARY_IMPL(\n    torchvision, CPU, m) {\n"
-         "TORCH_LIBRARY_FRAGMENT(mine, m) {\n", [5, 6]),
-        ("TORCH_LIBRARY(aten, m) {\n", [1]),
-        ("TORCH_LIBRARY_IMPL(aten, FuncTorchBatched, m) {\n", []),
-    ],
-)  # fmt: skip
-def test_a_registration_left_over_from_an_extension_is_named_with_its_line(
-    tmp_path: Path, text: str, lines: list[int]
-) -> None:
-    additions = sample.write(tmp_path / "additions", native__Swing_cpp=text)
-    path = additions.source_root / "native" / "Swing.cpp"
-    places = [error.where for error in symbols.foreign_registrations(additions)]
-    assert places == [f"{path}:{line}" for line in lines]
-
-
 @pytest.mark.skipif(not shutil.which("g++"), reason="needs a compiler")
 def test_real_objects_are_read_as_they_are_in_paths_with_spaces(tmp_path: Path) -> None:
     build = tmp_path / "ö b: x"

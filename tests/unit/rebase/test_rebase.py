@@ -17,7 +17,7 @@ import sample_wheel
 from rich.console import Console
 
 from torchfork import errors
-from torchfork.additions import subset
+from torchfork.additions import ranges
 from torchfork.additions.load import Additions
 from torchfork.codegen.model import Manifest
 from torchfork.commands import rebase
@@ -204,7 +204,7 @@ def test_what_is_refused_is_taken_out_with_what_depends_on_it(tmp_path: Path) ->
     mine = sample.write(tmp_path, native, derivatives)
 
     def left(*wheres: str) -> tuple[list[str], list[str]]:
-        kept = subset.without(mine, [errors.AdditionsError("no", where=where) for where in wheres])
+        kept = ranges.without(mine, [errors.AdditionsError("no", where=where) for where in wheres])
         assert kept.native.text.count("\n") == native.count("\n")  # lines stay where they are
         return (
             [entry.name for entry in kept.native.entries],

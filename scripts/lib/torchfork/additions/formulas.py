@@ -147,6 +147,7 @@ class Scope:
 
     words: of upstream's own formulas, its operators and the header of its helpers.
     manual: the text of that header, FunctionsManual.h.
+    provided: helpers that the header declares and a graft brings.
     elsewhere: which of some words any other header of the base has; slow.
     exported: which of some helpers of FunctionsManual.h a library exports; slow.
     """
@@ -154,6 +155,7 @@ class Scope:
     words: frozenset[str]
     operators: frozenset[str]
     manual: str
+    provided: frozenset[str]
     elsewhere: Callable[[Collection[str]], set[str]]
     exported: Callable[[Collection[str]], set[str]]
 
@@ -161,6 +163,7 @@ class Scope:
 def scope_objections(additions: Additions, scope: Scope) -> list[DerivativeError]:
     """Formulas that use a name that exists nowhere, or call a helper that no library exports."""
     own, operators = _own_words(additions), scope.operators
+    callable_ = own | operators | scope.provided
     unknown: dict[tuple[str, str], Entry] = {}  # (word, key) -> entry
     helpers: dict[tuple[str, str], Entry] = {}
     for entry in additions.derivatives.entries:
@@ -169,7 +172,9 @@ def scope_objections(additions: Additions, scope: Scope) -> list[DerivativeError
             if formula.strip() in SPECIAL or _NEAR_SPECIAL.fullmatch(formula.strip()):
                 continue
             for name in _CALL.findall(_STRING.sub('""', formula)):
-                if not {name, _operator(name)} & (own | operators) and _is_hidden(scope, name):
+                if not {name, _operator(name)} & callable_ and (
+                    declared_without_body(scope.manual, name)
+                ):
                     helpers[name, key] = entry
             if not _DECLARES.search(formula):
                 for word in _words(formula):
@@ -208,15 +213,15 @@ def _local_words(entry: Entry) -> set[str]:
     return values | tangents | {f"grad_{value}" for value in values} | {"grad", "grads"}
 
 
-def _is_hidden(scope: Scope, name: str) -> bool:
-    """Whether FunctionsManual.h declares a function without a body of its own."""
+def declared_without_body(header: str, name: str) -> bool:
+    """Whether the text of a header declares a function and has no body for it."""
     declared = False
-    for match in re.finditer(rf"\b{re.escape(name)}\s*\(", scope.manual):
+    for match in re.finditer(rf"\b{re.escape(name)}\s*\(", header):
         depth, place = 1, match.end()
-        while depth and place < len(scope.manual):
-            depth += {"(": 1, ")": -1}.get(scope.manual[place], 0)
+        while depth and place < len(header):
+            depth += {"(": 1, ")": -1}.get(header[place], 0)
             place += 1
-        rest = re.sub(r"^(\s|const\b|noexcept\b)+", "", scope.manual[place : place + 40])
+        rest = re.sub(r"^(\s|const\b|noexcept\b)+", "", header[place : place + 40])
         if rest.startswith("{"):
             return False
         declared = declared or rest.startswith(";")

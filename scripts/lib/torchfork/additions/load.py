@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ..errors import AdditionsError, CollisionError, ForkError, combined
 from ..util import files
-from . import paths, yaml_file
+from . import fake_impls, paths, yaml_file
 from .yaml_file import Entry, YamlFile
 
 NATIVE = "native_functions_additions.yaml"
@@ -30,6 +30,7 @@ class Additions:
     derivatives: YamlFile
     deprecated: YamlFile
     sources: tuple[Path, ...]  # below aten_src, sorted
+    fake_impls: str = ""  # rules for fake tensors
 
     @property
     def source_root(self) -> Path:
@@ -56,12 +57,11 @@ class Additions:
 
     def fingerprint(self) -> str:
         """A hash over everything that a build reads of these additions."""
-        yamls = [
-            f.path for f in (self.native, self.derivatives, self.deprecated) if f.path.exists()
-        ]
+        single = [f.path for f in (self.native, self.derivatives, self.deprecated)]
+        single = [p for p in (*single, self.root / fake_impls.FILE) if p.exists()]
         folders = (self.source_root, self.root / PATCHES)
         found = [path for folder in folders for path in paths.tree(folder, self.root)]
-        return files.fingerprint([*yamls, *found], self.root)
+        return files.fingerprint([*single, *found], self.root)
 
 
 def _duplicates(file: YamlFile) -> Iterator[CollisionError]:
@@ -98,6 +98,9 @@ def load(root: Path) -> Additions:
             next="name a directory that holds one with --additions DIR",
         )
     errors += [*_duplicates(yamls[NATIVE]), *_duplicates(yamls[DERIVATIVES])]
+    rules = ""
+    with _collected(errors):
+        rules = fake_impls.read(root)
     sources: list[Path] = []
     for folder in (SOURCES, PATCHES):
         with _collected(errors):
@@ -106,7 +109,9 @@ def load(root: Path) -> Additions:
             sources += [p for p in found if folder == SOURCES and p.suffix in SOURCE_SUFFIXES]
     if errors:
         raise combined(errors)
-    return Additions(root, yamls[NATIVE], yamls[DERIVATIVES], yamls[DEPRECATED], tuple(sources))
+    return Additions(
+        root, yamls[NATIVE], yamls[DERIVATIVES], yamls[DEPRECATED], tuple(sources), rules
+    )
 
 
 @contextlib.contextmanager

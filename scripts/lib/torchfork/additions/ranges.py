@@ -1,20 +1,21 @@
-"""Entries that are for some releases only: `torch: "<2.15"` beside func or name.
+"""Additions with some of their entries: those for a release, and those that errors do not point at.
 
-A backport goes away by itself where upstream has the operator, and a dispatch key that an older
-release lacks is declared by an entry for newer ones.
+`torch: "<2.15"` beside func or name says which releases an entry is for. A backport goes away by
+itself where upstream has the operator, and a dispatch key that an older release lacks is declared
+by an entry for newer ones.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from ..errors import AdditionsError, CollisionError, ForkError, combined
-from . import subset
+from . import fake_impls
 from .load import RANGE as FIELD
 from .load import Additions
 from .yaml_file import Entry, YamlFile
@@ -25,9 +26,9 @@ _NATIVE_HEADER = re.compile(r"#\s*include\s*[<\"]ATen/ops/(\w+)_native\.h[>\"]")
 def for_release(additions: Additions, version: str) -> Additions:
     """The additions as a release gets them: without entries, formulas and kernels for others.
 
-    A source that includes ATen/ops/NAME_native.h of an operator left out is left out too. Raises
-    AdditionsError for a range that cannot be read, CollisionError for two entries of one operator
-    whose ranges both have the release.
+    Of an operator left out, sources that include ATen/ops/NAME_native.h and rules for fake tensors
+    are left out too. Raises AdditionsError for a range that cannot be read, CollisionError for two
+    entries of one operator whose ranges both have the release.
     """
     files = (additions.native, additions.derivatives, additions.deprecated)
     errors: list[ForkError] = [error for file in files for error in _unreadable(file)]
@@ -41,9 +42,11 @@ def for_release(additions: Additions, version: str) -> Additions:
     sources = additions.sources
     if left_out:
         sources = tuple(path for path in sources if not left_out & _declared_by(path))
+    rules = fake_impls.without(additions.fake_impls, left_out)
     return replace(
-        additions, native=native, derivatives=derivatives, deprecated=deprecated, sources=sources
-    )
+        additions, native=native, derivatives=derivatives, deprecated=deprecated,
+        sources=sources, fake_impls=rules,
+    )  # fmt: skip
 
 
 def left_out(additions: Additions, version: str) -> dict[str, str]:
@@ -76,16 +79,16 @@ def _unreadable(file: YamlFile) -> Iterator[AdditionsError]:
 
 def _of_release(file: YamlFile, version: str) -> YamlFile:
     """The file's entries for a release, without the lines of their ranges."""
-    reduced = subset.reduced(file, lambda entry: _is_for(entry, version))
-    lines = reduced.text.splitlines(keepends=True)
+    kept = reduced(file, lambda entry: _is_for(entry, version))
+    lines = kept.text.splitlines(keepends=True)
     entries = []
-    for entry in reduced.entries:
+    for entry in kept.entries:
         if FIELD in entry.fields:
             lines[entry.lines[FIELD] - 1] = "\n"
             fields = {key: value for key, value in entry.fields.items() if key != FIELD}
             entry = replace(entry, fields=fields)
         entries.append(entry)
-    return replace(reduced, text="".join(lines), entries=tuple(entries))
+    return replace(kept, text="".join(lines), entries=tuple(entries))
 
 
 def _twice(file: YamlFile) -> Iterator[CollisionError]:
@@ -108,3 +111,43 @@ def _base_name(entry: Entry) -> str:
 def _declared_by(source: Path) -> set[str]:
     """The operators whose kernels a source may define, by the headers that it includes."""
     return set(_NATIVE_HEADER.findall(source.read_text(encoding="utf-8", errors="replace")))
+
+
+def without(additions: Additions, errors: Sequence[ForkError]) -> Additions:
+    """The additions less the entries that errors point at, and whatever depends on these.
+
+    Of a formula that is refused, the formula alone goes; of a declaration, all of its variants.
+    """
+    formulas = {e.name for e in entries_at(additions.derivatives, errors)}
+    bases = {_variants_name(e) for e in entries_at(additions.native, errors)}
+    return replace(
+        additions,
+        native=reduced(additions.native, lambda e: _variants_name(e) not in bases),
+        derivatives=reduced(
+            additions.derivatives,
+            lambda e: _variants_name(e) not in bases and e.name not in formulas,
+        ),
+        deprecated=reduced(additions.deprecated, lambda e: _variants_name(e) not in bases),
+    )
+
+
+def entries_at(file: YamlFile, errors: Sequence[ForkError]) -> list[Entry]:
+    """The entries of a file that errors point at."""
+    places = [error.where.rpartition(":") for error in errors]
+    lines = [int(line) for path, _, line in places if path == str(file.path) and line.isdigit()]
+    return [entry for line in lines if (entry := file.entry_at(line))]
+
+
+def _variants_name(entry: Entry) -> str:
+    """What an operator and its in-place form share."""
+    return _base_name(entry).rstrip("_")
+
+
+def reduced(file: YamlFile, keep: Callable[[Entry], bool]) -> YamlFile:
+    """The file with the lines of some entries blank: the others stay where they are."""
+    lines = file.text.splitlines(keepends=True)
+    starts = [entry.line - 1 for entry in file.entries] + [len(lines)]
+    for entry, start, end in zip(file.entries, starts, starts[1:], strict=False):
+        if not keep(entry):
+            lines[start:end] = ["\n"] * (end - start)
+    return replace(file, text="".join(lines), entries=tuple(filter(keep, file.entries)))

@@ -18,7 +18,7 @@ from ..errors import (
     NeedsSourceLaneError,
 )
 from ..upstream.base import Upstream
-from . import formulas
+from . import fake_impls, formulas
 from .load import Additions
 from .schema import argument_names, same_schema, words
 from .yaml_file import Entry
@@ -44,6 +44,31 @@ def objections(additions: Additions, upstream: Upstream, version: str) -> Iterat
     for entry in additions.derivatives.entries:
         yield from formulas.objections(entry, additions, known, version)
     yield from _registrations_of_nothing(additions, known)
+    yield from fake_impls.objections(
+        additions.root,
+        additions.fake_impls,
+        {name.partition(".")[0] for name in _own_names(additions)},
+        {name.partition(".")[0] for name in known},
+    )
+
+
+def notes(additions: Additions) -> Iterator[str]:
+    """What works and costs more than it need, for the user to know."""
+    for formula in additions.derivatives.entries:
+        entry = additions.native_entry(formula.name)
+        if entry is None or {"structured", "structured_delegate"} & entry.fields.keys():
+            continue
+        dispatch = entry.fields.get("dispatch")
+        keys = {k for group in dispatch for k in words(group)} if isinstance(dispatch, dict) else ()
+        shown = any(key == "Meta" or key.startswith("Composite") for key in keys)
+        if keys and not shown and not fake_impls.has_rule(additions.fake_impls, entry.name):
+            yield (
+                f"{entry.where('dispatch')}: '{entry.name}' has a derivative and no Meta kernel: "
+                "torch.compile and export learn its result's shape by running the kernel on zeros, "
+                "or fail\n  declare 'Meta: ' with a kernel that allocates the result alone, or "
+                "make the operator structured, whose meta function serves every device; where the "
+                f"shape depends on data, write a rule in {fake_impls.FILE}"
+            )
 
 
 def _of_declaration(
@@ -63,7 +88,7 @@ def _of_declaration(
     yield from _method_without_self(entry)
 
 
-def _unusable_names(entry: Entry) -> Iterator[AdditionsError]:
+def _unusable_names(entry: Entry) -> Iterator[ForkError]:
     """Names that torchgen accepts and that Python or C++ cannot have."""
     name, _, overload = entry.name.partition(".")
     if "::" in name:
@@ -84,6 +109,15 @@ def _unusable_names(entry: Entry) -> Iterator[AdditionsError]:
                 where=entry.where(),
                 next=f"call it otherwise, {word}_like or x{word}",
             )
+    if name[:1].isupper():
+        yield CollisionError(
+            f"'{entry.name}' begins with a capital letter",
+            where=entry.where(),
+            why="torch's capitalised names are classes; some of them (torch.Storage) are "
+            "registered from C++ and would be overwritten",
+            next=f"call it {name.lower()}",
+            kind="name taken upstream",
+        )
     if overload == "default":
         yield AdditionsError(
             f"'{entry.name}' has the overload name 'default'",
@@ -126,13 +160,18 @@ _REGISTRATION = re.compile(
 _IMPL = re.compile(r"\.impl\s*\(\s*(?:TORCH_SELECTIVE_NAME\s*\(\s*)?\"(?:aten::)?([\w.]+)\"")
 
 
-def _registrations_of_nothing(additions: Additions, known: dict[str, str]) -> Iterator[KernelError]:
-    """The dispatcher keeps a kernel for an operator that never comes, and says nothing."""
-    ours = {
+def _own_names(additions: Additions) -> set[str]:
+    """The operators that the additions declare or have generated, with their overloads."""
+    return {
         name
         for entry in additions.native.entries
         for name in (entry.name, *words(entry.fields.get("autogen", [])))
     }
+
+
+def _registrations_of_nothing(additions: Additions, known: dict[str, str]) -> Iterator[KernelError]:
+    """The dispatcher keeps a kernel for an operator that never comes, and says nothing."""
+    ours = _own_names(additions)
     for path in additions.sources:
         text = path.read_text(encoding="utf-8", errors="replace")
         for block in _REGISTRATION.finditer(text):

@@ -7,6 +7,7 @@ torchgen.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -81,6 +82,20 @@ class Manifest:
     def base_names(self) -> list[str]:
         """The names of the operators, their variants taken together."""
         return sorted({op.base_name for op in self.operators})
+
+    @property
+    def unbound(self) -> list[str]:
+        """Operators whose names upstream's generator makes no Python bindings for ('range.*').
+
+        Those of backward functions, which nobody calls from Python, are not meant.
+        """
+        names = {
+            op.name
+            for op in self.operators
+            if op.kind == "functional" and not op.generated and not op.name.startswith("_")
+        }
+        bound = {op.name for op in self.operators if op.python_function or op.python_method}
+        return sorted(n for n in names - bound if not re.search(r"_(backward|forward)\b", n))
 
     @property
     def summary(self) -> str:

@@ -60,7 +60,11 @@ class FileEdit:
 
 
 def edit_files(
-    read: Read, manifest: Manifest, mode: BuildMode, extra_headers: Sequence[str]
+    read: Read,
+    manifest: Manifest,
+    mode: BuildMode,
+    extra_headers: Sequence[str],
+    fake_impls: str = "",
 ) -> list[FileEdit]:
     """Extend every list of a build mode; files without a list of theirs are not in the answer.
 
@@ -69,15 +73,20 @@ def edit_files(
         needs no block any more gets upstream's text again.
     mode: "graft" for a directory laid out as site-packages, "source" for a source tree.
     extra_headers: headers that generated autograd code needs, as an #include names them.
+    fake_impls: the additions' rules for fake tensors.
     """
-    return _edit(read, list_edits(mode, extra_headers), manifest)
+    return _edit(read, list_edits(mode, extra_headers, fake_impls), manifest)
 
 
 def edit_lists(
-    read: Read, manifest: Manifest, mode: BuildMode, extra_headers: Sequence[str]
+    read: Read,
+    manifest: Manifest,
+    mode: BuildMode,
+    extra_headers: Sequence[str],
+    fake_impls: str = "",
 ) -> dict[str, str]:
     """The texts of the files that edit_files changes, by path. Raises all their errors as one."""
-    return changed_texts(edit_files(read, manifest, mode, extra_headers))
+    return changed_texts(edit_files(read, manifest, mode, extra_headers, fake_impls))
 
 
 def changed_texts(edits: Sequence[FileEdit]) -> dict[str, str]:
@@ -140,7 +149,9 @@ def _parser_lists(schemas: Sequence[str] | None) -> list[ListEdit]:
     return [ListEdit(path, rf"{name} = \[", name, render, indent=4)]
 
 
-def list_edits(mode: BuildMode, extra_headers: Sequence[str]) -> list[ListEdit]:
+def list_edits(
+    mode: BuildMode, extra_headers: Sequence[str], fake_impls: str = ""
+) -> list[ListEdit]:
     """Every list of a build mode; those of one file in the order of their insertion."""
     autograd, csrc = AUTOGRAD[mode], CSRC[mode]
     edits = [
@@ -167,6 +178,11 @@ def list_edits(mode: BuildMode, extra_headers: Sequence[str]) -> list[ListEdit]:
             partial(list_entries.includes, extra_headers), comment="//",
         ),
         # Tables of functions that PyTorch's Python code looks into.
+        ListEdit(
+            "torch/_subclasses/fake_impls.py",
+            END_OF_FILE, "rules for fake tensors",
+            lambda _manifest, _upstream: fake_impls.splitlines(),
+        ),
         ListEdit(
             "torch/overrides.py",
             r"    ret: [dD]ict\[Callable, Callable\] = \{", "get_testing_overrides",

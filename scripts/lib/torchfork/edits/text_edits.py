@@ -47,7 +47,7 @@ def list_edits(
 ) -> list[lists.FileEdit]:
     """What happens to each file with a list of operators."""
     read = reader(base, tree.patched)
-    return lists.edit_files(read, manifest, "graft", additions.manual_headers)
+    return lists.edit_files(read, manifest, "graft", additions.manual_headers, additions.fake_impls)
 
 
 def fill_overlay(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..additions import paths
+from ..additions.formulas import formulas_of
 from ..additions.load import Additions
 from ..codegen.build_dir import BuildDir
 from ..codegen.select import Generated
@@ -19,6 +21,8 @@ SUPPORT = Path(__file__).resolve().parents[1] / "support"
 # they were built, and a compiler cache finds them again in another directory.
 ADDITIONS_COPY = "../include/ATen"
 CORE_SUPPORT = ("core.cpp", "portability.cpp")
+# Definitions of what upstream's FunctionsManual.h declares and no library exports.
+HELPERS = "functions_manual.cpp"
 PYTHON_SUPPORT = ("portability.cpp", "python.cpp")
 
 
@@ -51,8 +55,9 @@ def all_steps(
         for item in generated
     ]
     steps += additions_steps(additions, toolchain)
+    helpers = (HELPERS,) if _calls_helpers(additions) else ()
     for part, names, python in (
-        ("core", CORE_SUPPORT, False),
+        ("core", (*CORE_SUPPORT, *helpers), False),
         ("python", PYTHON_SUPPORT, True),
     ):
         steps += [
@@ -63,6 +68,22 @@ def all_steps(
         ]
     kernels = "additions/native/cpu/"
     return sorted(steps, key=lambda step: (not step.object.startswith(kernels), step.object))
+
+
+def provided_helpers() -> frozenset[str]:
+    """The helpers of upstream's FunctionsManual.h that a graft brings where they are called."""
+    text = (SUPPORT / HELPERS).read_text(encoding="utf-8").partition("} // namespace\n")[2]
+    return frozenset(re.findall(r"^(?:\w\S* )*(\w+)\(", text, re.MULTILINE))
+
+
+def _calls_helpers(additions: Additions) -> bool:
+    """Whether a formula or a source that includes upstream's header calls one of them."""
+    entries = additions.derivatives.entries
+    texts = [formula for entry in entries for _, formula in formulas_of(entry)]
+    sources = (path.read_text("utf-8", errors="replace") for path in additions.sources)
+    texts += [text for text in sources if "autograd/FunctionsManual.h" in text]
+    called = {name for text in texts for name in re.findall(r"(\w+)\s*\(", text)}
+    return bool(called & provided_helpers())
 
 
 def additions_steps(additions: Additions, toolchain: Toolchain) -> Iterator[CompileStep]:

@@ -30,6 +30,8 @@ _KILLED = re.compile(
     r"|out of memory allocating",
     re.MULTILINE,
 )
+# What ninja prints of other objects meanwhile.
+_STATUS = re.compile(r"^\[\d+/\d+\] .*\n", re.MULTILINE)
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[mK]")
 _LINES = 15  # of one error that are shown
 _FILES = 10  # with errors that are shown
@@ -67,6 +69,8 @@ def read(output: str) -> list[Diagnostic]:
     Where a program was killed for lack of memory, that alone.
     """
     output = _COLOUR.sub("", output)
+    if "FAILED: " in output:
+        output = _STATUS.sub("", output)
     parts = re.split(r"^(?=FAILED: )", output, flags=re.MULTILINE)[1:]
     for part in parts or [output]:
         if killed := _KILLED.search(part):

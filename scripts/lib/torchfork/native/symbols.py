@@ -387,31 +387,3 @@ def _undeclared(
                 "calls it, and no header of the additions declares it",
                 next="declare its operator, or make a helper static (anonymous namespace)",
             )
-
-
-_LIBRARY = re.compile(r"^[ \t]*TORCH_LIBRARY(_IMPL|_FRAGMENT)?\(\s*(\w+)", re.MULTILINE)
-_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
-
-
-def foreign_registrations(additions: Additions) -> Iterator[KernelError]:
-    """Registrations that code from an extension still has: of another library than ATen.
-
-    Read from the text, before anything is compiled.
-    """
-    for path in additions.sources:
-        text = path.read_text(encoding="utf-8", errors="replace")
-        text = _COMMENT.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), text)
-        for found in _LIBRARY.finditer(text):
-            form, library = found[1] or "", found[2]
-            if library == "aten" and form:
-                continue
-            line = text.count("\n", 0, found.start(2)) + 1
-            yield KernelError(
-                f"TORCH_LIBRARY{form}({library}, …) is left over from an extension",
-                where=f"{path}:{line}",
-                why="the operators of these additions belong to the library 'aten', and the YAML "
-                "declares and registers them; two owners of one library abort the import",
-                next=f"delete it; declare each operator in {additions.native.path.name}, with its "
-                "kernels under 'dispatch:'",
-                kind="foreign library",
-            )

@@ -10,7 +10,7 @@ from pathlib import Path
 from ..additions import formulas, merge, validate
 from ..additions.load import Additions
 from ..additions.merge import MergedTree
-from ..additions.subset import without
+from ..additions.ranges import without
 from ..codegen import client, select, templates
 from ..codegen.build_dir import BuildDir
 from ..codegen.header_check import CheckedBase, Wrapper
@@ -19,7 +19,7 @@ from ..codegen.select import Generated
 from ..edits import lists, text_edits
 from ..errors import CompileError, ForkError, combined
 from ..native import compile as compile_stage
-from ..native import compile_steps, link, ninja, symbols, toolchain, unity
+from ..native import compile_steps, link, ninja, source_text, symbols, toolchain, unity
 from ..native.compile_steps import CompileStep
 from ..native.symbols import Exports
 from ..native.toolchain import Toolchain
@@ -93,10 +93,18 @@ def merge_and_validate(context: BuildContext, upstream: Upstream, ui: Ui) -> Mer
     base, additions = context.base, context.additions
     patched = text_edits.patched(base, additions, ui)
     with ui.step("check and merge the YAML") as step:
-        tree, manifest = merge_and_parse(context, upstream, patched)
+        found = source_text.objections(additions, base, lambda: _exports(context).names)
+        tree, manifest = merge_and_parse(context, upstream, patched, found)
         step.say(
             f"{len(additions.native.entries)} operators, "
             f"{len(additions.derivatives.entries)} derivative formulas"
+        )
+    for note in validate.notes(additions):
+        ui.warn(note)
+    for name in manifest.unbound:
+        ui.warn(
+            f"'{name}' gets no Python binding: upstream's generator skips names of this form "
+            f"(gen_python_functions.py)\n  call it otherwise, or use torch.ops.aten.{name}"
         )
     with ui.step("edit the lists of operators") as step:
         edits = text_edits.list_edits(base, additions, tree, manifest)
@@ -106,18 +114,18 @@ def merge_and_validate(context: BuildContext, upstream: Upstream, ui: Ui) -> Mer
 
 
 def merge_and_parse(
-    context: BuildContext, upstream: Upstream, patched: Mapping[str, str] | None = None
+    context: BuildContext,
+    upstream: Upstream,
+    patched: Mapping[str, str] | None = None,
+    found: Sequence[ForkError] = (),
 ) -> tuple[MergedTree, Manifest]:
     """Check the additions, merge their YAML, and have PyTorch's own parser read it.
 
     Raises everything that is refused, by us or by the parser, as one error: what was refused is
-    left out and the rest read again, until nothing is.
+    left out and the rest read again, until nothing is. found: what else is refused.
     """
     additions = context.additions
-    errors = [
-        *validate.objections(additions, upstream, context.base.version),
-        *symbols.foreign_registrations(additions),
-    ]
+    errors = list(validate.objections(additions, upstream, context.base.version))
     errors += formulas.scope_objections(additions, _scope(context, upstream))
     accepted = replace(context, additions=without(additions, errors))
     while True:
@@ -131,8 +139,8 @@ def merge_and_parse(
             if remaining == accepted.additions or not remaining.native.entries:
                 break
             accepted = replace(accepted, additions=remaining)
-    if errors:
-        raise combined(errors)
+    if errors or found:
+        raise combined([*errors, *found])
     return tree, manifest
 
 
@@ -155,6 +163,7 @@ def _scope(context: BuildContext, upstream: Upstream) -> formulas.Scope:
         words=operators | formulas.words_in(yaml) | formulas.words_in(header),
         operators=operators,
         manual=header,
+        provided=compile_steps.provided_helpers(),
         elsewhere=lambda wanted: formulas.headers_with(base.include, folders, wanted),
         exported=exported,
     )

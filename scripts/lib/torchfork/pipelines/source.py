@@ -60,7 +60,9 @@ def plan(tree: SourceTree, additions: Additions, layout: TreeBuildDir, ui: Ui) -
             layout.root / "manifest.json", key, Manifest,
             lambda: client.describe(merged, additions, upstream.schemas, layout.root),
         )  # fmt: skip
-        edits = lists.edit_lists(read, manifest, "source", additions.manual_headers)
+        edits = lists.edit_lists(
+            read, manifest, "source", additions.manual_headers, additions.fake_impls
+        )
         _generate_once(key, copy, merged, edits, additions, manifest, layout)
         step.say(manifest.summary)
     contents, added = _contents(read, additions, {**patched, **edits}, layout)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 
-from ..additions import ranges, subset
+from ..additions import ranges
 from ..additions.load import Additions
 from ..codegen import header_check
 from ..errors import ForkError, InternalError
@@ -237,5 +237,5 @@ def _concerned(error: ForkError, additions: Additions) -> list[str]:
     """The operators whose entry an error points at, or whose name it quotes."""
     for yaml_file in (additions.native, additions.derivatives):
         if error.where.rpartition(":")[0] == str(yaml_file.path):
-            return [entry.name for entry in subset.entries_at(yaml_file, [error])]
+            return [entry.name for entry in ranges.entries_at(yaml_file, [error])]
     return [e.name for e in additions.native.entries if f"'{e.name}'" in error.what]

@@ -17,7 +17,7 @@ from ..edits import patches, text_edits
 from ..edits.lists import FileEdit
 from ..edits.patches import Outcome, State
 from ..errors import CompileError, ForkError, VerificationError, combined
-from ..native import compile_steps, fast_compile, link, symbols, toolchain
+from ..native import compile_steps, fast_compile, link, source_text, symbols, toolchain
 from ..native.compile import Progress
 from ..native.compile_steps import CompileStep
 from ..native.toolchain import Toolchain
@@ -92,7 +92,8 @@ def merge(context: Context) -> tuple[MergedTree, Manifest]:
     context.log("list the operators of this torch")
     upstream = header_check.list_operators(base, context.cache)
     context.log(f"check, merge and parse {len(additions.native.entries)} entries")
-    return graft.merge_and_parse(context, upstream)
+    found = list(source_text.foreign_registrations(additions))
+    return graft.merge_and_parse(context, upstream, found=found)
 
 
 def patch(context: Context, tree: MergedTree, manifest: Manifest) -> tuple[graft.Merged, Passed]:

@@ -11,6 +11,7 @@
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/generated/VariableType.h>
 
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -22,6 +23,17 @@ at::Tensor TypeAndSize::zeros() {
 }
 
 } // namespace torch::autograd
+
+namespace torch::autograd::generated::details {
+
+c10::SymIntArrayRef strides_or_error(const at::Tensor& input, std::string_view const& input_name);
+
+// What a formula's sym_strides() becomes; of tensors that have no strides, no helper reads them.
+c10::SymIntArrayRef strides_or_error(const at::Tensor& input, std::string_view const&) {
+  return input.layout() == c10::kStrided ? input.sym_strides() : c10::SymIntArrayRef();
+}
+
+} // namespace torch::autograd::generated::details
 
 namespace torch::autograd::VariableType {
 

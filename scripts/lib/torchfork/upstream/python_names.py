@@ -27,6 +27,14 @@ HOMES = {
     "nested": ("torch/nested/__init__.py",),
     "sparse": ("torch/sparse/__init__.py",),
 }
+# The headers that list the types of elements; torch.uint1 and its like are registered from C++.
+SCALAR_TYPES = tuple(
+    f"{root}{place}/core/ScalarType.h"
+    for root in ("torch/include/", "")
+    for place in ("torch/headeronly", "c10")
+)
+# Registered from C++ as well, and in no stub: an enumeration and a submodule of torch._C.
+UNLISTED = frozenset({"bit", "cpp"})
 _PARSER = threading.Lock()
 _DEEPEST = 4  # star imports followed one from another
 _STUB_NAME = re.compile(r"^(?:async )?(?:def|class) (\w+)|^(\w+) *[:=]", re.MULTILINE)
@@ -82,7 +90,12 @@ def attributes(read: Read, submodules: Iterable[str]) -> dict[str, frozenset[str
     found = {home: frozenset(_of_files(read, files)) for home, files in HOMES.items()}
     overrides = _text(read, "torch/overrides.py") or ""
     found["torch"] |= {*submodules, *re.findall(r"\btorch\.(\w+)\b(?!\.)", overrides)}
-    found[TENSOR] = frozenset(_of_tensor(read) | set(re.findall(r"\bTensor\.(\w+)", overrides)))
+    headers = "".join(read(path) or "" for path in SCALAR_TYPES)
+    types = re.findall(r"\b_\([^,()]+, (\w+)\) /\* \d", headers)
+    found["torch"] |= {*UNLISTED, *map(str.lower, types)}
+    found[TENSOR] = frozenset(
+        {*_of_tensor(read), *dir(object), *re.findall(r"\bTensor\.(\w+)", overrides)}
+    )
     return found
 
 
@@ -155,6 +168,8 @@ def _bound(statement: ast.stmt) -> Iterator[str]:
     elif isinstance(statement, (ast.Import, ast.ImportFrom)):
         for alias in statement.names:
             yield alias.asname or alias.name.partition(".")[0]
+        if isinstance(statement, ast.ImportFrom) and statement.level == 1 and statement.module:
+            yield statement.module.partition(".")[0]  # the submodule itself
     elif isinstance(statement, (ast.Assign, ast.AugAssign, ast.AnnAssign)):
         targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
         bound = [node.id for t in targets for node in ast.walk(t) if isinstance(node, ast.Name)]

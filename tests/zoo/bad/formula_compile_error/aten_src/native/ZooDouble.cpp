@@ -5,7 +5,7 @@
 namespace at::native {
 
 Tensor zoo_double(const Tensor& self) {
-  return self.mul(2);
+  return self + self;
 }
 
 } // namespace at::native

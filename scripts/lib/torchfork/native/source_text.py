@@ -1,0 +1,253 @@
+"""What the text of the sources tells before a compiler runs: each at its line.
+
+A compiler would say the same minutes later, one file at a time, and the linker would name no line.
+Only what is sure is refused: text in conditional blocks and names that macros make are let pass.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from ..additions.formulas import FROM_SOURCE, declared_without_body
+from ..additions.load import Additions
+from ..additions.schema import words
+from ..additions.yaml_file import Entry
+from ..errors import CompileError, ForkError, KernelError
+from ..upstream.base import Base
+from .compile_steps import SUPPORT
+
+# Upstream's own headers, and what torchgen makes that wheels leave out.
+_UPSTREAM = ("ATen/", "c10/", "torch/", "caffe2/")
+_GENERATED = re.compile(r"ATen/(ViewMetaClasses|FunctionalInverses|UnboxingFunctions|ops/.*)\.h")
+_INCLUDE = re.compile(r"^[ \t]*#[ \t]*include[ \t]*[<\"]([^>\"]+)[>\"]", re.MULTILINE)
+_CONDITION = re.compile(r"^[ \t]*#[ \t]*(if|ifdef|ifndef|else|elif|endif)\b(.*)$")
+# The one condition that is known: it is defined in every graft.
+_PER_OPERATOR = {
+    ("ifndef", "AT_PER_OPERATOR_HEADERS"): False,
+    ("ifdef", "AT_PER_OPERATOR_HEADERS"): True,
+}
+_CALL = re.compile(r"(?<![\w.])(?<!->)(?:(?:at::)?native::|(?<!::))([A-Za-z_]\w*)(?=\s*\()")
+_LIBRARY = re.compile(r"^[ \t]*TORCH_LIBRARY(_IMPL|_FRAGMENT)?\(\s*(\w+)", re.MULTILINE)
+_COMMENT_OR_STRING = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"", re.DOTALL)
+# Backends that no graft compiles: select leaves their registrations out.
+_NOT_BUILT = re.compile(r"MPS|XPU|MTIA|HIP|VE|IPU|HPU|Vulkan|PrivateUse1")
+
+
+@dataclass(frozen=True)
+class Source:
+    """A source file of the additions."""
+
+    path: Path
+
+    @cached_property
+    def text(self) -> str:
+        """As it is."""
+        return self.path.read_text(encoding="utf-8", errors="replace")
+
+    @cached_property
+    def code(self) -> str:
+        """Without comments and what is between quotes; every line where it was."""
+        return _COMMENT_OR_STRING.sub(_blank, self.text)
+
+    def at(self, offset: int) -> str:
+        """'file:line' of a place in the text."""
+        return f"{self.path}:{self.text.count(chr(10), 0, offset) + 1}"
+
+
+def _blank(found: re.Match[str]) -> str:
+    """A comment as white space; a string's quotes stay."""
+    inside = re.sub(r"[^\n]", " ", found[0])
+    return f'"{inside[1:-1]}"' if found[0].startswith('"') else inside
+
+
+def objections(
+    additions: Additions, base: Base, exported: Callable[[], Collection[str]]
+) -> list[ForkError]:
+    """Every objection to the sources that are compiled for this base.
+
+    exported: the mangled names that the base's libraries export; slow, so asked only when needed.
+    """
+    sources = [
+        Source(path)
+        for path in additions.sources
+        if base.cuda is not None
+        or not ({"cuda"} & set(path.parts) or path.suffix in {".cu", ".cuh"})
+    ]
+    errors: list[ForkError] = [*foreign_registrations(additions)]
+    errors += (e for source in sources for e in _missing_includes(source, additions, base))
+    if not any("##" in source.code for source in sources):  # a macro may make any name
+        errors += _missing_kernels(sources, additions, base, exported)
+    errors += _hidden_calls(sources, additions, base, exported)
+    return errors
+
+
+def foreign_registrations(additions: Additions) -> Iterator[KernelError]:
+    """Registrations that code from an extension still has: of another library than ATen."""
+    for source in map(Source, additions.sources):
+        for found in _LIBRARY.finditer(source.code):
+            form, library = found[1] or "", found[2]
+            if library == "aten" and form:
+                continue
+            yield KernelError(
+                f"TORCH_LIBRARY{form}({library}, …) is left over from an extension",
+                where=source.at(found.start(2)),
+                why="the operators of these additions belong to the library 'aten', and the YAML "
+                "declares and registers them; two owners of one library abort the import",
+                next=f"delete it; declare each operator in {additions.native.path.name}, with its "
+                "kernels under 'dispatch:'",
+                kind="foreign library",
+            )
+
+
+def _missing_includes(source: Source, additions: Additions, base: Base) -> Iterator[CompileError]:
+    """Includes of upstream's headers that this release or this wheel does not have."""
+    roots = (
+        base.include, base.include / "torch/csrc/api/include", SUPPORT / "stand_ins",
+    )  # fmt: skip
+    if not (base.include / "ATen").is_dir():
+        return
+    for offset, name in _unconditional_includes(source.text):
+        if not name.startswith(_UPSTREAM) or (
+            _GENERATED.fullmatch(name) and _is_made(name, additions)
+        ):
+            continue
+        own = additions.source_root / name.removeprefix("ATen/")
+        if own.is_file() or any((root / name).is_file() for root in roots):
+            continue
+        yield CompileError(
+            f"the header {name} is not in torch {base.version}",
+            where=source.at(offset),
+            why="the wheel has no such file: this release may have moved or dropped it, or "
+            "upstream does not install it",
+            next="include what the release has, behind __has_include where releases differ, or "
+            f"write what you need in a header of yours; or build from source: {FROM_SOURCE}",
+            kind="header gone",
+        )
+
+
+def _is_made(name: str, additions: Additions) -> bool:
+    """Whether the generator makes a header that the wheel may lack: our operators' among them."""
+    if not name.startswith("ATen/ops/"):
+        return True
+    stem = Path(name).stem
+    names = {
+        word.partition(".")[0].rstrip("_") for e in additions.native.entries for word in _names(e)
+    }
+    return any(stem == own or stem.startswith(f"{own}_") for own in names)
+
+
+def _names(entry: Entry) -> Iterator[str]:
+    yield entry.name
+    yield from words(entry.fields.get("autogen", []))
+
+
+def _unconditional_includes(text: str) -> Iterator[tuple[int, str]]:
+    """The includes that every compiler sees, with their offsets."""
+    known: list[bool | None] = []  # of each open condition: whether it holds, None if unknown
+    offset = 0
+    for line in text.splitlines(keepends=True):
+        if found := _CONDITION.match(line.rstrip()):
+            word, condition = found[1], found[2].strip()
+            if word in {"if", "ifdef", "ifndef"}:
+                known.append(_PER_OPERATOR.get((word, condition)))
+            elif known and word == "else":
+                known[-1] = None if known[-1] is None else not known[-1]
+            elif known and word == "elif":
+                known[-1] = None
+            elif known:
+                known.pop()
+        elif (include := _INCLUDE.match(line)) and all(known):
+            yield offset, include[1]
+        offset += len(line)
+
+
+def _missing_kernels(
+    sources: Collection[Source],
+    additions: Additions,
+    base: Base,
+    exported: Callable[[], Collection[str]],
+) -> Iterator[KernelError]:
+    """Kernels that an entry names and no source mentions."""
+    mentioned = {word for source in sources for word in re.findall(r"\w+", source.code)}
+    for entry in additions.native.entries:
+        dispatch = entry.fields.get("dispatch")
+        for keys, kernel in dispatch.items() if isinstance(dispatch, dict) else ():
+            name = str(kernel).rpartition("::")[2]
+            built = [k for k in words(keys) if base.cuda is not None or "CUDA" not in k]
+            if not [key for key in built if not _NOT_BUILT.search(key)]:
+                continue
+            if name in mentioned or _is_generated(entry) or _is_exported(name, exported()):
+                continue
+            yield KernelError(
+                f"the kernel '{name}' is declared and defined nowhere",
+                where=entry.where("dispatch"),
+                why=f"no source below {additions.source_root} has the word",
+                next="define it in aten_src/native, in namespace at::native, or correct the name "
+                "under 'dispatch:'",
+            )
+
+
+def _is_generated(entry: Entry) -> bool:
+    """Whether torchgen writes the kernel: the copying variant of a view."""
+    return "view_copy" in words(entry.fields.get("tags", []))
+
+
+def _is_exported(name: str, exported: Collection[str]) -> bool:
+    part = f"6native{len(name)}{name}"
+    return any(part in symbol for symbol in exported)
+
+
+def _hidden_calls(
+    sources: Collection[Source],
+    additions: Additions,
+    base: Base,
+    exported: Callable[[], Collection[str]],
+) -> Iterator[KernelError]:
+    """Calls of functions that a private header of upstream's declares and no library exports."""
+    own = "\n".join(
+        line for source in sources for line in source.code.splitlines() if line[:1].strip()
+    )
+    for source in sources:
+        included = [n for n in _INCLUDE.findall(source.text) if n.startswith("ATen/native/")]
+        headers = [base.include / name for name in included if (base.include / name).is_file()]
+        text = "\n".join(path.read_text(encoding="utf-8", errors="replace") for path in headers)
+        reported: set[str] = set()
+        for found in _CALL.finditer(source.code) if text else ():
+            name = found[1]
+            if name in reported or name not in text or not _is_declared(name, text):
+                continue
+            reported.add(name)
+            if re.search(rf"\b{name}\s*\(", own) and not found[0].startswith(("at::", "native::")):
+                continue  # defined or declared at the start of a line of ours
+            if _has_body(name, base) or _is_exported(name, exported()):
+                continue
+            yield KernelError(
+                f"'at::native::{name}' is called and no library exports it",
+                where=source.at(found.start(1)),
+                why="a header of upstream's declares it for libtorch's own kernels (it is not "
+                "TORCH_API), so a graft cannot call it",
+                next="call the operator's public at:: function, or define what you need yourself; "
+                f"or build from source: {FROM_SOURCE}",
+                kind="symbol hidden",
+            )
+
+
+def _is_declared(name: str, header: str) -> bool:
+    """Whether a header declares a function, in a line of its own namespace, and does not define it.
+
+    A call within a function of the header's is indented.
+    """
+    declared = re.search(rf"^[A-Za-z][\w:<>,&* \t]*[\s&*>]{name}\s*\(", header, re.MULTILINE)
+    return declared is not None and declared_without_body(header, name)
+
+
+def _has_body(name: str, base: Base) -> bool:
+    """Whether some header of upstream's kernels defines a function inline."""
+    body = re.compile(rf"\b{name}\s*\([^;{{]*\)[^;{{]*\{{")
+    headers = (base.include / "ATen" / "native").rglob("*.h")
+    texts = (path.read_text(encoding="utf-8", errors="replace") for path in headers)
+    return any(name in text and body.search(text) for text in texts)

@@ -1,0 +1,143 @@
+"""Sources read as text: what is refused before a compiler runs, each at its line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import sample_additions as sample
+
+from torchfork.errors import ForkError
+from torchfork.native import source_text
+
+KERNEL = """\
+#include <ATen/ops/swing_native.h>
+Tensor swing_cpu(const Tensor& self) {}
+std::tuple<Tensor, Tensor> sway(const Tensor& self) {}
+"""
+HEADER = """\
+TORCH_API void shown(const Tensor& t);
+void hidden(const Tensor& t);
+void elsewhere(const Tensor& t);
+inline void own_body(const Tensor& t) {
+  caller.called(t);
+}
+"""
+
+
+def refused(root: Path, text: str, native: str = sample.NATIVE, **sources: str) -> list[ForkError]:
+    """What is refused of a source beside the kernels, on a base with two headers."""
+    for name, content in (
+        ("ATen/Present.h", ""),
+        ("ATen/native/Private.h", HEADER),
+        ("ATen/native/Inline.h", "inline void elsewhere(const Tensor& t) {}\n"),
+    ):
+        path = sample.base(root / "base").include / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content, encoding="utf-8")
+    additions = sample.write(
+        root / "a", native, native__Swing_cpp=KERNEL, native__Text_cpp=text, **sources
+    )
+    exported = ["_ZN2at6native5shownERKNS_6TensorE", "_ZN2at6native8borrowedERKNS_6TensorE"]
+    return source_text.objections(additions, sample.base(root / "base"), lambda: exported)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "#include <ATen/Present.h>\n#include <ATen/ops/swing_ops.h>\n#include <vector>\n",
+        '#include <ATen/native/Mine.h>\n#include "Mine.h"\n#include <ATen/FunctionalInverses.h>\n',
+        "#if __has_include(<ATen/Gone.h>)\n#include <ATen/Gone.h>\n#endif\n",
+        "#ifndef AT_PER_OPERATOR_HEADERS\n#include <ATen/Gone.h>\n#endif\n",
+        "// #include <ATen/Gone.h>\n",
+    ],
+)
+def test_headers_that_are_there_or_may_be_left_out_pass(tmp_path: Path, text: str) -> None:
+    assert refused(tmp_path, text, native__Mine_h="") == []
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("\n#include <ATen/native/Gone.h>\n", 2),
+        ("#ifdef X\n#else\n#endif\n #  include <c10/Gone.h>\n", 4),
+        ("#ifndef AT_PER_OPERATOR_HEADERS\n#else\n#include <ATen/ops/gone.h>\n#endif\n", 3),
+        ("#include <torch/csrc/Gone.h>\n", 1),
+    ],
+)
+def test_a_header_that_the_base_lacks_is_named_at_its_include(
+    tmp_path: Path, text: str, line: int
+) -> None:
+    (error,) = refused(tmp_path, text)
+    assert error.kind == "header gone"
+    assert error.where == f"{tmp_path}/a/aten_src/native/Text.cpp:{line}"
+
+
+def test_every_kernel_that_no_source_mentions_is_named_at_its_declaration(tmp_path: Path) -> None:
+    native = """\
+- func: swing(Tensor self) -> Tensor
+  dispatch:
+    CPU: swing_cpu
+    Meta: swing_meta
+    MPS: swing_mps
+- func: sway(Tensor self) -> (Tensor, Tensor)
+  dispatch:
+    CPU: borrowed
+    CUDA: sway_cuda
+- func: swing_copy(Tensor self) -> Tensor
+  dispatch:
+    CompositeExplicitAutogradNonFunctional: swing_copy
+  tags: view_copy
+- func: spin(Tensor self) -> Tensor
+  dispatch:
+    CPU: spin_cpu
+"""
+    text = '// spin_cpu\nconst char* name = "spin_cpu";\n'
+    places = [(e.what.split("'")[1], e.where) for e in refused(tmp_path, text, native)]
+    path = f"{tmp_path}/a/native_functions_additions.yaml"
+    assert places == [("swing_meta", f"{path}:2"), ("spin_cpu", f"{path}:15")]
+    # A macro that pastes names may define any of them.
+    assert refused(tmp_path, "#define KERNEL(name) void name##_meta();\n", native) == []
+
+
+@pytest.mark.parametrize(
+    ("call", "hidden"),
+    [
+        ("  hidden(self);", True),
+        ("  at::native::hidden (self);", True),
+        ("  native::hidden(self);", True),
+        ("  // hidden(self);", False),
+        ("  self.hidden(); mine::hidden(self);", False),
+        ("  shown(self); elsewhere(self); own_body(self); called(self);", False),
+        ("}\nvoid hidden(int) {", False),
+    ],
+)
+def test_a_call_of_what_no_library_exports_is_named_at_its_line(
+    tmp_path: Path, call: str, hidden: bool
+) -> None:
+    text = f"#include <ATen/native/Private.h>\nvoid f(const Tensor& self) {{\n{call}\n}}\n"
+    errors = refused(tmp_path, text)
+    assert [e.where for e in errors] == [f"{tmp_path}/a/aten_src/native/Text.cpp:3"] * hidden
+    assert all(error.kind == "symbol hidden" for error in errors)
+    # Without the header it is a function of somebody else's.
+    assert refused(tmp_path, text.partition("\n")[2]) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("TORCH_LIBRARY(torchvision, m) {\n", [1]),
+        ("// TORCH_LIBRARY(no, m)\n/*\nTORCH_LIBRARY_IMPL(no, CPU, m) */\n"
+         "  TORCH_LIBRARY_IMPL(\n    torchvision, CPU, m) {\n"
+         "TORCH_LIBRARY_FRAGMENT(mine, m) {\n", [5, 6]),
+        ("TORCH_LIBRARY(aten, m) {\n", [1]),
+        ("TORCH_LIBRARY_IMPL(aten, FuncTorchBatched, m) {\n", []),
+    ],
+)  # fmt: skip
+def test_a_registration_left_over_from_an_extension_is_named_with_its_line(
+    tmp_path: Path, text: str, lines: list[int]
+) -> None:
+    additions = sample.write(tmp_path / "additions", native__Swing_cpp=text)
+    path = additions.source_root / "native" / "Swing.cpp"
+    places = [error.where for error in source_text.foreign_registrations(additions)]
+    assert places == [f"{path}:{line}" for line in lines]
