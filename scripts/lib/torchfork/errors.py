@@ -19,6 +19,9 @@ class ForkError(Exception):
     # Further errors of the same run; the message shows them after this one.
     also: tuple[ForkError, ...] = ()
 
+    def __init_subclass__(cls, exit_code: int | None = None) -> None:
+        cls.exit_code = exit_code or cls.exit_code
+
     def __init__(
         self, what: str, *, where: str = "", why: str = "", next: str = "", kind: str = ""
     ) -> None:
@@ -54,133 +57,89 @@ def combined(errors: Sequence[ForkError]) -> ForkError:
     return first
 
 
-class UsageError(ForkError):
+class UsageError(ForkError, exit_code=2):
     """Options that contradict one another or name nothing."""
 
-    exit_code = 2
 
-
-class AdditionsError(ForkError):
+class AdditionsError(ForkError, exit_code=10):
     """An additions directory that cannot be read: malformed YAML, duplicate keys, bad schema."""
 
-    exit_code = 10
 
-
-class CollisionError(ForkError):
+class CollisionError(ForkError, exit_code=11):
     """An added operator that exists already, in the additions or upstream."""
 
-    exit_code = 11
 
-
-class NeedsSourceLaneError(ForkError):
+class NeedsSourceLaneError(ForkError, exit_code=12):
     """Something that an official wheel cannot take and a source build can."""
 
-    exit_code = 12
 
-
-class DerivativeError(ForkError):
+class DerivativeError(ForkError, exit_code=13):
     """A derivative formula that the codegen refuses."""
 
-    exit_code = 13
 
-
-class KernelError(ForkError):
+class KernelError(ForkError, exit_code=14):
     """Declared and defined kernels differ: missing, undeclared or of another signature."""
 
-    exit_code = 14
 
-
-class CompileError(ForkError):
+class CompileError(ForkError, exit_code=15):
     """The compiler or the linker refused a file."""
 
-    exit_code = 15
 
-
-class ToolMissingError(ForkError):
+class ToolMissingError(ForkError, exit_code=16):
     """A compiler, toolkit, interpreter or header that the build needs is not there."""
 
-    exit_code = 16
 
-
-class ToolkitMismatchError(ForkError):
+class ToolkitMismatchError(ForkError, exit_code=17):
     """A CUDA toolkit whose major version is not the base's."""
 
-    exit_code = 17
 
-
-class PatchError(ForkError):
+class PatchError(ForkError, exit_code=18):
     """A patch that is malformed, not in the series, unexplained, or touches what it may not."""
 
-    exit_code = 18
 
-
-class PatchConflictError(ForkError):
+class PatchConflictError(ForkError, exit_code=19):
     """A patch that does not fit a release."""
 
-    exit_code = 19
 
-
-class UnknownReleaseError(ForkError):
+class UnknownReleaseError(ForkError, exit_code=20):
     """A version that ci/releases.toml does not pin."""
 
-    exit_code = 20
 
-
-class DownloadError(ForkError):
+class DownloadError(ForkError, exit_code=21):
     """A download that failed or broke off."""
 
-    exit_code = 21
 
-
-class HashMismatchError(ForkError):
+class HashMismatchError(ForkError, exit_code=22):
     """A file whose sha256 is not the pinned one."""
 
-    exit_code = 22
 
-
-class BaseRefusedError(ForkError):
+class BaseRefusedError(ForkError, exit_code=23):
     """A base that is not what it says: wrong commit, headers not of its YAML, not a torch."""
 
-    exit_code = 23
 
-
-class OutputError(ForkError):
+class OutputError(ForkError, exit_code=30):
     """An output that cannot be written: read-only, disk full."""
 
-    exit_code = 30
 
-
-class BusyError(ForkError):
+class BusyError(ForkError, exit_code=31):
     """Another run holds what this one needs."""
 
-    exit_code = 31
 
-
-class StateError(ForkError):
+class StateError(ForkError, exit_code=32):
     """Files that were changed behind torchfork's back, or nothing to undo."""
 
-    exit_code = 32
 
-
-class VerificationError(ForkError):
+class VerificationError(ForkError, exit_code=40):
     """The finished wheel does not keep its promise."""
 
-    exit_code = 40
 
-
-class RebaseError(ForkError):
+class RebaseError(ForkError, exit_code=41):
     """Additions that cannot be carried to some release as they are."""
 
-    exit_code = 41
 
-
-class CitizenshipError(ForkError):
+class CitizenshipError(ForkError, exit_code=42):
     """An operator that lacks something which PyTorch's own have, and nobody gives the reason."""
 
-    exit_code = 42
 
-
-class InternalError(ForkError):
+class InternalError(ForkError, exit_code=70):
     """A fault of torchfork itself."""
-
-    exit_code = 70
