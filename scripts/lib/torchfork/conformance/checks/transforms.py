@@ -27,7 +27,7 @@ from .items import (
 )
 from .operators import Operator
 from .programs import Program, leaf, make, same, same_layout, weight
-from .samples import LAYOUTS, Sample, channels_last
+from .samples import LAYOUTS, Sample, channels_last, tensors_of
 
 
 @contextlib.contextmanager
@@ -48,16 +48,14 @@ def differentiable(
     """Programs of samples that require gradients, and whose results do."""
     samples = bench.source.typical(op, device, dtype, requires_grad=True, limit=limit)
     found = [make(op, sample) for sample in samples]
-    chosen = [p for p in found if any(t.requires_grad for t in p.tensors) and _gives_gradients(p)]
+    chosen = [
+        p for p in found
+        if all(any(t.requires_grad for t in tensors_of(v)) for v in (p.tensors, p.results()))
+    ]  # fmt: skip
     if not chosen and op.implicit:
         raise NotApplicable("no result of it requires a gradient")
     require(chosen, "no result requires a gradient, for all the formula in derivatives.yaml")
     return chosen
-
-
-def _gives_gradients(program: Program) -> bool:
-    results = program.results()
-    return any(isinstance(r, torch.Tensor) and r.requires_grad for r in results)
 
 
 def _differentiable_call(op: Operator, program: Program) -> Any:
@@ -168,12 +166,8 @@ def _compare_fake(op: Operator, program: Program, real: list[Any], what: str) ->
             with failing(f"{kind}, {what}"):
                 results = program.results(*fakes) if fakes else program.results()
         same_layout(results, real, f"{kind}, {what}")
-        tensors = zip(_only_tensors(results), _only_tensors(real), strict=True)
+        tensors = zip(tensors_of(results), tensors_of(real), strict=True)
         require(all(a.device == b.device for a, b in tensors), f"{kind}, {what}: another device")
-
-
-def _only_tensors(values: list[Any]) -> list[Any]:
-    return [value for value in values if isinstance(value, torch.Tensor)]
 
 
 def _compare_meta(op: Operator, sample: Sample, real: list[Any], what: str) -> None:
@@ -214,7 +208,7 @@ def _writing(op: Operator, program: Program) -> Any:
     def call(*tensors: Any) -> list[Any]:
         copies = [tensor.clone() for tensor in tensors]
         results = program.results(*copies)
-        aliases = [r for r in results if isinstance(r, torch.Tensor)]
+        aliases = tensors_of(results)
         # Of a view its base must change, of anything else nothing.
         if aliases and aliases[0].dtype != torch.bool and _may_be_written(aliases[0]):
             aliases[0].add_(1)
