@@ -340,7 +340,7 @@ __device__ __noinline__ float mended_share(
   return sum;
 }
 
-// grad_input of a thread's part of a piece.
+// grad_input of a thread's part of a share.
 template <typename Traits>
 __device__ __noinline__ void mend_rows(
     typename Traits::scalar_t* grad_input,
@@ -348,16 +348,21 @@ __device__ __noinline__ void mend_rows(
     const typename Traits::scalar_t* weight,
     const Params& call,
     const BoxesWeight& p,
-    Piece piece) {
+    int begin,
+    int end) {
   const ThreadPlace place = ThreadPlace::of<Traits>(p);
-  const PieceColumns columns = PieceColumns::of<Traits>(p, piece, place);
-  for (int i = 0; i < piece.rows * columns.count; ++i) {
-    const int h = piece.top + i / columns.count * p.dilation_height;
-    const int w = columns.left + i % columns.count * p.dilation_width;
-    if (h < p.src_height) {
-      const int to = (columns.image * p.src_height + h) * p.src_width + w;
-      grad_input[to * p.channels + place.channel] = static_cast<typename Traits::scalar_t>(
-          mended(grad_output, weight, 0.0f, call, true, columns.image, place.channel, h, w));
+  Pieces pieces(p, begin, end);
+  while (pieces.rows_left > 0) {
+    const Piece piece = pieces.next(p, Traits::kTile);
+    const PieceColumns columns = PieceColumns::of<Traits>(p, piece, place);
+    for (int i = 0; i < piece.rows * columns.count; ++i) {
+      const int h = piece.top + i / columns.count * p.dilation_height;
+      const int w = columns.left + i % columns.count * p.dilation_width;
+      if (h < p.src_height) {
+        const int to = (columns.image * p.src_height + h) * p.src_width + w;
+        grad_input[to * p.channels + place.channel] = static_cast<typename Traits::scalar_t>(
+            mended(grad_output, weight, 0.0f, call, true, columns.image, place.channel, h, w));
+      }
     }
   }
 }
@@ -660,9 +665,6 @@ __global__ void boxes_backward_kernel(
         place.advance(p);
       }
     }
-    if (Traits::kData && !finite) {
-      mend_rows<Traits>(grad_input, grad_output, weight, call, p, piece);
-    }
   }
 
   // A block's sums: those of its tiles and images, in order.
@@ -697,6 +699,10 @@ __global__ void boxes_backward_kernel(
       partial + static_cast<int64_t>(blockIdx.y) * (kTaps + kBiasRows) * p.channels + mine.channel,
       p.channels,
       [&](int k) { return mended_share<Traits>(grad_output, input, call, p, begin, end, k); });
+  // Here, where nothing else needs registers.
+  if (Traits::kData && computes && !finite) {
+    mend_rows<Traits>(grad_input, grad_output, weight, call, p, begin, end);
+  }
 #endif
 }
 

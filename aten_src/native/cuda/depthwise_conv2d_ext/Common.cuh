@@ -2,7 +2,6 @@
 // as constants, rings of rows, results and sums tap by tap, partials.
 #pragma once
 
-#include <ATen/native/cuda/depthwise_conv2d_ext/Device.cuh>
 #include <ATen/native/cuda/depthwise_conv2d_ext/Problem.cuh>
 #include <ATen/native/cuda/depthwise_conv2d_ext/Vectors.cuh>
 #include <algorithm>

@@ -23,8 +23,6 @@ constexpr int kThreads = 128;
 inline int64_t wanted_threads() {
   return multiprocessors() * 1024;
 }
-constexpr int kTotalChannels = 32;
-constexpr int kTotalWays = 8;
 
 template <typename scalar_t>
 constexpr bool kExactBias = sizeof(scalar_t) == sizeof(float);
@@ -561,60 +559,6 @@ __global__ void grad_weight_planes_kernel(
   });
 }
 
-// A block adds one tap, or the bias, of kTotalChannels channels, kTotalWays chunks at a time. A
-// float result is added in double: the last few of these additions would make most of its whole
-// error. Rounding to 16 bits would hide that.
-template <typename scalar_t>
-C10_LAUNCH_BOUNDS_1(kTotalChannels* kTotalWays)
-__global__ void add_partials_kernel(
-    scalar_t* __restrict__ grad_weight,
-    scalar_t* __restrict__ grad_bias,
-    const float* __restrict__ partial,
-    int chunks,
-    int channels,
-    int kernel_size) {
-  using sum_t = std::conditional_t<kExactBias<scalar_t>, double, float>;
-  __shared__ sum_t shared[kTotalWays][kTotalChannels];
-  wait_for_kernel_before();
-  const int lane = threadIdx.x % kTotalChannels;
-  const int way = threadIdx.x / kTotalChannels;
-  const int channel = blockIdx.x * kTotalChannels + lane;
-  const int tap = blockIdx.y;
-  const int64_t step = static_cast<int64_t>(kernel_size + kBiasRows) * channels;
-  sum_t sum = 0;
-  if (channel < channels) {
-    const float* const from = partial + static_cast<int64_t>(tap) * channels + channel;
-    if (kExactBias<scalar_t> && tap == kernel_size) {
-      // Both rows at once: these loads, and not the additions, are what takes the time.
-#pragma unroll 4
-      for (int chunk = way; chunk < chunks; chunk += kTotalWays) {
-        sum += static_cast<sum_t>(from[chunk * step]) + from[chunk * step + channels];
-      }
-    } else {
-#pragma unroll 4
-      for (int chunk = way; chunk < chunks; chunk += kTotalWays) {
-        sum += from[chunk * step];
-      }
-    }
-  }
-  shared[way][lane] = sum;
-  __syncthreads();
-  if (way != 0 || channel >= channels) {
-    return;
-  }
-#pragma unroll
-  for (int other = 1; other < kTotalWays; ++other) {
-    sum += shared[other][lane];
-  }
-  if (tap == kernel_size) {
-    if (grad_bias) {
-      grad_bias[channel] = static_cast<scalar_t>(sum);
-    }
-  } else if (grad_weight) {
-    grad_weight[static_cast<int64_t>(channel) * kernel_size + tap] = static_cast<scalar_t>(sum);
-  }
-}
-
 // How many blocks share the items of one group of channels.
 int64_t chunks_for(int64_t items, int64_t items_per_block, int64_t groups) {
   const int64_t wanted = divide_up(wanted_threads(), groups * kThreads);
@@ -691,34 +635,6 @@ int64_t launch_march(Operand& partial, const BackwardPass& pass, const Params& p
 }
 
 } // namespace
-
-Operand empty_partial(int64_t chunks, const Params& p) {
-  return empty({1, chunks, p.kernel_size() + kBiasRows, p.output_channels()}, Type::kFloat);
-}
-
-void add_partials(
-    const Operand& grad_weight,
-    const Operand& grad_bias,
-    const Operand& partial,
-    int64_t chunks,
-    const Params& p) {
-  const Operand& either = grad_weight.defined() ? grad_weight : grad_bias;
-  const dim3 grid(divide_up(p.output_channels(), kTotalChannels), p.kernel_size() + 1);
-  with_scalar_type(either.type(), [&](auto scalar) {
-    using scalar_t = decltype(scalar);
-    launch_early(
-        add_partials_kernel<scalar_t>,
-        grid,
-        dim3(kTotalChannels * kTotalWays),
-        mutable_pointer_or_null<scalar_t>(grad_weight),
-        mutable_pointer_or_null<scalar_t>(grad_bias),
-        partial.const_data_ptr<float>(),
-        static_cast<int>(chunks),
-        static_cast<int>(p.output_channels()),
-        static_cast<int>(p.kernel_size()));
-    return true;
-  });
-}
 
 bool march_grad_weight(const BackwardPass& pass, const Params& p) {
   // One row of the grid is one channel of a plane-order launch.

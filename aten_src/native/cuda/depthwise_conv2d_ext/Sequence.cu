@@ -42,14 +42,14 @@ __device__ __forceinline__ bool load_window(
   constexpr int kWordSize = 4 / static_cast<int>(sizeof(scalar_t));
   const int past = elements_past<kBytes>(line.data + first);
   const scalar_t* const from = line.data + first - past;
-  if (first < 0 || first + kCount > line.length || from < line.begin ||
-      from + kLoads * kSize > line.end) {
+  const bool inside = first >= 0 && first + kCount <= line.length;
+  if (from < line.begin || from + kLoads * kSize > line.end) {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
       const int at = first + i;
       to[i] = at >= 0 && at < line.length ? static_cast<float>(line.data[at]) : 0.0f;
     }
-    return false;
+    return inside;
   }
   uint32_t words[kWords];
 #pragma unroll
@@ -79,7 +79,13 @@ __device__ __forceinline__ bool load_window(
         : __funnelshift_r(words[at], words[at + 1 < kWords ? at + 1 : at], past % 2 * 16);
     to[i] = unpack(word, i % kWordSize);
   }
-  return true;
+  if (!inside) { // neighbours of the line
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      to[i] = first + i >= 0 && first + i < line.length ? to[i] : 0.0f;
+    }
+  }
+  return inside;
 }
 
 // Elements of a line from a multiple of 16 bytes on, zero outside it.

@@ -1,0 +1,325 @@
+// What the kernels ask for that is no kernel of theirs: the current device and the log of launches, sums of
+// partials, copies between the memory orders.
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAStream.h>
+#include <c10/util/Exception.h>
+#include <c10/util/Type.h>
+#include <ATen/native/cuda/depthwise_conv2d_ext/Common.cuh>
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+namespace at::native::depthwise_conv2d_ext_cuda {
+
+namespace {
+
+// The number after "name=" in DEPTHWISE_CONV2D_EXT_DEVICE, at most what the device has.
+int64_t at_most(int64_t real, const std::string& name) {
+  static const char* const given = std::getenv("DEPTHWISE_CONV2D_EXT_DEVICE");
+  const std::string text = given == nullptr ? "" : std::string(",") + given;
+  const size_t place = text.find("," + name + "=");
+  if (place == std::string::npos) {
+    return real;
+  }
+  const int64_t number = std::atoll(text.c_str() + place + name.size() + 2);
+  TORCH_CHECK(
+      number > 0,
+      "DEPTHWISE_CONV2D_EXT_DEVICE: expected ",
+      name,
+      " to be a positive number, but got '",
+      given,
+      "'");
+  return std::min(real, number);
+}
+
+Device describe(int index) {
+  const auto attribute = [&](cudaDeviceAttr name) {
+    int value = 0;
+    C10_CUDA_CHECK(cudaDeviceGetAttribute(&value, name, index));
+    return int64_t{value};
+  };
+  return {
+      index,
+      at_most(attribute(cudaDevAttrComputeCapabilityMajor), "capability"),
+      at_most(attribute(cudaDevAttrMultiProcessorCount), "multiprocessors"),
+      at_most(attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin), "shared"),
+      at_most(attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor), "shared")};
+}
+
+} // namespace
+
+const Device& device() {
+  static const std::vector<Device> devices = [] {
+    std::vector<Device> all;
+    for (int i = 0; i < c10::cuda::device_count(); ++i) {
+      all.push_back(describe(i));
+    }
+    return all;
+  }();
+  return devices[c10::cuda::current_device()];
+}
+
+cudaStream_t current_stream() {
+  return c10::cuda::getCurrentCUDAStream();
+}
+
+bool is_logged() {
+  static const char* const asked = std::getenv("DEPTHWISE_CONV2D_EXT_LOG");
+  return asked != nullptr && std::string(asked) != "0";
+}
+
+void log_launch(const void* kernel, const dim3& grid, const dim3& block, size_t shared) {
+  if (!is_logged()) {
+    return;
+  }
+  const char* name = "a kernel";
+#if CUDART_VERSION >= 12030
+  C10_CUDA_CHECK(cudaFuncGetName(&name, kernel));
+#endif
+  std::fprintf(
+      stderr,
+      "depthwise_conv2d_ext:   %s grid %u,%u,%u block %u,%u,%u shared %zu\n",
+      c10::demangle(name).c_str(),
+      grid.x,
+      grid.y,
+      grid.z,
+      block.x,
+      block.y,
+      block.z,
+      shared);
+}
+
+namespace {
+
+constexpr int kTotalChannels = 32;
+constexpr int kTotalWays = 8;
+
+// A block adds one tap, or the bias, of kTotalChannels channels, kTotalWays chunks at a time. A
+// float result is added in double: the last few of these additions would make most of its whole
+// error. Rounding to 16 bits would hide that.
+template <typename scalar_t>
+C10_LAUNCH_BOUNDS_1(kTotalChannels* kTotalWays)
+__global__ void add_partials_kernel(
+    scalar_t* __restrict__ grad_weight,
+    scalar_t* __restrict__ grad_bias,
+    const float* __restrict__ partial,
+    int chunks,
+    int channels,
+    int kernel_size) {
+  constexpr bool kExact = sizeof(scalar_t) == sizeof(float);
+  using sum_t = std::conditional_t<kExact, double, float>;
+  __shared__ sum_t shared[kTotalWays][kTotalChannels];
+  wait_for_kernel_before();
+  const int lane = threadIdx.x % kTotalChannels;
+  const int way = threadIdx.x / kTotalChannels;
+  const int channel = blockIdx.x * kTotalChannels + lane;
+  const int tap = blockIdx.y;
+  const int64_t step = static_cast<int64_t>(kernel_size + kBiasRows) * channels;
+  sum_t sum = 0;
+  if (channel < channels) {
+    const float* const from = partial + static_cast<int64_t>(tap) * channels + channel;
+    if (kExact && tap == kernel_size) {
+      // Both rows at once: these loads, and not the additions, are what takes the time.
+#pragma unroll 4
+      for (int chunk = way; chunk < chunks; chunk += kTotalWays) {
+        sum += static_cast<sum_t>(from[chunk * step]) + from[chunk * step + channels];
+      }
+    } else {
+#pragma unroll 4
+      for (int chunk = way; chunk < chunks; chunk += kTotalWays) {
+        sum += from[chunk * step];
+      }
+    }
+  }
+  shared[way][lane] = sum;
+  __syncthreads();
+  if (way != 0 || channel >= channels) {
+    return;
+  }
+#pragma unroll
+  for (int other = 1; other < kTotalWays; ++other) {
+    sum += shared[other][lane];
+  }
+  if (tap == kernel_size) {
+    if (grad_bias) {
+      grad_bias[channel] = static_cast<scalar_t>(sum);
+    }
+  } else if (grad_weight) {
+    grad_weight[static_cast<int64_t>(channel) * kernel_size + tap] = static_cast<scalar_t>(sum);
+  }
+}
+
+} // namespace
+
+Operand empty_partial(int64_t chunks, const Params& p) {
+  return empty({1, chunks, p.kernel_size() + kBiasRows, p.output_channels()}, Type::kFloat);
+}
+
+void add_partials(
+    const Operand& grad_weight,
+    const Operand& grad_bias,
+    const Operand& partial,
+    int64_t chunks,
+    const Params& p) {
+  const Operand& either = grad_weight.defined() ? grad_weight : grad_bias;
+  const dim3 grid(divide_up(p.output_channels(), kTotalChannels), p.kernel_size() + 1);
+  with_scalar_type(either.type(), [&](auto scalar) {
+    using scalar_t = decltype(scalar);
+    launch_early(
+        add_partials_kernel<scalar_t>,
+        grid,
+        dim3(kTotalChannels * kTotalWays),
+        mutable_pointer_or_null<scalar_t>(grad_weight),
+        mutable_pointer_or_null<scalar_t>(grad_bias),
+        partial.const_data_ptr<float>(),
+        static_cast<int>(chunks),
+        static_cast<int>(p.output_channels()),
+        static_cast<int>(p.kernel_size()));
+    return true;
+  });
+}
+
+// Copies between the two memory orders, for calls of depthwise_conv2d_ext in channels-last order whose kernels
+// are in plane order: [N][H·W][C] to [N][C][H·W] and back, an image at a time the transposition of a matrix.
+//
+// A block takes a tile of 64 x 64 elements through shared memory: rows of src come in as they are, columns of the
+// tile leave as rows of dst. Elements of 16 bits go in pairs where rows begin at whole words, so that a warp reads
+// and writes 128 bytes at a time; the pair that leaves is of two rows of the tile.
+
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kTile = 64;
+
+// element_t_: unsigned integers of the elements' size. kLoaded_, kStored_: elements that are loaded and stored together.
+template <typename element_t_, int kLoaded_, int kStored_>
+struct OrderTraits {
+  using element_t = element_t_;
+  static constexpr int kLoaded = kLoaded_;
+  static constexpr int kStored = kStored_;
+  // Of a row of the tile in shared memory: pairs stay whole, columns fall into different banks.
+  static constexpr int kPitch = kTile + (sizeof(element_t) == 2 ? 2 : 1);
+};
+
+template <typename element_t, int kSize>
+struct alignas(sizeof(element_t) * kSize) Together {
+  element_t elements[kSize];
+};
+
+// dst[column][row] = src[row][column] in each of the matrices. grid: tiles of a matrix, matrices.
+template <typename Traits>
+C10_LAUNCH_BOUNDS_1(kThreads)
+__global__ void transpose_kernel(
+    typename Traits::element_t* __restrict__ dst,
+    const typename Traits::element_t* __restrict__ src,
+    int64_t rows,
+    int64_t columns,
+    int64_t matrices) {
+  using element_t = typename Traits::element_t;
+  using Loaded = Together<element_t, Traits::kLoaded>;
+  using Stored = Together<element_t, Traits::kStored>;
+  // Threads beside each other along a row, and the rows that they take at a time.
+  constexpr int kLoading = kTile / Traits::kLoaded;
+  constexpr int kLoadedRows = kThreads / kLoading;
+  constexpr int kStoring = kTile / Traits::kStored;
+  constexpr int kStoredRows = kThreads / kStoring;
+  __shared__ __align__(8) element_t tile[kTile][Traits::kPitch];
+  const int64_t tiles = (columns + kTile - 1) / kTile;
+  const int64_t first_row = blockIdx.x / tiles * kTile;
+  const int64_t first_column = blockIdx.x % tiles * kTile;
+  const int tile_rows = static_cast<int>(std::min<int64_t>(rows - first_row, kTile));
+  const int tile_columns = static_cast<int>(std::min<int64_t>(columns - first_column, kTile));
+
+  const int load_row = threadIdx.x / kLoading;
+  const int load_column = threadIdx.x % kLoading * Traits::kLoaded;
+  const int store_column = threadIdx.x / kStoring;
+  const int store_row = threadIdx.x % kStoring * Traits::kStored;
+  const int rows_to_load = load_column < tile_columns ? tile_rows - load_row : 0;
+  const int columns_to_store = store_row < tile_rows ? tile_columns - store_column : 0;
+  for (int64_t matrix = blockIdx.y; matrix < matrices; matrix += gridDim.y) {
+    const element_t* from =
+        src + (matrix * rows + first_row + load_row) * columns + first_column + load_column;
+    Loaded loaded[kTile / kLoadedRows];
+#pragma unroll
+    for (int i = 0; i < kTile / kLoadedRows; ++i) {
+      if (i * kLoadedRows < rows_to_load) {
+        loaded[i] = *reinterpret_cast<const Loaded*>(from);
+      }
+      from += kLoadedRows * columns;
+    }
+#pragma unroll
+    for (int i = 0; i < kTile / kLoadedRows; ++i) {
+      *reinterpret_cast<Loaded*>(&tile[load_row + i * kLoadedRows][load_column]) = loaded[i];
+    }
+    __syncthreads();
+    element_t* to =
+        dst + (matrix * columns + first_column + store_column) * rows + first_row + store_row;
+#pragma unroll
+    for (int i = 0; i < kTile / kStoredRows; ++i) {
+      if (i * kStoredRows < columns_to_store) {
+        Stored stored;
+#pragma unroll
+        for (int k = 0; k < Traits::kStored; ++k) {
+          stored.elements[k] = tile[store_row + k][store_column + i * kStoredRows];
+        }
+        *reinterpret_cast<Stored*>(to) = stored;
+      }
+      to += kStoredRows * rows;
+    }
+    __syncthreads();
+  }
+}
+
+template <typename Traits>
+void launch(
+    const Operand& dst,
+    const Operand& src,
+    int64_t rows,
+    int64_t columns,
+    int64_t matrices) {
+  using element_t = typename Traits::element_t;
+  const dim3 grid(
+      divide_up(rows, kTile) * divide_up(columns, kTile), std::min(matrices, kMostGridRows));
+  launch_kernel(
+      transpose_kernel<Traits>,
+      grid,
+      kThreads,
+      0,
+      static_cast<element_t*>(dst.mutable_data_ptr()),
+      static_cast<const element_t*>(src.const_data_ptr()),
+      rows,
+      columns,
+      matrices);
+}
+
+} // namespace
+
+void transpose(
+    const Operand& dst,
+    const Operand& src,
+    int64_t rows,
+    int64_t columns,
+    int64_t matrices) {
+  const auto in_pairs = [](int64_t length, const Operand& tensor) {
+    return length % 2 == 0 && is_aligned(tensor.const_data_ptr(), sizeof(uint32_t));
+  };
+  const bool loaded = in_pairs(columns, src);
+  const bool stored = in_pairs(rows, dst);
+  if (src.element_size() == sizeof(uint64_t)) {
+    launch<OrderTraits<uint64_t, 1, 1>>(dst, src, rows, columns, matrices);
+  } else if (src.element_size() == sizeof(uint32_t)) {
+    launch<OrderTraits<uint32_t, 1, 1>>(dst, src, rows, columns, matrices);
+  } else if (loaded && stored) {
+    launch<OrderTraits<uint16_t, 2, 2>>(dst, src, rows, columns, matrices);
+  } else if (loaded) {
+    launch<OrderTraits<uint16_t, 2, 1>>(dst, src, rows, columns, matrices);
+  } else if (stored) {
+    launch<OrderTraits<uint16_t, 1, 2>>(dst, src, rows, columns, matrices);
+  } else {
+    launch<OrderTraits<uint16_t, 1, 1>>(dst, src, rows, columns, matrices);
+  }
+}
+
+} // namespace at::native::depthwise_conv2d_ext_cuda
