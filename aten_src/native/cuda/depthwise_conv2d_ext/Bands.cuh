@@ -29,11 +29,9 @@ struct Divider {
   Divider() = default;
   explicit Divider(int64_t divisor)
       : by(divisor), magic(static_cast<uint32_t>((uint64_t{1} << 32) / divisor + 1)) {}
-#ifdef __CUDACC__
   __device__ __forceinline__ int quotient(int value) const {
     return by == 1 ? value : static_cast<int>(__umulhi(static_cast<uint32_t>(value), magic));
   }
-#endif
 };
 
 // How rows travel: by whole blocks where the width is a multiple of one; where it is not, as 16-byte
@@ -136,8 +134,6 @@ inline Span make_span(
 
 template <typename scalar_t>
 constexpr uint32_t kTwoOnes = std::is_same_v<scalar_t, c10::BFloat16> ? 0x3f803f80u : 0x3c003c00u;
-
-#ifdef __CUDACC__
 
 // Which part of a tensor a tile is at.
 struct Place {
@@ -481,7 +477,5 @@ __device__ __forceinline__ void multiply_8(
   }
 #endif
 }
-
-#endif // __CUDACC__
 
 } // namespace at::native::depthwise_conv2d_ext_cuda

@@ -5,7 +5,7 @@
 // through a ring of boxes (Boxes.cuh), each of which is a row of a stretch of columns with
 // what the window reaches on either side. A thread owns a few channels of a few columns and marches down the
 // rows (Boxes.cuh). Warps ask for boxes in turn: one that always asks is the slowest, and
-// all wait for it (240@28 k5 in half 45 and 43 us, 96@56 k7 61 and 55, 728@65 k3 dilated by 2 42 and 35).
+// all wait for it.
 //
 // Rows outside the image are never asked for. Columns outside it are zeros that are multiplied by taps, which
 // is the same only for finite taps: a block that has others takes its results tap by tap.

@@ -18,7 +18,6 @@
 namespace at::native::depthwise_conv2d_ext_cuda {
 
 // Barriers in shared memory that count the bytes of bulk copies, and such copies: of sm_90 and later.
-#ifdef __CUDACC__
 __device__ __forceinline__ uint32_t shared_address(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
@@ -96,7 +95,6 @@ __device__ __forceinline__ void wait_for(uint32_t barrier, uint32_t parity) {
 #undef DEPTHWISE_CONV2D_EXT_WAIT
 #endif
 }
-#endif
 
 constexpr int kBoxBytes = 128; // where boxes begin in shared memory
 constexpr int kMostStages = 8;
@@ -181,11 +179,9 @@ inline bool plan_boxes(BoxPlan& plan, const BoxRequest& r) {
   const int64_t phase_rows = divide_up(r.dst_height, r.dilation_height);
   const int64_t row_phases = std::min(r.dilation_height, r.dst_height);
   double least = std::numeric_limits<double>::max();
-  // What a row takes that no warp's instructions fill, in warps. More in 16 bit where there are many taps:
-  // 240@28 k5 fp16 50 us by 5 warps for 41 rows, 45 by 6 for 35; where memory sets the pace it is not so.
+  // What a row takes that no warp's instructions fill, in warps. More in 16 bit where there are many taps.
   const double idle = r.element_bytes == 2 && r.kernel_height > 3 ? 12 : 4;
-  // Bytes that a pixel takes to begin, of those of a group: 144@56 k3 by three groups and by one fp32 152 and
-  // 132 us, fp16 77 and 71.
+  // Bytes that a pixel takes to begin, of those of a group.
   const double pixel_begin = r.element_bytes == 2 ? 24 : 64;
   // How long the slowest multiprocessor takes, in rows of its warps.
   const auto consider = [&](int64_t lanes, int64_t of_phase, int64_t images) {
@@ -268,14 +264,10 @@ inline int64_t stage_bytes(int64_t box_bytes) {
 }
 
 // The rows of a box and the stages of the ring. Several rows a box where they are short: a box costs each
-// warp some 20 instructions and the thread that asks 60 (144@56 k3 fp16 65.5 us by single rows, 64.5 by two;
-// 96@56 k7 fp16 70 by single rows, 57 by four). Of small planes two are better than four, since the first
-// comes sooner (960@7 k3 fp16 11.6 and 12.6, 384@14 14.1 and 14.9, 1152@7 k5 fp32 21.3 and 23.0).
+// warp some 20 instructions and the thread that asks 60. Of small planes two are better than four, since the first comes sooner.
 inline void plan_ring(BoxPlan& plan, const BoxRequest& r) {
-  // Of the rings of a multiprocessor: more leave less L1, 192@28 k7 fp32 50 us with 144 KB, 48 with 96.
-  // Images of few rows are a block's whole share, of which all that fits had better be under way from the
-  // start (960@7 k3 fp16 13.1 us with 100 KB, 12.4 with 140; 480@14 k5 26.8, 26.0), images of one row have
-  // little of each asked for (3072@1x202 fp16 93 us with 100 KB, 88 with 144).
+  // Of the rings of a multiprocessor: more leave less L1. Images of few rows are a block's whole
+  // share, of which all that fits had better be under way from the start.
   constexpr int64_t kFewRows = 16;
   const bool few = plan.phase_rows <= kFewRows;
   const int64_t bytes = (few ? 144 : 104) * 1024;

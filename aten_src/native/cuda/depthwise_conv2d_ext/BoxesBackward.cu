@@ -54,9 +54,8 @@ struct BoxesWeightTraits {
   static constexpr int kOwnRow = kFirstOwnRow<scalar_t, Window>;
   static constexpr int kBefore = kHeight - 1; // rows of grad_output before the first of the input
   // Smaller windows keep the last rows of grad_output in registers, by a march that is unrolled by the rows
-  // of a window. Of 7 x 7 they would leave too few warps, and too long a march for the instruction cache (the
-  // weight's gradient of 96@56 108 us, 89 here): rows are read again from the ring for each row of taps,
-  // and those outside the image left out.
+  // of a window. Of 7 x 7 they would leave too few warps, and too long a march for the instruction cache: rows are
+  // read again from the ring for each row of taps, and those outside the image left out.
   static constexpr bool kKeeps = kTaps <= 25;
   static constexpr bool kTapsInRegisters = kTaps <= 9;
   // Stages of grad_output in use beside the newest.
@@ -66,25 +65,22 @@ struct BoxesWeightTraits {
   // short shares bound the chains.
   static constexpr bool kTotals = kExact && kKeeps;
   static constexpr int kTurns = kHeight > 3 ? 1 : 2;
-  // Rows have a warp of their own to ask for them: one that also computes is the block's slowest (all
-  // gradients of 32@112 k3 in half 123 us, 105 so, of 240@28 k5 98 and 90). Not where registers would have to
-  // make room for it, as for all gradients of 7 x 7 (the weight's in float, dilated by 3, 74 us and 81).
+  // Rows have a warp of their own to ask for them: one that also computes is the block's slowest. Not
+  // where registers would have to make room for it, as for all gradients of 7 x 7.
   static constexpr bool kOwnAsker = kKeeps || (!kData && !kExact);
-  // Threads of a multiprocessor that compute, so that few registers are spilt: all gradients of 32@112 k3 in
-  // half 103 us by 768 of 72 registers, 87 by 512 of 96.
+  // Threads of a multiprocessor that compute, so that few registers are spilt.
   static constexpr int kResident = kTaps > 25 ? 512
       : kTaps > 9                             ? 384
       : kData || !kExact                      ? 512
                                               : 768;
   // One block of all of them where stages are few bytes or have a warp to ask for them: fewer to ask and wait
-  // for (the weight's gradient in half of 32@112 k3 61 us by blocks of 256, 56 so, of 256@32 27 and 24).
+  // for.
   static constexpr bool kOneBlock = kTaps > 9 ? kOwnAsker : !kExact;
   static constexpr int kMostParts = kOneBlock ? kResident / kChannels : 8;
   static constexpr int kThreads = kMostParts * kChannels + (kOwnAsker ? kWarpSize : 0);
   static constexpr int kBlocks = kResident / (kMostParts * kChannels); // bound registers
-  // Bytes of a multiprocessor's rings that are used or under way. More is slower: all gradients of 144@56 k3
-  // with 64, 96 and 132 KB 213, 223, 225 us, in half 123, 139, 157; but what has the most rows to
-  // compute for its bytes, and the weight's gradient in 16 bit (1 x 3 100, 90, 91), wants some.
+  // Bytes of a multiprocessor's rings that are used or under way. More is slower, but what has the most
+  // rows to compute for its bytes, and the weight's gradient in 16 bit, wants some.
   static constexpr int kFlight = (kTaps > 9 ? 132 : kData || kExact ? 64 : 96) * 1024;
 };
 
@@ -300,10 +296,6 @@ struct PieceColumns {
 // Zeros outside the image are multiplied with the other tensor, which is right only while that is finite: a
 // sum that ends as NaN is taken again tap by tap, of positions inside the image only. So is grad_input
 // where a tap is not finite.
-//
-// Microseconds of an H200, the weight's gradient and all gradients, by the march (two passes) and by this;
-// float 144@56 k3 195, 361 and 115, 183, 240@28 k5 101, 185 and 58, 103, 96@56 k7 130, 237 and 86, 144; half
-// 114, 213 and 67, 102, 89, 173 and 49, 89, 122, 238 and 82, 144.
 
 namespace {
 

@@ -75,7 +75,6 @@ struct UnitStridePass {
   bool flip;
 };
 
-#ifdef __CUDACC__
 // The two bias rows of a partial, `next` apart.
 __device__ __forceinline__ void write_bias(float* to, int next, double sum) {
   const float rounded = static_cast<float>(sum);
@@ -355,8 +354,6 @@ struct RowSums {
   }
 };
 
-#endif
-
 template <typename Launch>
 bool with_scalar_type(Type type, const Launch& launch) {
   switch (type) {
@@ -390,32 +387,16 @@ constexpr int kFirstOwnRow = sizeof(scalar_t) == 4 ? (Window::kHeight + 2) / 2 :
 // The windows that have kernels of their own. Dilation is free at stride 1 only.
 template <typename Launch>
 bool with_window(const Params& p, const Launch& launch) {
-  const auto is = [&](int64_t height, int64_t width, int64_t stride) {
-    return p.kernel_height == height && p.kernel_width == width && p.stride_height == stride &&
+  const auto is = [&](int64_t side, int64_t stride) {
+    return p.kernel_height == side && p.kernel_width == side && p.stride_height == stride &&
         p.stride_width == stride;
   };
   if (p.stride_height != 1 && (p.dilation_height != 1 || p.dilation_width != 1)) {
     return false;
   }
-  if (is(3, 3, 1)) {
-    return launch(Window<3, 3, 1>());
-  }
-  if (is(3, 3, 2)) {
-    return launch(Window<3, 3, 2>());
-  }
-  if (is(5, 5, 1)) {
-    return launch(Window<5, 5, 1>());
-  }
-  if (is(5, 5, 2)) {
-    return launch(Window<5, 5, 2>());
-  }
-  if (is(7, 7, 1)) {
-    return launch(Window<7, 7, 1>());
-  }
-  if (is(7, 7, 2)) {
-    return launch(Window<7, 7, 2>());
-  }
-  return false;
+  return (is(3, 1) && launch(Window<3, 3, 1>())) || (is(3, 2) && launch(Window<3, 3, 2>())) ||
+      (is(5, 1) && launch(Window<5, 5, 1>())) || (is(5, 2) && launch(Window<5, 5, 2>())) ||
+      (is(7, 1) && launch(Window<7, 7, 1>())) || (is(7, 2) && launch(Window<7, 7, 2>()));
 }
 
 // How many vectors of channels a block of at most `threads` threads covers: whole sectors of memory,

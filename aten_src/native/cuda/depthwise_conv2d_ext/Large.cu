@@ -298,8 +298,7 @@ int32_t round_up(int64_t value, int64_t to) {
   return divide_up(value, to) * to;
 }
 
-// Windows of few rows have to have more taps to be as fast as by kernels that gather and need no staging: 64
-// images of 64@56 in float, 3 x 11 280 us and 229, 2 x 31 384 and 400.
+// Windows of few rows have to have more taps to be as fast as by kernels that gather and need no staging.
 constexpr int64_t kLeastTapsOfFewRows = 48;
 constexpr int64_t kFewRows = 3;
 

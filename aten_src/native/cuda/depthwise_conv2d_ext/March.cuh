@@ -49,7 +49,6 @@ struct Item {
   int32_t first_column; // in steps of the dilation
 };
 
-#ifdef __CUDACC__
 __device__ __forceinline__ Item item_of(const March& m, int32_t index, int tile_width) {
   Item item;
   const int32_t tile = index % m.column_tiles;
@@ -96,7 +95,6 @@ __device__ __forceinline__ bool stage_taps(
   }
   return finite;
 }
-#endif
 
 // The forward's geometry: src is the input, dst the output.
 inline March march_of(const Params& p) {

@@ -314,24 +314,12 @@ struct Columns {
       at[c] = packed_zero<scalar_t, kVector>();
     }
   }
-  __device__ __forceinline__ void load(
-      const scalar_t* from,
-      uint32_t inside,
-      int step,
-      bool aligned,
-      int valid) {
-    if (kVector == 1 || aligned) {
-      clear();
+  __device__ __forceinline__ void load(const scalar_t* from, uint32_t inside, int step) {
+    clear();
 #pragma unroll
-      for (int c = 0; c < kColumns; ++c) {
-        if (inside >> c & 1) {
-          at[c] = load_vector<scalar_t, kVector>(from + c * step);
-        }
-      }
-    } else {
-#pragma unroll
-      for (int c = 0; c < kColumns; ++c) {
-        at[c] = load_elements<scalar_t, kVector>(from + c * step, inside >> c & 1 ? valid : 0);
+    for (int c = 0; c < kColumns; ++c) {
+      if (inside >> c & 1) {
+        at[c] = load_vector<scalar_t, kVector>(from + c * step);
       }
     }
   }
@@ -533,7 +521,7 @@ __global__ void grad_weight_planes_kernel(
           [&](Row& row, int r) {
             const int h = top + r * m.dilation_height;
             if (h >= 0 && h < m.src_height) {
-              row.load(corner + h * m.src_width, inside, m.dilation_width, true, 1);
+              row.load(corner + h * m.src_width, inside, m.dilation_width);
             }
           },
           [&](Grad& grad, int o) {

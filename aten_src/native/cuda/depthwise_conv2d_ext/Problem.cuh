@@ -107,7 +107,6 @@ ForwardEntry sequence_forward;
 ForwardEntry generic_forward;
 BackwardEntry march_grad_weight;
 BackwardEntry large_grad_weight;
-BackwardEntry patches_backward;
 BackwardEntry boxes_backward;
 BackwardEntry bands_grad_weight;
 BackwardEntry sequence_backward;
@@ -123,7 +122,7 @@ constexpr int64_t kLargeWindow = 9; // rows of taps from which arithmetic counts
 //
 //   DEPTHWISE_CONV2D_EXT_LOG=1       prints the table's row and each kernel with its template
 //                                    arguments (types and tile), grid, block and shared memory
-//   DEPTHWISE_CONV2D_EXT_KERNELS     rows that may be taken, "strips,boxes", or may not, "-strips";
+//   DEPTHWISE_CONV2D_EXT_KERNELS     rows that may be taken, "march,boxes", or may not, "-march";
 //                                    generic may always be
 //   DEPTHWISE_CONV2D_EXT_DEVICE      a smaller device than there is, as in
 //                                    "capability=8,multiprocessors=68,shared=101376"
@@ -229,8 +228,7 @@ void launch_kernel(
 }
 
 // Launches a kernel that waits by wait_for_kernel_before() for the one before it, where the device lets it
-// begin while that one ends: so the weight's gradient of 144@56 k5s2 takes 1.2 us less, and that of one image
-// 10.0 -> 8.5 us.
+// begin while that one ends.
 template <typename... Parameters>
 void launch_early(
     void (*kernel)(Parameters...),
@@ -249,13 +247,11 @@ void launch_early(
   launch_kernel(kernel, grid, block, 0, arguments...);
 }
 
-#ifdef __CUDACC__
 // For the kernel before, and all that it stored.
 __device__ __forceinline__ void wait_for_kernel_before() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
-#endif
 
 } // namespace at::native::depthwise_conv2d_ext_cuda

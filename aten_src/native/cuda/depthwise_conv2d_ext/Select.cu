@@ -15,8 +15,6 @@
 #include <ATen/Functions.h>
 #else
 #include <ATen/ops/empty.h>
-#include <ATen/ops/from_blob.h>
-#include <ATen/ops/sum.h>
 #endif
 
 namespace at::native {
@@ -94,13 +92,8 @@ bool choose(const Features& call, const Run& run) {
 const Operand kNone;
 
 bool data(const ForwardPass& pass, const Params& p) {
-  return choose(
-      Features(pass.grad_input ? kGradInput : kForward, p, pass.src.type()), [&](auto& row) {
-        return row.forward != nullptr
-            ? row.forward(pass, p)
-            // Kernels of all gradients that take grad_input alone.
-            : row.backward({pass.dst, kNone, kNone, pass.src, pass.dst, pass.weight}, p);
-      });
+  const Features call(pass.grad_input ? kGradInput : kForward, p, pass.src.type());
+  return choose(call, [&](auto& row) { return row.forward(pass, p); });
 }
 
 bool gradients(const BackwardPass& pass, const Params& p) {
@@ -152,15 +145,6 @@ TensorOptions options_of(Type type) {
                                      : kBFloat16);
 }
 
-Tensor as_tensor(const Operand& operand, bool channels_last) {
-  const auto& sizes = operand.sizes();
-  const int64_t plane = sizes[2] * sizes[3];
-  const auto strides = channels_last
-      ? std::array<int64_t, 4>{sizes[1] * plane, 1, sizes[1] * sizes[3], sizes[1]}
-      : std::array<int64_t, 4>{sizes[1] * plane, plane, sizes[3], 1};
-  return at::from_blob(operand.mutable_data_ptr(), sizes, strides, options_of(operand.type()));
-}
-
 Operand as_operand(const TensorBase& tensor) {
   if (!tensor.defined()) {
     return {};
@@ -178,19 +162,16 @@ Operand as_operand(const TensorBase& tensor) {
 }
 
 // Calls in channels-last order whose kernels are in plane order, between copies: large windows, and several
-// outputs of a channel, of which only boxes and rows of pixels take some in that order. What those kernels refuse is
+// outputs of a channel, which no kernel but the generic takes in that order. What those kernels refuse is
 // not worth the copies. `weight`: of the weight's gradient, which is by planes wherever the others are.
 bool by_planes(const Params& p, Type type, bool weight) {
   constexpr int64_t kMostStride = 2; // of bands
-  // Taps from which large windows are worth the copies: the kernels that gather need none (64 images of 64@56
-  // in float, forward by 4 x 4 278 us with the copies and 84, 6 x 8 283 and 199, 7 x 9 359 and 215). In 16
-  // bit kernels on tensor cores take most of odd size (7 x 9 59 and 220), and many of the others that are
-  // larger (2 x 31 63 and 258, but 6 x 8 244 and 196).
+  // Taps from which large windows are worth the copies: the kernels that gather need none. In 16
+  // bit kernels on tensor cores take most of odd size, and many of the others that are larger.
   constexpr int64_t kLeastTaps = 64;
   constexpr int64_t kLeastTapsOf16Bits = 56;
   constexpr int64_t kLeastOddTapsOf16Bits = 16;
-  // The weight's gradient of smaller planes (16 images of 128@28 by 4 x 4 54 and 45, 4 x 6 53 and 59, 6 x 8
-  // 54 and 102, but 64 of 64@56 by 6 x 8 405 and 232).
+  // The weight's gradient of smaller planes.
   constexpr int64_t kSmallPlane = 40 * 40;
   constexpr int64_t kLeastTapsOfWeight = 24;
   const bool has_16_bits = is_16_bit(type);
@@ -267,32 +248,6 @@ bool by_planes_backward(const BackwardPass& pass, const Params& p) {
   if (data_too) {
     copy_planes(pass.grad_input, written);
   }
-  return true;
-}
-
-// Several outputs of a channel, as if each were of a channel of its own; what reaches the channel is then
-// added up. It moves more memory than the generic kernel, and in plane order pays only where other kernels
-// take the window (64 images of 32@56 with two outputs, 3 x 3 at stride 2 55 us and 67, but 2 x 3 119 and
-// 75, 9 x 9 at stride 2 232 and 186) and have more than a few taps (4 x 4 272 and 140). In 16 bit what is
-// added up would be rounded first.
-bool apart_grad_input(const ForwardPass& pass, const Params& p) {
-  constexpr int64_t kFewTaps = 29; // up to which the generic kernel has them
-  const bool large = has_unit_strides(p) && has_unit_dilations(p) && p.kernel_size() > kFewTaps;
-  if (!p.channels_last && !has_window(p) && !large) {
-    return false;
-  }
-  Params apart = p;
-  apart.channels = p.output_channels();
-  apart.multiplier = 1;
-  const Operand each =
-      empty({p.batch, apart.channels, p.input_height, p.input_width}, pass.dst.type());
-  data({each, pass.src, pass.weight, kNone, true}, apart);
-  Tensor sum = as_tensor(pass.dst, p.channels_last);
-  at::sum_out(
-      sum,
-      as_tensor(each, p.channels_last)
-          .view({p.batch, p.channels, p.multiplier, p.input_height, p.input_width}),
-      {2});
   return true;
 }
 

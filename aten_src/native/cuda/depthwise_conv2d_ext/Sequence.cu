@@ -30,7 +30,7 @@ struct Line {
 
 // Elements first .. first + kCount of a line, zero outside it; whether all are inside. They come in aligned loads
 // of kBytes, and are shifted to where the window begins. Loads of 16 bytes are fewer, so that the L1 is less in
-// the way (512@1000 k31 in float 86 us, 167 by single elements); loads of 4 bytes need fewer instructions.
+// the way of long windows; loads of 4 bytes need fewer instructions, and lines may begin anywhere.
 template <int kBytes, int kCount, typename scalar_t>
 __device__ __forceinline__ bool load_window(
     float (&to)[kCount],
@@ -161,7 +161,8 @@ __device__ T sum_of_block(T value) {
 }
 
 // One channel's share of lines; with kSums kTaps taps of it from the block's first on, else all.
-template <typename scalar_t, int kTaps, bool kWrite, bool kSums, bool kDilated>
+// kLoadBytes: of a load, see load_window().
+template <typename scalar_t, int kTaps, bool kWrite, bool kSums, bool kDilated, int kLoadBytes = 4>
 __global__ __launch_bounds__(kSequenceThreads) void planes_kernel(
     scalar_t* __restrict__ dst,
     float* __restrict__ partial,
@@ -173,7 +174,6 @@ __global__ __launch_bounds__(kSequenceThreads) void planes_kernel(
     const Tiles tiles,
     const int chunks) {
   constexpr int kTile = kTaps / 4 * kVectorSize<scalar_t>;
-  constexpr int kLoadBytes = kSums ? 4 : 16;
   __shared__ __align__(16) float taps[kMostTaps];
   const int groups = kSums ? (s.taps + kTaps - 1) / kTaps : 1;
   const int first_tap = blockIdx.x % groups * kTaps;
@@ -319,6 +319,8 @@ void run_planes(const SequencePass& pass, const Sequence& s, const Params& p) {
   const bool all_aligned =
       is_aligned(aligned.const_data_ptr(), 16) && s.dst_length % kVectorSize<scalar_t> == 0;
   const int64_t lead = all_aligned ? 0 : kVectorSize<scalar_t> - 1;
+  const bool wide = all_aligned && is_aligned(pass.src.const_data_ptr(), 16) &&
+      s.src_length % kVectorSize<scalar_t> == 0;
   const int tile = taps / 4 * kVectorSize<scalar_t>;
   const Tiles tiles = tiles_of(s.images * s.rows, divide_up(s.positions + lead, tile));
   const int64_t blocks = s.channels * (sums ? divide_up(s.taps, taps) : 1);
@@ -348,6 +350,7 @@ void run_planes(const SequencePass& pass, const Sequence& s, const Params& p) {
     launch(
         s.dilation > 1     ? planes_kernel<scalar_t, kTapGroup, true, false, true>
             : taps == kFew ? planes_kernel<scalar_t, kFew, true, false, false>
+            : wide         ? planes_kernel<scalar_t, kTapGroup, true, false, false, 16>
                            : planes_kernel<scalar_t, kTapGroup, true, false, false>);
   } else {
     launch(
@@ -387,7 +390,9 @@ Sequence sequence_of(const Params& p) {
   if (by_width == by_height || !has_lines || p.multiplier != 1 || taps < 2 || taps > kMostTaps ||
       stride != 1 || padding > dilation * (taps - 1) || dst == 0 || lines == 0 || p.channels == 0 ||
       lines > kLimit || length > kLimit || lines * length / 2 > kLimit ||
-      dilation > kLimit / kMostTaps) {
+      dilation > kLimit / kMostTaps ||
+      // Nearly all of such a window is outside; in channels-last order that costs no more than the rest.
+      (!p.channels_last && dilation > 1 && dilation * (taps - 1) >= src)) {
     return s;
   }
   s.taps = static_cast<int32_t>(taps);
@@ -444,7 +449,7 @@ bool sequence_forward(const ForwardPass& pass, const Params& p) {
 bool sequence_backward(const BackwardPass& pass, const Params& p) {
   const Sequence s = sequence_of(p);
   // Both at once: windows of one group of taps, and lines that both begin a vector where one does. In
-  // channels-last order of half a group: of seven taps the two passes are faster (256@1x2048 k7 155 us and 177).
+  // channels-last order of half a group, since two passes are faster beyond.
   const bool fits_both = p.channels_last ? s.taps <= kTapGroup / 2
                                          : s.taps <= kTapGroup && s.dilation == 1 &&
           is_aligned(pass.grad_input.const_data_ptr(), 16) &&

@@ -77,7 +77,6 @@ inline int64_t shares_of(int64_t blocks, int64_t most) {
   return std::clamp<int64_t>(divide_up(wanted, blocks), 1, std::min(most, kMostGridRows));
 }
 
-#ifdef __CUDACC__
 // What a line of src gives one position of dst, of positions inside the line alone. Its elements are `step`
 // apart, and its taps `tap_step`.
 template <typename scalar_t>
@@ -119,6 +118,5 @@ __device__ __forceinline__ void add_to_sequence_bias(float& sum, float& excess, 
   add_to_bias<sizeof(scalar_t) == sizeof(float)>(sum, excess, value);
   excess = is_finite(excess) ? excess : 0.0f;
 }
-#endif
 
 } // namespace at::native::depthwise_conv2d_ext_cuda

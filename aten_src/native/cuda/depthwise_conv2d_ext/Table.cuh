@@ -17,7 +17,6 @@ enum Passes : uint8_t {
   kAllGradients = 8,
   kData = kForward | kGradInput,
   kWeights = kGradWeight | kAllGradients,
-  kGradients = kGradInput | kWeights,
 };
 enum Orders : uint8_t { kPlanes = 1, kPixels = 2, kBoth = 3 }; // NCHW, channels-last
 enum Types : uint8_t { kFloat32 = 1, kSixteen = 2, kFloats = 3, kFloat64 = 4, kAll = 7 };
@@ -56,10 +55,9 @@ struct Row {
   BackwardEntry* backward;
 };
 
-// Large windows and several outputs in channels-last order between copies, and as channels of their own.
+// Large windows and several outputs in channels-last order, between copies.
 ForwardEntry by_planes_forward;
 BackwardEntry by_planes_backward;
-ForwardEntry apart_grad_input;
 
 // clang-format off
 constexpr Row kTable[] = {
@@ -73,7 +71,6 @@ constexpr Row kTable[] = {
     {"boxes", kGradWeight, kPixels, kFloats, kStride1, kOne, {25, 49}, {2, kNoLimit}, 9, nullptr, boxes_backward},
     {"sequence", kData, kPixels, kFloats, kStride1, kOne, {2, 64}, kAny, 7, sequence_forward, nullptr},
     {"sequence", kWeights, kPixels, kFloats, kStride1, kOne, {2, 64}, kAny, 7, nullptr, sequence_backward},
-    {"apart", kGradInput, kPixels, kFloat32, kAnySteps, kSeveral, kAny, {1, kNoLimit}, 7, apart_grad_input, nullptr},
     {"by_planes", kData, kPixels, kAll, kAnySteps, kAnyOutputs, kAny, kAny, 7, by_planes_forward, nullptr},
     {"by_planes", kWeights, kPixels, kAll, kAnySteps, kAnyOutputs, kAny, kAny, 7, nullptr, by_planes_backward},
     // NCHW. Windows of one dimension; tensor cores; planes in shared memory.
@@ -82,7 +79,6 @@ constexpr Row kTable[] = {
     {"bands", kData, kPlanes, kSixteen, kAnySteps, kAnyOutputs, kAny, kAny, 8, bands_forward, nullptr},
     {"bands", kGradWeight, kPlanes, kSixteen, kAnySteps, kAnyOutputs, kAny, kAny, 8, nullptr, bands_grad_weight},
     {"patches", kData, kPlanes, kFloats, kUnit | kTwo, kOne, {9, 49}, kAny, 7, patches_forward, nullptr},
-    {"patches", kWeights, kPlanes, kFloats, kUnit, kOne, {9, 49}, {8, kNoLimit}, 7, nullptr, patches_backward},
     // Whatever is left of windows of fixed sizes, of large windows, and all others.
     {"march", kData, kBoth, kFloats, kStride1 | kTwo, kAnyOutputs, {9, 49}, kAny, 7, march_forward, nullptr},
     {"march", kGradWeight, kBoth, kFloats, kStride1 | kTwo, kAnyOutputs, {9, 49}, kAny, 7, nullptr, march_grad_weight},
@@ -90,7 +86,6 @@ constexpr Row kTable[] = {
     {"large", kData, kPlanes, kFloats, kUnit, kAnyOutputs, {64, kNoLimit}, kAny, 7, large_forward, nullptr},
     {"large", kGradWeight, kPlanes, kFloats, kUnit, kAnyOutputs, {22, kNoLimit}, {4, kNoLimit}, 7, nullptr, large_grad_weight},
     {"large", kGradWeight, kPlanes, kFloats, kUnit, kAnyOutputs, {64, kNoLimit}, kAny, 7, nullptr, large_grad_weight},
-    {"apart", kGradInput, kPlanes, kFloat32, kAnySteps, kSeveral, {3, kNoLimit}, {1, kNoLimit}, 7, apart_grad_input, nullptr},
     {"generic", kData, kBoth, kAll, kAnySteps, kAnyOutputs, kAny, kAny, 0, generic_forward, nullptr},
     {"generic", kGradWeight, kBoth, kAll, kAnySteps, kAnyOutputs, kAny, kAny, 0, nullptr, generic_grad_weight},
 };

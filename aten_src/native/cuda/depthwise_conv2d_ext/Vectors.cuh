@@ -22,7 +22,6 @@ struct alignas(sizeof(scalar_t) * kSize < 4 ? 4 : sizeof(scalar_t) * kSize) Pack
 
 constexpr int kWarpSize = 32;
 
-#ifdef __CUDACC__
 // Four floats that begin at a multiple of 16 bytes.
 __device__ __forceinline__ void read_four(float* to, const void* from) {
   const float4 four = *static_cast<const float4*>(from);
@@ -234,6 +233,5 @@ __device__ __forceinline__ void add_to_bias(float& sum, float& excess, float val
     sum += value;
   }
 }
-#endif
 
 } // namespace at::native::depthwise_conv2d_ext_cuda
