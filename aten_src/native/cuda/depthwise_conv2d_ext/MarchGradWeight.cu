@@ -5,10 +5,7 @@
 // is multiplied with all the grad_output rows that it belongs to, into one sum a tap. A thread
 // walks many images before its sums are added to those of its block, in a fixed order, and written
 // as one partial; add_partials() adds the blocks' in a fixed order. The bias comes free.
-//
-// A float bias is as good as correctly rounded: a thread's sum is compensated, those of a block are
-// added in double, and a partial keeps what rounding takes from it. Rounding to 16 bits would hide
-// all that, so that there the bias is summed like a tap.
+// A float bias is compensated in a thread and added in double beyond; rounding to 16 bits would hide that.
 //
 // Columns outside the image are zeros that are multiplied by grad_output, which is right only
 // while that is finite. What it spoils it leaves as NaN: a block that ends with a NaN anywhere does

@@ -1,5 +1,4 @@
-// Forward of depthwise_conv2d_ext in plane order by patches, and
-// grad_input at stride 1, which is the forward on grad_output with flipped taps.
+// Forward in plane order by patches, and grad_input at stride 1, which is the forward with flipped taps.
 //
 // The planes come into shared memory while the taps are fetched. The taps are staged where the
 // results will be, and read into registers before those are written.
@@ -13,12 +12,9 @@
 //
 // A thread computes a patch of a few rows of seven columns. It walks down the rows of src in shared
 // memory; each is read once and feeds the dst rows that it belongs to, whose sums are in registers.
-// With seven rows and seven columns to a patch, neighbouring threads read elements 7 apart along a
-// row and 7 W apart down a plane, which never meet in a bank (in 16 bit: not more than two) where W
-// is 7 times a power of two up to 16: 7, 14, 28, 56 and 112, where there is also nothing left over.
-//
+// Patches are 7 x 7, so that what neighbouring threads read, 7 apart, falls into different banks.
 // Everything is as wide in shared memory as in device memory: 16-bit elements converted on the way in
-// would halve the number of blocks that fit, and cost a third more time than their bank conflicts do.
+// would halve the number of blocks that fit.
 #include <ATen/native/cuda/depthwise_conv2d_ext/Common.cuh>
 
 namespace at::native::depthwise_conv2d_ext_cuda {
