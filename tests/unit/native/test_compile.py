@@ -23,7 +23,7 @@ from torchfork.native.toolchain import Toolchain
 from torchfork.upstream.abi import DEFAULT_ONLY, BaseAbi
 from torchfork.upstream.binaries import Elf
 
-ELF = Elf((), "", "", "")
+ELF = Elf()
 ABI = BaseAbi("c++17", True, "libgomp.so.1", "", True, False, ELF, ELF)
 TOOLS = Toolchain("g++", "", 2, DEFAULT_ONLY, None, "")
 

@@ -17,7 +17,7 @@ from torchfork.native.toolchain import Cuda, Toolchain
 from torchfork.upstream.abi import AVX, DEFAULT_ONLY, BaseAbi, Capabilities
 from torchfork.upstream.binaries import Elf
 
-ELF = Elf((), "", "", "")
+ELF = Elf()
 ABI = BaseAbi("c++20", True, "libgomp.so.1", "", True, False, ELF, ELF)
 PLAIN = Toolchain("g++", "", 2, AVX, None, "")
 CUDA = Cuda(Path("/cu da/bin/nvcc"), "13.0", (Path("/cu da/include"),), ("-gencode=x",))

@@ -22,7 +22,7 @@ from elftools.elf.gnuversions import GNUVerNeedSection
 from ..errors import BaseRefusedError
 
 _ELF_MAGIC, _MACHO_MAGIC = b"\x7fELF", b"\xcf\xfa\xed\xfe"  # MH_MAGIC_64
-_TEXTS = frozenset({"DT_NEEDED", "DT_SONAME", "DT_RPATH", "DT_RUNPATH"})
+_TEXTS = frozenset({"DT_NEEDED", "DT_RPATH", "DT_RUNPATH"})
 _HEADER_SIZE, _LC_SYMTAB = 32, 0x2
 _NLIST = struct.Struct("<IBBHQ")  # n_strx, n_type, n_sect, n_desc, n_value
 _STAB, _PRIVATE, _TYPE, _EXTERNAL, _UNDEFINED = 0xE0, 0x10, 0x0E, 0x01, 0x0
@@ -32,10 +32,9 @@ _STAB, _PRIVATE, _TYPE, _EXTERNAL, _UNDEFINED = 0xE0, 0x10, 0x0E, 0x01, 0x0
 class Elf:
     """What a shared library says of itself in its dynamic section."""
 
-    needed: tuple[str, ...]
-    soname: str
-    rpath: str  # DT_RPATH, which also serves the libraries that this one loads
-    runpath: str  # DT_RUNPATH, which serves this one only
+    needed: tuple[str, ...] = ()
+    rpath: str = ""  # DT_RPATH, which also serves the libraries that this one loads
+    runpath: str = ""  # DT_RUNPATH, which serves this one only
     glibc: tuple[int, int] = (0, 0)  # the newest version of glibc's symbols that it needs
 
     @property
@@ -62,7 +61,7 @@ def read_elf(path: Path) -> Elf:
     Raises BaseRefusedError for a damaged one.
     """
     if not is_elf(path):
-        return Elf((), "", "", "")
+        return Elf()
     with path.open("rb") as stream:
         try:
             elf = ELFFile(stream)
@@ -74,7 +73,6 @@ def read_elf(path: Path) -> Elf:
     last = {tag.kind: tag.text for tag in tags}
     return Elf(
         needed=tuple(tag.text for tag in tags if tag.kind == "DT_NEEDED"),
-        soname=last.get("DT_SONAME", ""),
         rpath=last.get("DT_RPATH", ""),
         runpath=last.get("DT_RUNPATH", ""),
         glibc=glibc,
