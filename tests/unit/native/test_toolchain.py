@@ -124,6 +124,31 @@ def test_the_users_architectures_win(cuda_base: Base, tmp_path: Path) -> None:
     )  # fmt: skip
 
 
+def test_develop_compiles_for_the_gpus_here_and_says_why(
+    cuda_base: Base, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    env = {"CUDA_HOME": str(toolkit(tmp_path / "c", "13.0"))}
+    monkeypatch.setattr(toolchain, "visible_architectures", lambda: "8.6 9.0")
+    cuda, _ = toolchain.find_cuda(cuda_base, env, visible=True)
+    assert cuda is not None and cuda.chosen == "8.6 9.0 (the GPUs here)"
+    assert cuda.gencode[0] == "-gencode=arch=compute_86,code=sm_86" and len(cuda.gencode) == 2
+    wheel, _ = toolchain.find_cuda(cuda_base, env)
+    assert wheel is not None and wheel.chosen.endswith("(those of the base)")
+    named, _ = toolchain.find_cuda(cuda_base, {**env, "TORCH_CUDA_ARCH_LIST": "7.5"}, visible=True)
+    assert named is not None and named.chosen == "7.5 (TORCH_CUDA_ARCH_LIST)"
+
+
+def test_a_machine_without_nvidia_smi_has_no_gpus_to_compile_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert toolchain.visible_architectures() == ""
+    script = tmp_path / "nvidia-smi"
+    script.write_text("#!/bin/sh\necho 9.0\necho 12.0\necho 9.0\n")
+    script.chmod(0o755)
+    assert toolchain.visible_architectures() == "9.0 12.0"
+
+
 @pytest.mark.parametrize("listed", ["Hopper", "90", "8.0 +PTX", "8.0,x"])
 def test_what_is_no_architecture_is_refused(listed: str) -> None:
     with pytest.raises(UsageError, match="no architecture"):

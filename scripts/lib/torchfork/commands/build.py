@@ -165,7 +165,7 @@ def graft(options: argparse.Namespace, ui: Ui) -> None:
 
         checked = header_check.check_headers(base, cache.directory(), ui)
         context = pipeline.BuildContext(base, additions, layout)
-        grafted = pipeline.build(context, checked, ui)
+        grafted = pipeline.build(context, checked, ui, here=options.develop)
         if grafted.cuda_note and base.cuda:
             ui.warn(grafted.cuda_note)
         if options.develop:

@@ -41,6 +41,7 @@ class Cuda:
     version: str
     include: tuple[Path, ...]
     gencode: tuple[str, ...]
+    chosen: str = ""  # the architectures and why these, for the user
 
 
 @dataclass(frozen=True)
@@ -160,8 +161,28 @@ def base_architectures(base: Base) -> str:
     )
 
 
-def find_cuda(base: Base, env: Mapping[str, str]) -> tuple[Cuda | None, str]:
-    """The toolkit for a CUDA base, or None and the reason.
+def visible_architectures() -> str:
+    """Those of the GPUs that nvidia-smi lists, as a TORCH_CUDA_ARCH_LIST; '' without any."""
+    if not shutil.which("nvidia-smi"):
+        return ""
+    command: list[str | Path] = ["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"]
+    listed = process.run(command, check=False).stdout
+    return " ".join(sorted(set(re.findall(r"^\d+\.\d$", listed, re.MULTILINE)), key=float))
+
+
+def _architectures(base: Base, env: Mapping[str, str], *, visible: bool) -> tuple[str, str]:
+    """What to compile for, as a TORCH_CUDA_ARCH_LIST, and why."""
+    if listed := env.get("TORCH_CUDA_ARCH_LIST"):
+        return listed, "TORCH_CUDA_ARCH_LIST"
+    if visible and (listed := visible_architectures()):
+        return listed, "the GPUs here"
+    return base_architectures(base), "those of the base"
+
+
+def find_cuda(
+    base: Base, env: Mapping[str, str], *, visible: bool = False
+) -> tuple[Cuda | None, str]:
+    """The toolkit for a CUDA base, or None and the reason. `visible`: for the GPUs here alone.
 
     Raises ToolkitMismatchError for another major version than the base's, ToolMissingError where a
     CUDA base has no toolkit and USE_CUDA does not say to leave CUDA out.
@@ -184,8 +205,9 @@ def find_cuda(base: Base, env: Mapping[str, str]) -> tuple[Cuda | None, str]:
         )
     include = (_toolkit_root(nvcc) / "include", *_package_includes(base))
     _require_headers(base, include)
-    listed = env.get("TORCH_CUDA_ARCH_LIST") or base_architectures(base)
-    return Cuda(nvcc, version, include, tuple(architecture_flags(listed))), ""
+    listed, why = _architectures(base, env, visible=visible)
+    flags = tuple(architecture_flags(listed))
+    return Cuda(nvcc, version, include, flags, f"{listed} ({why})"), ""
 
 
 def _find_nvcc(env: Mapping[str, str]) -> Path:
@@ -239,9 +261,12 @@ def _package_includes(base: Base) -> list[Path]:
     return sorted(p for root in roots for p in root.glob("nvidia/*/include") if p.is_dir())
 
 
-def find(base: Base, env: Mapping[str, str]) -> Toolchain:
-    """All tools of a build for this base; raises ToolMissingError for what is not there."""
-    cuda, note = find_cuda(base, env)
+def find(base: Base, env: Mapping[str, str], *, visible: bool = False) -> Toolchain:
+    """All tools of a build for this base; raises ToolMissingError for what is not there.
+
+    visible: CUDA is for this machine alone, as torch.utils.cpp_extension compiles.
+    """
+    cuda, note = find_cuda(base, env, visible=visible)
     return Toolchain(
         cxx=find_cxx(env),
         launcher=find_launcher(env),

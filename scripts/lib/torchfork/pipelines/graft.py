@@ -61,11 +61,11 @@ class Grafted:
     cuda_note: str  # why there are no CUDA kernels; '' where there are
 
 
-def build(context: BuildContext, checked: CheckedBase, ui: Ui) -> Grafted:
-    """Everything from the YAML to the linked libraries, in the overlay."""
+def build(context: BuildContext, checked: CheckedBase, ui: Ui, *, here: bool = False) -> Grafted:
+    """Everything from the YAML to the linked libraries. `here`: for this machine alone."""
     base, layout = context.base, context.layout
     pack.epoch_from()  # a wrong one would be refused only when the wheel is packed
-    tools = toolchain.find(base, os.environ)
+    tools = toolchain.find(base, os.environ, visible=here)
     merged = merge_and_validate(context, checked.upstream, ui)
     with ui.step("generate") as step:
         chosen = generate(context, merged, cuda=tools.cuda is not None)
@@ -74,7 +74,8 @@ def build(context: BuildContext, checked: CheckedBase, ui: Ui) -> Grafted:
     steps = compile_steps.all_steps(chosen, context.additions, tools)
     with ui.step("compile") as step:
         steps, compiled = compile_united(context, tools, steps, step.advance)
-        step.say(f"{compiled} of {len(steps)} objects, {tools.jobs} at once")
+        cuda = f", CUDA for {tools.cuda.chosen}" if tools.cuda else ""
+        step.say(f"{compiled} of {len(steps)} objects, {tools.jobs} at once{cuda}")
     with ui.step("compare declared and defined kernels") as step:
         kernels = compare_symbols(context, steps)
         step.say(f"{kernels} kernels, none missing, none without a declaration")
