@@ -79,6 +79,11 @@ def python() -> Interpreter:
     return interpreter.probe(headers=False)
 
 
+def one_release(folder: Path) -> releases.Releases:
+    file = WheelPin("torch-9.1.0-cp311-cp311-manylinux_2_28_x86_64.whl", "b" * 64)
+    return releases.Releases(folder, "9.1.0", (Release("9.1.0", sample.COMMIT, (file,)),))
+
+
 def answer(stdout: str = "", code: int = 0, stderr: str = "") -> Outcome:
     return Outcome(("pip",), code, stdout, stderr)
 
@@ -110,9 +115,7 @@ def test_wheels_are_resolved_with_the_hashes_of_the_index(
         return answer(json.dumps({"install": [{"download_info": info}]}))
 
     monkeypatch.setattr(fetch.process, "run", run)
-    file = WheelPin("torch-9.1.0-cp311-cp311-manylinux_2_28_x86_64.whl", "b" * 64)
-    pins = releases.Releases(tmp_path, "9.1.0", (Release("9.1.0", sample.COMMIT, (file,)),))
-    found = fetch.resolve_wheels("9.2.0", pins, python, lambda _: None)
+    found = fetch.resolve_wheels("9.2.0", one_release(tmp_path), python, lambda _: None)
     assert [(p.file, p.sha256) for p in found] == [
         ("torch-9.2.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl", "a" * 64)
     ]
@@ -126,10 +129,8 @@ def test_an_index_out_of_reach_is_no_release_without_wheels(
     monkeypatch.setattr(
         fetch.process, "run", lambda argv, **_: quick if "-c" in map(str, argv) else down
     )
-    file = WheelPin("torch-9.1.0-cp311-cp311-manylinux_2_28_x86_64.whl", "b" * 64)
-    pins = releases.Releases(tmp_path, "9.1.0", (Release("9.1.0", sample.COMMIT, (file,)),))
     with pytest.raises(DownloadError, match="cannot reach"):
-        fetch.resolve_wheels("9.2.0", pins, python, lambda _: None)
+        fetch.resolve_wheels("9.2.0", one_release(tmp_path), python, lambda _: None)
 
 
 def test_a_release_is_written_in_the_order_of_the_versions(tmp_path: Path) -> None:

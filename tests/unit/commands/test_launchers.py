@@ -48,6 +48,14 @@ class Project:
             capture_output=True, text=True, check=False,
         )  # fmt: skip
 
+    def copied(self, root: Path, *, tools: bool = True) -> Project:
+        """A copy of the checkout. tools: with those that are set up."""
+        if tools:
+            shutil.copytree(self.root, root, symlinks=True)
+        else:
+            shutil.copytree(self.root / "scripts", root / "scripts")
+        return Project(root, self.shelf)
+
     def require(self, version: str) -> None:
         """Make 'onetool' of a version the one requirement, and let pip find it."""
         shelf = self.shelf
@@ -136,18 +144,16 @@ def test_the_tools_are_a_private_environment_and_the_chosen_python_is_the_target
 
 
 def test_a_second_start_sets_nothing_up(made: Project) -> None:
-    before = {
-        p: p.stat().st_mtime_ns for p in made.tools.rglob("*") if "__pycache__" not in p.parts
-    }
-    first = made.run()
-    assert first.stderr == ""
-    after = {p: p.stat().st_mtime_ns for p in made.tools.rglob("*") if "__pycache__" not in p.parts}
-    assert after == before
+    def times() -> dict[Path, int]:
+        files = [p for p in made.tools.rglob("*") if "__pycache__" not in p.parts]
+        return {p: p.stat().st_mtime_ns for p in files}
+
+    before = times()
+    assert made.run().stderr == "" and times() == before
 
 
 def test_a_copy_of_a_checkout_runs_its_own_tools(made: Project, tmp_path: Path) -> None:
-    copy = Project(tmp_path / "copy", made.shelf)
-    shutil.copytree(made.root, copy.root, symlinks=True)
+    copy = made.copied(tmp_path / "copy")
     done = copy.run()
     assert Path(answer(done)[1]).is_relative_to(copy.root) and "setting up" not in done.stderr
 
@@ -155,9 +161,7 @@ def test_a_copy_of_a_checkout_runs_its_own_tools(made: Project, tmp_path: Path) 
 def test_a_checkout_whose_path_has_a_colon_is_refused_with_the_cure(
     made: Project, tmp_path: Path
 ) -> None:
-    odd = Project(tmp_path / "a:b", made.shelf)
-    shutil.copytree(made.root, odd.root, symlinks=True)
-    done = odd.run()
+    done = made.copied(tmp_path / "a:b").run()
     assert done.returncode == 16 and "':'" in done.stderr and "next:  move" in done.stderr
 
 
@@ -168,13 +172,12 @@ def test_any_directory_and_symbolic_links_to_the_launcher_will_do(
     (tmp_path / "links").mkdir()
     (tmp_path / "links" / "one").symlink_to(made.root / "scripts" / "torchfork")
     (tmp_path / "two").symlink_to("links/one")
-    project = Project(made.root, made.shelf)
     done = subprocess.run(
         [str(tmp_path / "two"), "x"], cwd=tmp_path, capture_output=True, text=True, check=False,
         env={**os.environ, "TORCHFORK_PYTHON": sys.executable, "PYTHONPATH": str(tmp_path)},
     )  # fmt: skip
     assert answer(done)[0] == ["x"] and answer(done)[3] == "1.0"
-    assert answer(project.run(cwd=Path("/")))[3] == "1.0"
+    assert answer(made.run(cwd=Path("/")))[3] == "1.0"
 
 
 def test_changed_requirements_are_installed_before_anything_runs_killed_set_ups_notwithstanding(
@@ -203,8 +206,7 @@ def test_two_first_starts_at_once_set_up_once(made: Project, first_starts: list[
 
 
 def test_without_an_index_the_interpreters_own_modules_serve(made: Project, tmp_path: Path) -> None:
-    project = Project(tmp_path / "copy", made.shelf)
-    shutil.copytree(made.root / "scripts", project.root / "scripts")
+    project = made.copied(tmp_path / "copy", tools=False)
     venv = tmp_path / "venv"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True)
     python = venv / "bin" / "python"
@@ -221,8 +223,7 @@ def test_without_an_index_the_interpreters_own_modules_serve(made: Project, tmp_
 def test_without_an_index_and_without_the_modules_it_is_an_error(
     made: Project, tmp_path: Path
 ) -> None:
-    project = Project(tmp_path / "copy", made.shelf)
-    shutil.copytree(made.root / "scripts", project.root / "scripts")
+    project = made.copied(tmp_path / "copy", tools=False)
     done = project.run(PIP_FIND_LINKS="")
     assert done.returncode == 16
     assert "error: cannot install the tools' requirements" in done.stderr
@@ -266,8 +267,7 @@ def test_a_virtual_environment_that_is_gone_is_named(made: Project) -> None:
 
 
 def test_a_project_that_cannot_be_written_is_an_output_error(made: Project, tmp_path: Path) -> None:
-    project = Project(tmp_path / "copy", made.shelf)
-    shutil.copytree(made.root / "scripts", project.root / "scripts")
+    project = made.copied(tmp_path / "copy", tools=False)
     (project.root / ".torchfork").write_text("a file where a directory should be")
     done = project.run()
     assert done.returncode == 30 and "next:" in done.stderr
