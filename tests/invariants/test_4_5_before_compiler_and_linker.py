@@ -70,9 +70,10 @@ def test_5_a_missing_kernel_is_told_before_the_linker_runs(
         f'exec {compiler} "$@"\n'
     )
     script.chmod(0o755)
-    native = "- func: wt_a(Tensor self) -> Tensor\n  dispatch:\n    CPU: wt_lost\n"
+    # Without 'dispatch:', so that no text names the kernel.
+    native = "- func: wt_a(Tensor self) -> Tensor\n"
     command = Command(tmp_path, finished.base).with_additions(native)
     answer = command.run("build", CXX=str(script), CMAKE_CXX_COMPILER_LAUNCHER="")
-    answer.assert_error(14, "'wt_lost' is declared and defined nowhere")
-    assert answer.part("where").endswith("native_functions_additions.yaml:2")
+    answer.assert_error(14, "'wt_a' is declared and defined nowhere")
+    assert answer.part("where").endswith("native_functions_additions.yaml:1")
     assert not log.exists() and not list(command.out.glob("*"))
