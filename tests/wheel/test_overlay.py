@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
+import os
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -11,19 +11,12 @@ from pathlib import Path
 import pytest
 from subject import Archive, Subject
 
+from torchfork.upstream.archives import read_record
 from torchfork.upstream.base import Base
 from torchfork.util import venv
+from torchfork.util.files import sha256_file
 
 HAS = "import json, torch; print(json.dumps(hasattr(torch, 'gdh')))"
-
-
-def contents(root: Path) -> dict[str, str]:
-    """Every file below a directory with its hash; what an import compiles is left out."""
-    return {
-        path.relative_to(root).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in sorted(root.rglob("*"))
-        if path.is_file() and "__pycache__" not in path.parts
-    }
 
 
 def said(subject: Subject, *arguments: str | Path, **extra: str) -> str:
@@ -32,7 +25,7 @@ def said(subject: Subject, *arguments: str | Path, **extra: str) -> str:
 
 
 def test_it_is_small_and_requires_exactly_its_torch(overlay_wheel: Path, wheel: Archive) -> None:
-    assert overlay_wheel.stat().st_size < 5e6
+    assert overlay_wheel.stat().st_size < 4e6
     metadata = Archive(overlay_wheel).metadata
     assert metadata["Requires-Dist"] == f"torch=={wheel.version.partition('+')[0]}"
 
@@ -49,10 +42,23 @@ print(json.dumps([node, x.gdh().shape == (6,), conv.weight.grad is not None]))
     assert with_overlay.ask(program) == ["SigmoidExtBackward0", True, True]
 
 
-def test_torchs_own_files_stay_as_they_were(with_overlay: Subject, base: Base) -> None:
-    original = contents(base.root / "torch")
-    assert len(original) > 5000
-    assert contents(with_overlay.site / "torch") == original
+def test_torchs_own_files_stay_as_they_were(with_overlay: Subject, base_wheel: Archive) -> None:
+    """Nothing but what imports compile is new, and every file is the wheel's."""
+    torch = with_overlay.site / "torch"
+    there = {
+        path.relative_to(with_overlay.site).as_posix(): path
+        for path in torch.rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    record = read_record(base_wheel.text("dist-info/RECORD"))
+    rows = {name: row for name, row in record.items() if name.startswith("torch/")}
+    assert len(rows) > 5000 and there.keys() == rows.keys()
+    wrong = [
+        name
+        for name, row in rows.items()
+        if not row.matches(bytes.fromhex(sha256_file(there[name])))
+    ]
+    assert wrong == []
 
 
 @pytest.mark.parametrize("flag", ["-I", "-E", "-B"])
@@ -60,12 +66,61 @@ def test_flags_of_the_interpreter_do_not_matter(with_overlay: Subject, flag: str
     assert said(with_overlay, flag, "-c", HAS) == "true"
 
 
+@pytest.mark.parametrize("place", ["the environment's own", "a --target directory"])
 def test_where_pth_files_are_not_read_importing_it_first_activates_it(
-    with_overlay: Subject,
+    with_overlay: Subject, subject: Subject, overlay_wheel: Path, tmp_path: Path, place: str
 ) -> None:
-    site = str(with_overlay.site)
-    assert said(with_overlay, "-S", "-c", HAS, PYTHONPATH=site) == "false"
-    assert said(with_overlay, "-S", "-c", f"import torch_ext; {HAS}", PYTHONPATH=site) == "true"
+    site = [str(with_overlay.site), str(subject.site)]  # what torch requires is in the second
+    if place == "a --target directory":
+        pip = [with_overlay.python, "-m", "pip", "install", "--no-deps", "--target"]
+        with_overlay.run([*pip, tmp_path, overlay_wheel])
+        site.insert(0, str(tmp_path))
+    path = os.pathsep.join(site)
+    assert said(with_overlay, "-S", "-c", HAS, PYTHONPATH=path) == "false"
+    program = f"import torch_ext; {HAS}; print(torch_ext.__file__)"
+    done = with_overlay.run([with_overlay.python, "-S", "-c", program], PYTHONPATH=path)
+    assert done.stdout.split() == ["true", f"{site[0]}/torch_ext/__init__.py"]
+
+
+def test_in_an_archive_one_line_says_why_it_cannot_be_active(
+    with_overlay: Subject, overlay_wheel: Path
+) -> None:
+    done = subprocess.run(
+        [with_overlay.python, "-S", "-c", f"import torch_ext; {HAS}"], cwd=with_overlay.neutral,
+        env={**with_overlay.environment(),
+             "PYTHONPATH": os.pathsep.join(map(str, (overlay_wheel, with_overlay.site)))},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith("ImportError: torch_ext lies in an archive")
+    assert str(overlay_wheel) in last
+
+
+def test_an_environment_above_another_one_has_torch_from_below(
+    with_overlay: Subject, subject: Subject, overlay_wheel: Path, base: Base, tmp_path: Path
+) -> None:
+    """As with --system-site-packages: torch lies below, the overlay in the environment's own."""
+    python = venv.make(tmp_path / "above", base.interpreter, tmp_path, "")
+    assert (
+        venv.pip_run(python, tmp_path, "install", "--no-deps", str(overlay_wheel)).returncode == 0
+    )
+    question = "import sysconfig; print(sysconfig.get_path('platlib'))"
+    site = Path(with_overlay.run([python, "-c", question]).stdout.strip())
+    (site / "below.pth").write_text(f"{with_overlay.site}\n{subject.site}\n")
+    program = f"{HAS}; print(torch.__file__)"
+    done = with_overlay.run([python, "-c", program])
+    assert done.stdout.split() == ["true", str(with_overlay.site / "torch/__init__.py")]
+
+
+@pytest.mark.parametrize("first", ["torch", "torchgen"])
+def test_code_generators_see_the_additions(with_overlay: Subject, first: str) -> None:
+    program = f"""
+import json, {first}, pathlib, torchgen
+yaml = pathlib.Path(torchgen.__file__).parent / "packaged/ATen/native/native_functions.yaml"
+import torch
+print(json.dumps(["func: gdh(" in yaml.read_text(), hasattr(torch, "gdh")]))
+"""
+    assert with_overlay.ask(program) == [True, True]
 
 
 def test_a_variable_switches_it_off(with_overlay: Subject) -> None:

@@ -18,6 +18,7 @@ from subject import PROJECT, Archive, Subject
 from torchfork.upstream.base import Base
 from torchfork.util.files import sha256_file
 
+SMALL = Path(__file__).with_name("small_additions")
 # Kiritimati is 14 hours ahead and UTC-12 behind, so that the two never have the same date; Turkish
 # has other capitals for i.
 ELSEWHERE = {"TZ": "Pacific/Kiritimati", "LC_ALL": "tr_TR.UTF-8", "LANG": "tr_TR.UTF-8"}
@@ -92,46 +93,37 @@ def test_packing_again_gives_the_very_wheel(
 
 
 @pytest.mark.slow
-def test_a_whole_build_elsewhere_gives_the_very_wheel(
+def test_a_whole_build_elsewhere_gives_the_very_bytes(
     subject: Subject, base: Base, foreign_place: Path
 ) -> None:
     """Another home (so another cache, another path of the unpacked base), another copy of the
-    additions, another build directory, and no compiler cache. Holds for a wheel that
-    this checkout and this compiler made.
+    additions, another build directory, and no compiler cache. Of small additions, as an overlay: a
+    full wheel is packed above.
     """
-    place = foreign_place / "build"
-    (place / "home").mkdir(parents=True)
-    (place / "elsewhere").mkdir()
-    for directory in ("aten_src", "patches"):
-        shutil.copytree(PROJECT / directory, place / "additions" / directory)
-    for yaml in PROJECT.glob("*_additions.yaml"):
-        shutil.copyfile(yaml, place / "additions" / yaml.name)
-    # Empty counts as unset: the cache is that of the other home.
-    unset = {"TORCHFORK_CACHE": "", "XDG_CACHE_HOME": ""}
-    # No compiler cache: it would hand out the first build's objects.
-    unset["CMAKE_CXX_COMPILER_LAUNCHER"] = ""
-    environment = {**ELSEWHERE, **unset, "HOME": str(place / "home"), "MAX_JOBS": "2"}
+    # Empty counts as unset: the cache is the home's. A compiler cache would hand out the first
+    # build's objects.
+    elsewhere = {**ELSEWHERE, "TORCHFORK_CACHE": "", "XDG_CACHE_HOME": "",
+                 "HOME": str(foreign_place / "home")}  # fmt: skip
     assert base.wheel is not None
-    done = run_tooling(
-        ["-m", "torchfork", "build", "--quiet", "--no-verify", "--base", base.wheel,
-         "--python", subject.python, "--additions", place / "additions",
-         "--work", place / "work", "--out", place / "out"],
-        environment, 0o027, place / "elsewhere",
-    )  # fmt: skip
-    built = Archive(Path(done.stdout.strip().splitlines()[-1]))
-    differing = {
-        name
-        for name in built.members.keys() | subject.wheel.members.keys()
-        if name not in built.members
-        or name not in subject.wheel.members
-        or built.members[name].CRC != subject.wheel.members[name].CRC
+    built = []
+    for place, environment, umask in (
+        (foreign_place / "here", HERE, 0o022), (foreign_place / "elsewhere", elsewhere, 0o027)
+    ):  # fmt: skip
+        shutil.copytree(SMALL, place / "additions")
+        done = run_tooling(
+            ["-m", "torchfork", "build", "--quiet", "--no-verify", "--overlay", "--name", "small",
+             "--base", base.wheel, "--python", subject.python, "--additions", place / "additions",
+             "--work", place / "work", "--out", place / "out"],
+            {**environment, "CMAKE_CXX_COMPILER_LAUNCHER": ""}, umask, place,
+        )  # fmt: skip
+        built.append(Archive(Path(done.stdout.strip().splitlines()[-1])))
+        shutil.rmtree(place / "work")
+    shutil.rmtree(foreign_place / "home")
+    first, second = ({name: m.CRC for name, m in one.members.items()} for one in built)
+    assert not {
+        name for name in first.keys() | second.keys() if first.get(name) != second.get(name)
     }
-    assert not differing, (
-        "these differ from those of TORCHFORK_TEST_WHEEL; if it is not this checkout's and this "
-        "compiler's, build it anew"
-    )
-    assert sha256_file(built.path) == sha256_file(subject.wheel.path)
-    shutil.rmtree(place)
+    assert sha256_file(built[0].path) == sha256_file(built[1].path)
 
 
 def test_no_path_of_this_machine_is_in_the_libraries_or_texts(

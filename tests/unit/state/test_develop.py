@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pickle
 import subprocess
@@ -448,17 +447,6 @@ def test_torch_can_be_imported_after_every_change(
     assert world.state() == before and seen > 20
 
 
-def test_a_journal_of_an_earlier_version_is_undone(world: World) -> None:
-    before = world.state()
-    world.install()
-    path = installed_torch.store(world.site).path
-    known = json.loads(path.read_text())
-    del known["additions"], known["undoing"]
-    path.write_text(json.dumps({**known, "format": 1}))
-    world.undo()
-    assert world.state() == before
-
-
 def test_directories_that_are_new_are_open_to_whom_the_environment_is(world: World) -> None:
     """Else another user's import fails where ours works."""
     old = os.umask(0o077)
@@ -479,7 +467,7 @@ def test_another_run_is_waited_for_whatever_its_cache(
 ) -> None:
     base, waits = world.base(), list[str]()
     monkeypatch.setattr(installed_torch, "LOCK_SECONDS", 0.3)
-    with journal.locked(world.site / "torch", "changing", waits.append, 1):
+    with journal.exclusive(world.site / "torch", "changing", waits.append, 1, ""):
         with pytest.raises(BusyError, match="another run"):
             installed_torch.install(base, world.overlay, on_wait=waits.append)
         with pytest.raises(BusyError):

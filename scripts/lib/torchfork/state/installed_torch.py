@@ -9,15 +9,16 @@ remains true. The journal and the originals lie in torch/, so that they go where
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import io
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path, PurePosixPath
 
-from ..errors import ForkError, OutputError, StateError, UsageError
+from ..errors import StateError, UsageError
 from ..upstream.archives import Recorded, read_record, record_hash
 from ..upstream.base import Base, Interpreter
 from ..upstream.installed import Installation, locate, open_installed, record_identity
@@ -83,7 +84,19 @@ def install(base: Base, overlay: Path, *, on_wait: OnWait = wait_silently) -> Ch
         replaced = [name for name in entries if name in record and name not in before.entries]
         compiled = sorted({*before.compiled, *_compiled(found.site, replaced)})
         wanted[_record_name(found)] = _record_file(record, wanted, entries, compiled)
-        return _change(kept, wanted, {**before.entries, **entries}, compiled, before)
+        everything = {**before.entries, **entries}
+
+        def finish(done: Journal, changes: Changes) -> Journal:
+            stale = sorted(everything.keys() - wanted.keys())
+            _restore_compiled(kept, replace(done, entries=everything), stale)
+            _remove_compiled_of(kept.root, changes.removed)
+            still = (name for name in done.compiled if kept.original(name).exists())
+            return replace(done, compiled=tuple(still))
+
+        return journal.change(
+            kept, wanted, replace(before, compiled=tuple(compiled)), everything,
+            partial(_steps, kept, wanted, everything), finish,
+        )  # fmt: skip
 
 
 def undo(interpreter: Interpreter, *, on_wait: OnWait = wait_silently) -> Changes:
@@ -106,37 +119,6 @@ def undo(interpreter: Interpreter, *, on_wait: OnWait = wait_silently) -> Change
         _remove_compiled_of(found.site, changes.removed)
         kept.forget()
         return changes
-
-
-def _change(
-    kept: Store,
-    wanted: Mapping[str, Content],
-    entries: Mapping[str, Entry],
-    compiled: Sequence[str],
-    before: Journal,
-) -> Changes:
-    differing = [n for n, content in wanted.items() if state_of(kept.root / n) != content.sha256]
-    stale = [name for name in before.entries if name not in wanted]
-    if not differing and not stale and before.settled:
-        return Changes(kept.root, unchanged=len(wanted))
-    pending = journal.announced(entries, wanted)
-    kept.save(Journal(before.identity, "", False, False, pending, tuple(compiled)))
-    for name in compiled:  # before any .py file changes, so that these are still the wheel's
-        kept.keep(name)
-    done = kept.run(_steps(kept, wanted, entries, differing, stale), entries)
-    back = {step.name for step in done if step.back and step.name in stale}
-    _restore_compiled(kept, before, stale)
-    removed = tuple(name for name in stale if name in back and entries[name].original is None)
-    _remove_compiled_of(kept.root, removed)
-    still = tuple(name for name in compiled if kept.original(name).exists())
-    kept.save(Journal(before.identity, "", True, False, journal.settled(entries, wanted), still))
-    return Changes(
-        kept.root,
-        written=tuple(differing),
-        restored=tuple(n for n in stale if n in back and entries[n].original is not None),
-        removed=removed,
-        unchanged=len(wanted) - len(differing),
-    )
 
 
 def _rank(entries: Mapping[str, Entry], name: str) -> tuple[int, int, bool, str]:
@@ -312,17 +294,8 @@ def _restore_compiled(kept: Store, before: Journal, names: Sequence[str]) -> Non
             kept.original(name).replace(site / name)
 
 
-@contextlib.contextmanager
-def _exclusive(found: Installation, on_wait: OnWait) -> Iterator[None]:
-    with journal.locked(found.site / "torch", "changing or reading", on_wait, LOCK_SECONDS):
-        try:
-            yield
-        except ForkError:
-            raise
-        except OSError as error:
-            raise OutputError(
-                "cannot change the installed torch; run again to finish or --undo to go back",
-                where=str(error.filename or found.site),
-                why=error.strerror or str(error),
-                next="make the environment writable, or use one of your own: python3 -m venv DIR",
-            ) from error
+def _exclusive(found: Installation, on_wait: OnWait) -> AbstractContextManager[None]:
+    return journal.exclusive(
+        found.site / "torch", "changing or reading", on_wait, LOCK_SECONDS,
+        "make the environment writable, or use one of your own: python3 -m venv DIR",
+    )  # fmt: skip

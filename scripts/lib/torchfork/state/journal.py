@@ -13,15 +13,15 @@ import hashlib
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from ..errors import BusyError, StateError
+from ..errors import BusyError, ForkError, OutputError, StateError
 from ..upstream.tree import ABSENT, state_of
-from ..util import files
+from ..util import files, serde
 
-_FORMAT = 2  # 1 had a form for an installed torch and one for a tree, which load() reads too
+_FORMAT = 2
 OnWait = Callable[[str], None]
 
 
@@ -128,22 +128,12 @@ class Store:
         """The journal, None where nothing is changed. Raises StateError."""
         if not self.path.is_file():
             return None
-        data = files.read_json(self.path)
         try:
-            if data["format"] not in (1, _FORMAT):
+            data = files.read_json(self.path)
+            if data["format"] != _FORMAT:
                 raise ValueError(f"format {data['format']}")
-            return Journal(
-                identity=data["identity"] if "identity" in data else data["commit"],
-                additions=data.get("additions", ""),
-                settled=data["settled"],
-                undoing=data.get("undoing", False),
-                entries={
-                    name: Entry(entry["original"], tuple(entry["ours"]))
-                    for name, entry in data["entries"].items()
-                },
-                compiled=tuple(data.get("compiled", ())),
-            )
-        except (TypeError, KeyError, ValueError, AttributeError) as error:
+            return serde.load(Journal, data)
+        except (TypeError, KeyError, ValueError) as error:
             raise StateError(
                 "the journal of what was changed here cannot be read",
                 where=str(self.path),
@@ -247,7 +237,7 @@ class Store:
             return
         if self.original("").is_dir():
             shutil.rmtree(self.original(""))
-        for name in ("partial", "new", ".gitignore", self.path.name):  # 'new': format 1's partial
+        for name in ("partial", ".gitignore", self.path.name):
             (folder / name).unlink(missing_ok=True)
         files.remove_stale_temporaries(folder)
         with contextlib.suppress(OSError):  # a tree's provenance stays
@@ -259,19 +249,53 @@ def digest(content: Content | None) -> str:
     return ABSENT if content is None else content.sha256
 
 
-def announced(entries: Mapping[str, Entry], wanted: Contents) -> dict[str, Entry]:
-    """While a change is under way, the old content and the new one are both ours."""
-    return {
+Order = Callable[[Sequence[str], Sequence[str]], Iterable[Step]]
+
+
+def change(
+    store: Store, wanted: Contents, before: Journal, entries: Mapping[str, Entry],
+    order: Order | None = None,
+    finish: Callable[[Journal, Changes], Journal] = lambda journal, changes: journal,
+) -> Changes:  # fmt: skip
+    """Have files hold exactly `wanted` beyond their originals: announced, done, settled.
+
+    before: the journal as it was, with what the new one shall have beside entries.
+    entries: of all files that will have been changed.
+    order: the steps for the files that differ and those that are wanted no more, in which they come
+        one after another otherwise. finish: does what follows them; the settled journal.
+    """
+    differing = [n for n, content in wanted.items() if state_of(store.root / n) != digest(content)]
+    stale = sorted(before.entries.keys() - wanted.keys())
+    if not differing and not stale and before.settled:
+        return Changes(store.root, unchanged=len(wanted))
+    # While a change is under way, the old content and the new one are both ours.
+    announced = {
         name: Entry(entry.original, tuple(dict.fromkeys([*entry.ours, digest(wanted[name])])))
         if name in wanted
         else entry
         for name, entry in entries.items()
     }
-
-
-def settled(entries: Mapping[str, Entry], wanted: Contents) -> dict[str, Entry]:
-    """After a change: each file has the one content."""
-    return {n: Entry(entries[n].original, (digest(content),)) for n, content in wanted.items()}
+    journal = replace(before, settled=False, undoing=False, entries=announced)
+    store.save(journal)
+    # Before any .py file changes, so that these are still the wheel's.
+    for name in journal.compiled:
+        store.keep(name)
+    steps = order(differing, stale) if order else [
+        *(Step(name, wanted[name]) for name in differing),
+        *(Step(name, back=True) for name in stale),
+    ]  # fmt: skip
+    done = store.run(steps, entries)
+    back = sorted({step.name for step in done if step.back}.intersection(stale))
+    changes = Changes(
+        store.root,
+        written=tuple(sorted(differing)),
+        restored=tuple(name for name in back if entries[name].original is not None),
+        removed=tuple(name for name in back if entries[name].original is None),
+        unchanged=len(wanted) - len(differing),
+    )
+    kept = {n: Entry(entries[n].original, (digest(content),)) for n, content in wanted.items()}
+    store.save(finish(replace(journal, settled=True, entries=kept), changes))
+    return changes
 
 
 def undo(store: Store, journal: Journal, order: Iterable[str]) -> Changes:
@@ -315,30 +339,45 @@ def make_directory(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def locked(directory: Path, purpose: str, on_wait: OnWait, seconds: float) -> Iterator[None]:
+def exclusive(
+    directory: Path, purpose: str, on_wait: OnWait, seconds: float, next: str
+) -> Iterator[None]:
     """Hold a directory against other runs, whoever they are and wherever their caches lie.
 
     The lock is on the directory itself: no file is left behind, and to read it is enough.
-    Raises BusyError after `seconds`, OutputError where the directory cannot be locked.
+    Raises BusyError after `seconds`, OutputError with `next` where the directory cannot be locked,
+    or a file not be changed.
     """
+    try:
+        handle = _locked(directory, purpose, on_wait, seconds)
+        try:
+            yield
+        finally:
+            os.close(handle)
+    except ForkError:
+        raise
+    except OSError as error:
+        raise OutputError(
+            "cannot change these files; the next run finishes what was begun, or undoes it",
+            where=str(error.filename or directory),
+            why=error.strerror or str(error),
+            next=next,
+        ) from error
+
+
+def _locked(directory: Path, purpose: str, on_wait: OnWait, seconds: float) -> int:
     deadline = time.monotonic() + seconds
     waited = False
     while True:
-        try:
-            handle = os.open(directory, os.O_RDONLY)
-        except OSError as error:
-            raise files.output_error(directory, error) from error
+        handle = os.open(directory, os.O_RDONLY)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if os.fstat(handle).st_ino == directory.stat().st_ino:
-                break
+                return handle
         except BlockingIOError:
             if not waited:
                 on_wait(f"another run is {purpose} {directory}")
             waited = True
-        except OSError as error:
-            os.close(handle)
-            raise files.output_error(directory, error) from error
         os.close(handle)
         if time.monotonic() > deadline:
             raise BusyError(
@@ -348,7 +387,3 @@ def locked(directory: Path, purpose: str, on_wait: OnWait, seconds: float) -> It
                 next="wait for it, or stop it and run the same command again",
             )
         time.sleep(0.1)
-    try:
-        yield
-    finally:
-        os.close(handle)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..errors import CollisionError, StateError
 from ..upstream.tree import ABSENT, STATE, SourceTree, state_of
 from ..util import files
 from . import journal
-from .journal import Changes, Content, Entry, Journal, OnWait, Step, Store
+from .journal import Changes, Content, Entry, Journal, OnWait, Store
 
 LOCK_SECONDS = 3600.0
 # Contents by path relative to the tree; None for a file that goes.
@@ -55,30 +55,13 @@ def apply(
         before = current(tree) or Journal(tree.commit, str(additions))
         entries = {**before.entries, **_entries(tree, wanted, before, added)}
         kept.refuse_edits(entries, contents, next=_cure(tree), absent=False)
-        differing = [
-            name for name, content in contents.items()
-            if state_of(tree.root / name) != journal.digest(content)
-        ]  # fmt: skip
-        stale = sorted(before.entries.keys() - wanted.keys())
-        if not differing and not stale and before.settled and before.additions == str(additions):
-            return Changes(tree.root, unchanged=len(wanted))
         # git must not offer to commit what is ours to take away again.
-        files.write_text(tree.state / ".gitignore", "*\n")
-        pending = journal.announced(entries, contents)
-        kept.save(Journal(tree.commit, str(additions), settled=False, entries=pending))
-        steps = [*(Step(n, contents[n]) for n in differing), *(Step(n, back=True) for n in stale)]
-        with _output_errors(tree):
-            done = kept.run(steps, entries)
-        settled = journal.settled(entries, contents)
-        kept.save(Journal(tree.commit, str(additions), entries=settled))
-    back = [step.name for step in done if step.back]
-    return Changes(
-        tree.root,
-        written=tuple(sorted(differing)),
-        restored=tuple(name for name in back if entries[name].original is not None),
-        removed=tuple(name for name in back if entries[name].original is None),
-        unchanged=len(wanted) - len(differing),
-    )
+        files.write_if_changed(tree.state / ".gitignore", "*\n")
+        asked = replace(
+            before, additions=str(additions),
+            settled=before.settled and before.additions == str(additions),
+        )  # fmt: skip
+        return journal.change(kept, contents, asked, entries)
 
 
 def unapply(tree: SourceTree, *, on_wait: OnWait = lambda holder: None) -> Changes:
@@ -93,8 +76,7 @@ def unapply(tree: SourceTree, *, on_wait: OnWait = lambda holder: None) -> Chang
                 next="scripts/torchfork apply puts the additions in",
             )
         kept.refuse_edits(before.entries, {}, next=_cure(tree), absent=False)
-        with _output_errors(tree):
-            changes = journal.undo(kept, before, sorted(before.entries))
+        changes = journal.undo(kept, before, sorted(before.entries))
         kept.forget()
     return changes
 
@@ -195,15 +177,11 @@ def _cure(tree: SourceTree) -> str:
     )
 
 
-@contextlib.contextmanager
-def _output_errors(tree: SourceTree) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise files.output_error(Path(error.filename or tree.root), error) from error
-
-
-@contextlib.contextmanager
-def _exclusive(tree: SourceTree, on_wait: OnWait) -> Iterator[None]:
-    with journal.locked(tree.root, "changing", on_wait, LOCK_SECONDS):
-        yield
+def _exclusive(tree: SourceTree, on_wait: OnWait) -> AbstractContextManager[None]:
+    return journal.exclusive(
+        tree.root,
+        "changing",
+        on_wait,
+        LOCK_SECONDS,
+        "make the tree writable, or use one of your own",
+    )

@@ -53,6 +53,11 @@ def activate(package: str) -> None:
             f"{', '.join(map(str, others))}; uninstall one, build the additions of both into one "
             f"overlay, or set {SWITCH}=0 to have neither"
         )
+    if not HERE.is_dir():
+        raise ImportError(
+            f"{package} lies in an archive, from which no library can be loaded: {HERE.parent}; "
+            f"install it (python -m pip install), or set {SWITCH}=0 to do without it"
+        )
     made_for: MadeFor = json.loads((HERE / "overlay.json").read_text(encoding="utf-8"))
     torch = Path(spec.origin).parent
     if problem := mismatch(torch, made_for):
