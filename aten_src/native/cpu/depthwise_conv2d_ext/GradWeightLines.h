@@ -605,7 +605,7 @@ class LineGradWeight {
       for (const auto i : c10::irange(form_.input_blocks)) {
         block.input = scratch.input.data() + i * form_.columns * kLanes;
         block.first_tap = (i - b) * form_.columns + p.padding_width - (form_.columns - 1);
-        if (block.first_tap < p.kernel_width && block.first_tap > -(2 * form_.columns - 1)) {
+        if (block.first_tap > -(2 * form_.columns - 1) && block.first_tap < p.kernel_width) {
           int64_t skipped = 0;
           const auto add = wide_block_function<acc_t>(block.first_tap, p.kernel_width, skipped);
           block.first_tap += skipped;

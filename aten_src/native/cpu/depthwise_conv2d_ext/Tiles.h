@@ -201,7 +201,9 @@ class TileSums {
   using Sums = Numbers<kRows * kCount>; // [rows][vectors]
 
  public:
-  C10_ALWAYS_INLINE TileSums() : TileSums(Sums()) {}
+  struct Kept {
+    alignas(kCacheLine) acc_t sums[kRows * kCount * Vec::size()];
+  };
   C10_ALWAYS_INLINE TileSums(const Tiles<scalar_t>& t, const TilePlace& at, const acc_t* in_memory)
       : TileSums(Sums()) {
     if (at.begins) {
@@ -210,8 +212,13 @@ class TileSums {
       load_sums(in_memory, Sums());
     }
   }
-  C10_ALWAYS_INLINE void add(const TileSums& other) {
-    add(other, Sums());
+  // Moves the sums to memory; they begin anew.
+  C10_ALWAYS_INLINE void keep(Kept& kept) {
+    store_sums(kept.sums, Sums());
+    clear(Sums());
+  }
+  C10_ALWAYS_INLINE void add(const Kept& kept) {
+    add(kept.sums, Sums());
   }
   C10_ALWAYS_INLINE void end(const Tiles<scalar_t>& t, const TilePlace& at, acc_t* in_memory)
       const {
@@ -307,8 +314,12 @@ class TileSums {
     (sums_[n].store(to + n * Vec::size()), ...);
   }
   template <int... n>
-  C10_ALWAYS_INLINE void add(const TileSums& other, std::integer_sequence<int, n...> /*sums*/) {
-    ((sums_[n] = sums_[n] + other.sums_[n]), ...);
+  C10_ALWAYS_INLINE void clear(std::integer_sequence<int, n...> /*sums*/) {
+    ((sums_[n] = Vec(acc_t(0))), ...);
+  }
+  template <int... n>
+  C10_ALWAYS_INLINE void add(const acc_t* kept, std::integer_sequence<int, n...> /*sums*/) {
+    ((sums_[n] = Vec::loadu(kept + n * Vec::size()) + sums_[n]), ...);
   }
   template <int... r>
   C10_ALWAYS_INLINE void store_results(
@@ -418,9 +429,12 @@ class TileSums {
   Vec sums_[kRows * kCount];
 };
 
-// A tile's results from one group of taps, or two. By halves of the other taps: one chain of additions
-// would have errors above those of upstream's convolution (5.3e-5 against 5.2e-5 in
-// test_error_is_not_larger_than_upstreams), two shorter ones are below.
+// Of more other taps than these, sums are taken by halves of them: one chain of additions would have errors
+// above those of upstream's convolution (5.3e-5 against 5.2e-5 in test_error_is_not_larger_than_upstreams), two
+// shorter ones are below.
+constexpr int64_t kMostOneChain = 2;
+
+// A tile's results from one group of taps, or two.
 template <typename scalar_t, Weights kWeights, int kRows, int kVectors, int kFirst, int kSecond = 0>
 C10_NOINLINE void add_groups(
     const Tiles<scalar_t>& t,
@@ -433,15 +447,20 @@ C10_NOINLINE void add_groups(
   if constexpr (kSecond > 0) {
     second = Sums::template lines_inside<kSecond>(groups[1], t, at);
   }
-  const int64_t middle = ceil_div(t.cross_count, 2);
+  // A loop over both halves: written twice they would double the code of all tiles.
+  typename Sums::Kept first_half;
   Sums sums(t, at, in_memory);
-  sums.template add_taps<kFirst, kSecond>({0, middle}, groups, first, second, t, at);
-  // A phase of a strided grad_input may have one other tap. Of pixels the condition costs more than it saves
-  // (k5 and k7 .93 of the speed, in the registers that GCC 12 then leaves).
-  if (kWeights == Weights::kOfLane || middle < t.cross_count) {
-    Sums half;
-    half.template add_taps<kFirst, kSecond>({middle, t.cross_count}, groups, first, second, t, at);
-    sums.add(half);
+  Range half{0, t.cross_count > kMostOneChain ? ceil_div(t.cross_count, 2) : t.cross_count};
+  while (true) {
+    sums.template add_taps<kFirst, kSecond>(half, groups, first, second, t, at);
+    if (half.end == t.cross_count) {
+      break;
+    }
+    sums.keep(first_half);
+    half = {half.end, t.cross_count};
+  }
+  if (half.begin > 0) {
+    sums.add(first_half);
   }
   sums.end(t, at, in_memory);
 }

@@ -1,11 +1,47 @@
-// Helpers of the derivative formulas of lltm_cell (derivatives_additions.yaml).
+// Helpers of the derivative formulas (derivatives_additions.yaml), as upstream's FunctionsManual.h has them.
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Scalar.h>
 #include <array>
 #include <tuple>
 
 namespace torch::autograd::generated::details {
+
+// Gradient of an operand that enters the result times `factor`: grad * conj(factor), its real part
+// when the operand's dtype is real and the result was complex. The shape is grad's; the autograd
+// engine sums over broadcast dimensions.
+at::Tensor axpy_ext_backward(
+    const at::Tensor& grad,
+    const at::Scalar& factor,
+    at::ScalarType operand_dtype);
+
+// Tangent of depthwise_conv2d_ext: the operator is bilinear in (input, weight) and linear in bias.
+// bias_t is undefined when there is no bias. [N, C·m, OH, OW], or unbatched as the input is.
+at::Tensor depthwise_conv2d_ext_jvp(
+    const at::Tensor& input_p,
+    const at::Tensor& input_t,
+    const at::Tensor& weight_p,
+    const at::Tensor& weight_t,
+    const at::Tensor& bias_t,
+    c10::SymIntArrayRef stride,
+    c10::SymIntArrayRef padding,
+    c10::SymIntArrayRef dilation);
+
+// Gradients of depthwise_conv2d_ext_backward with respect to (grad_output, input, weight), those
+// that output_mask asks for. grad_grad_input, grad_grad_weight and grad_grad_bias are the gradients
+// that arrive for its three results; an undefined one stands for zero.
+std::tuple<at::Tensor, at::Tensor, at::Tensor> depthwise_conv2d_ext_double_backward(
+    const at::Tensor& grad_grad_input,
+    const at::Tensor& grad_grad_weight,
+    const at::Tensor& grad_grad_bias,
+    const at::Tensor& grad_output,
+    const at::Tensor& input,
+    const at::Tensor& weight,
+    c10::SymIntArrayRef stride,
+    c10::SymIntArrayRef padding,
+    c10::SymIntArrayRef dilation,
+    std::array<bool, 3> output_mask);
 
 // Tangents of lltm_cell's results (new_h, new_cell, gates). _p are the primals and _t the tangents
 // of the arguments; new_cell and gates are the results themselves.
