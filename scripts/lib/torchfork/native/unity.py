@@ -27,7 +27,7 @@ def generated(step: CompileStep) -> str:
     """The file that a generated or support source becomes a part of in a wheel; '' for none.
 
     What is linked into torch/_C stays apart, and ATen's registrations, which need neither
-    autograd's headers nor its memory (GCC 12: 1.2 GB, autograd 1.7 GB, Python 1.7 GB).
+    autograd's headers nor its memory (GCC 12: autograd and Python 1.3 GB each).
     """
     top, folder, *_ = step.object.split("/")
     if step.rule != "cxx" or step.ours or "portability" in step.object:
