@@ -12,12 +12,11 @@ namespace at::native {
 namespace {
 
 // Which planes are transposed: those of which one has rows of less than this, a vector of AVX-512 and two
-// of AVX2, and no more columns than there are channels, while they fit into the second-level cache, lanes of no
-// channel too. Against rows, fp32, one image: in AVX-512 960 planes of 7 x 7, k = 3, 101 us became 78; 384 of
-// 14 x 14, 126 became 102, and k = 7 212 became 168. In AVX2 384 of 14 x 14, k = 3, 195 became 146 and its wgrad
-// 202 124; 672 of 14 x 14, k5s2, 266 became 116, its grad_input 445 149. Of rows drawn at random those of more
-// than 512 pixels, or than 16 columns in the other plane, take 1 / 2.7 to 1 / 4.9 of the time, wgrad 1 / 3.9 to
-// 1 / 7.9.
+// of AVX2, while they fit into the second-level cache, lanes of no channel too. Against rows, fp32, one image:
+// in AVX-512 960 planes of 7 x 7, k = 3, 101 us became 78; 384 of 14 x 14, 126 became 102, and k = 7 212 became
+// 168. In AVX2 384 of 14 x 14, k = 3, 195 became 146 and its wgrad 202 124; 672 of 14 x 14, k5s2, 266 became
+// 116, its grad_input 445 149. Of planes drawn at random those of more than 512 pixels, or with more than 16
+// columns in the other plane, take 1 / 2.7 to 1 / 4.9 of the time, wgrad 1 / 3.9 to 1 / 7.9.
 constexpr int64_t kSmallRowBytes = 64;
 
 template <typename acc_t>
@@ -25,7 +24,7 @@ bool are_small_planes(const Params& p) {
   constexpr int64_t kColumns = kSmallRowBytes / sizeof(acc_t);
   const int64_t columns = std::min(p.input_width, p.output_width);
   const int64_t size = std::max(p.input_height * p.input_width, p.output_height * p.output_width);
-  return p.multiplier == 1 && columns < kColumns && columns <= p.channels &&
+  return p.multiplier == 1 && columns < kColumns &&
       size * ceil_div(kColumns, std::max<int64_t>(p.channels, 1)) <= 8 * kColumns * kColumns;
 }
 
