@@ -72,8 +72,8 @@ def test_where_pth_files_are_not_read_importing_it_first_activates_it(
 ) -> None:
     site = [str(with_overlay.site), str(subject.site)]  # what torch requires is in the second
     if place == "a --target directory":
-        pip: list[str | Path] = [with_overlay.python, "-m", "pip", "install", "--no-deps", "--target"]
-        with_overlay.run([*pip, tmp_path, overlay_wheel])
+        install = ["-m", "pip", "install", "--no-deps", "--target", tmp_path, overlay_wheel]
+        with_overlay.run([with_overlay.python, *install])
         site.insert(0, str(tmp_path))
     path = os.pathsep.join(site)
     assert said(with_overlay, "-S", "-c", HAS, PYTHONPATH=path) == "false"
