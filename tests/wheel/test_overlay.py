@@ -72,8 +72,8 @@ def test_where_pth_files_are_not_read_importing_it_first_activates_it(
 ) -> None:
     site = [str(with_overlay.site), str(subject.site)]  # what torch requires is in the second
     if place == "a --target directory":
-        install = ["-m", "pip", "install", "--no-deps", "--target", tmp_path, overlay_wheel]
-        with_overlay.run([with_overlay.python, *install])
+        install: list[str | Path] = ["-m", "pip", "install", "--no-deps", "--target", tmp_path]
+        with_overlay.run([with_overlay.python, *install, overlay_wheel])
         site.insert(0, str(tmp_path))
     path = os.pathsep.join(site)
     assert said(with_overlay, "-S", "-c", HAS, PYTHONPATH=path) == "false"
