@@ -129,6 +129,27 @@ def test_a_symbol_that_the_base_has_too_is_refused_with_its_line_and_a_free_name
     assert f"'swing_{word}'" in caught.value.next and caught.value.kind == "symbol of upstream"
 
 
+# torch::autograd::generated::details::rad2deg_backward(at::Tensor const&)
+MANUAL = "_ZN5torch8autograd9generated7details16rad2deg_backwardERKN2at6TensorE"
+
+
+@pytest.mark.parametrize(("python", "refused"), [(False, True), (True, False)])
+def test_a_helper_that_the_graft_brings_is_refused_where_the_linker_would_meet_it_twice(
+    additions: Additions, python: bool, refused: bool
+) -> None:
+    source = additions.source_root / "native" / "Swing.cpp"
+    source.write_text("\nTensor rad2deg_backward(const Tensor& grad) { return grad; }\n")
+    brought = CompileStep("united/a0.cpp", "united/a0.cpp.o", "cxx", (), python, False)
+    objects = {brought: Symbols({MANUAL}, set()), OURS: Symbols({MANUAL}, set())}
+    if not refused:  # torch/_C is a library of its own
+        assert symbols.check(additions, objects, Exports(frozenset())) == 0
+        return
+    with pytest.raises(KernelError, match="'rad2deg_backward' is defined here") as caught:
+        symbols.check(additions, objects, Exports(frozenset()))
+    assert caught.value.where == f"{source}:2" and caught.value.kind == "symbol of upstream"
+    assert not caught.value.also
+
+
 def test_what_the_base_has_too_as_an_inline_function_or_template_passes(
     additions: Additions,
 ) -> None:

@@ -297,12 +297,19 @@ def _exported_twice(
     objects: Mapping[CompileStep, Symbols],
     exports: Exports,
 ) -> Iterator[KernelError]:
-    """What the base has too: the loader takes one of the two for both, without a word."""
+    """What upstream has too: the loader takes one of the two for both, without a word.
+
+    Also helpers of its FunctionsManual.h, which libtorch hides and the graft's own objects define.
+    """
+    brought = {
+        name for step, symbols in objects.items() if not (step.ours or step.python)
+        for name in symbols.strong
+    }  # fmt: skip
     reported: set[tuple[str, str]] = set()
     for step, symbols in sorted(objects.items(), key=lambda item: item[0].object):
         # Of a file that is compiled once a capability, DEFAULT stands alone also in a check.
         for mangled in sorted(symbols.strong) if step.source.startswith(ADDITIONS_COPY) else ():
-            if (mangled, names[mangled]) not in exports:
+            if mangled not in brought and (mangled, names[mangled]) not in exports:
                 continue
             word = _identifier(names[mangled])
             if (step.source, word) in reported:
@@ -311,8 +318,8 @@ def _exported_twice(
             yield KernelError(
                 f"'{word}' is defined here, and upstream's libraries define it too",
                 where=_place(step, word, additions),
-                why=f"both export {names[mangled]}\none of the two would be called in place of "
-                "the other, in upstream's operators as in yours",
+                why=f"both define {names[mangled]}\none of the two would be called in place of "
+                "the other, in upstream's operators as in yours, or the linker refuses them",
                 next=f"rename it, for example to '{_free_name(word, step, additions)}', or put a "
                 "function that only this file calls into an anonymous namespace",
                 kind="symbol of upstream",
