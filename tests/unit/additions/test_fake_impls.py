@@ -71,18 +71,37 @@ def test_a_release_without_the_operator_gets_no_rule_for_it(tmp_path: Path) -> N
     assert without.count("\n") == RULES.count("\n")
 
 
+def test_a_release_without_one_overload_gets_the_rules_for_the_others_alone(tmp_path: Path) -> None:
+    """Importing torch would fail at a name that torch.ops.aten.keep does not have there."""
+    rule = RULES[RULES.index("\n\n@register_op_impl([") :]
+    rules = RULES.replace("[aten.keep.default]", "aten.keep.more") + rule
+    native = NATIVE.replace("keep(", "keep.more(int n, ") + "- func: keep(Tensor self) -> Tensor\n"
+    sample.write(tmp_path, native)
+    (tmp_path / fake_impls.FILE).write_text(rules, encoding="utf-8")
+    additions = load(tmp_path)
+    assert refused(additions) == []
+    without = ranges.for_release(additions, "2.15.0").fake_impls
+    assert "keep.more" not in without and "aten.keep.default" in without and "swing" in without
+
+
 def test_a_changed_rule_is_another_build(tmp_path: Path) -> None:
     before = written(tmp_path).fingerprint()
     assert written(tmp_path, RULES.replace("NotImplemented", "self")).fingerprint() != before
 
 
 @pytest.mark.parametrize(
-    ("operator", "error"), [("relu", CollisionError), ("swong", AdditionsError)]
+    ("operator", "error"),
+    [("relu", CollisionError), ("swong", AdditionsError), ("swing.otu", AdditionsError)],
 )
 def test_a_rule_for_an_operator_of_others_is_refused_at_its_line(
     tmp_path: Path, operator: str, error: type[ForkError]
 ) -> None:
-    (found,) = refused(written(tmp_path, RULES.replace("aten.swing", f"aten.{operator}")))
+    (found,) = refused(
+        written(
+            tmp_path,
+            RULES.replace("aten.swing", f"aten.{operator}", 1).replace("otu.default", "otu"),
+        )
+    )
     assert type(found) is error and operator in found.what
     assert found.where == f"{tmp_path / fake_impls.FILE}:7"
 

@@ -64,6 +64,31 @@ def test_a_release_in_the_range_gets_all_of_it_without_the_range(tmp_path: Path)
         assert all("torch" not in entry.fields for entry in file.entries)
 
 
+@pytest.mark.parametrize(
+    ("native", "line"),
+    [
+        ('- torch: "<2.15"\n  func: f(Tensor self) -> Tensor\n', 1),
+        ('- {func: "f(Tensor self) -> Tensor", torch: "<2.15"}\n', 1),
+        ("- func: f(Tensor self) -> Tensor\n  torch: >-\n    <2.15\n", 2),
+        ("- func: f(Tensor self) -> Tensor\n  torch: <2.15,\n    >=2.8\n", 2),
+    ],
+)
+def test_a_range_whose_line_cannot_be_left_out_is_refused_at_its_line(
+    tmp_path: Path, native: str, line: int
+) -> None:
+    """Else upstream's YAML would lose the entry, or get one that is malformed."""
+    with pytest.raises(AdditionsError, match="one line of its own") as caught:
+        ranges.for_release(written(tmp_path, native, ""), "2.14.0")
+    assert caught.value.where == f"{tmp_path / 'native_functions_additions.yaml'}:{line}"
+
+
+def test_a_range_may_be_plain_and_have_a_comment(tmp_path: Path) -> None:
+    native = NATIVE.replace('"<2.15"', "<2.15,>=2.8  # upstream has it then")
+    assert names(ranges.for_release(written(tmp_path, native, ""), "2.14.0")) == names(
+        load(tmp_path)
+    )
+
+
 @pytest.mark.parametrize("version", ["2.15.0", "2.15.0+cpu", "2.16.0.dev20270101"])
 def test_a_release_beyond_it_gets_neither_entry_nor_formula_nor_kernel(
     tmp_path: Path, version: str

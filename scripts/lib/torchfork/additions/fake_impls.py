@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from ..errors import AdditionsError, CollisionError
 from . import paths
 
 FILE = "fake_impls_additions.py"
-_OPERATOR = re.compile(r"\baten\.(\w+)")
+_OPERATOR = re.compile(r"\baten\.(\w+(?:\.\w+)?)")
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Rule:
 
     first: int
     last: int
-    operators: frozenset[str]  # without overloads
+    operators: frozenset[str]  # as the YAML names them: 'nms', 'nms.out'
 
 
 def read(root: Path) -> str:
@@ -51,18 +51,27 @@ def rules(text: str) -> Iterator[Rule]:
     """The functions of the file that are registered for operators."""
     for node in ast.parse(text).body:
         if isinstance(node, ast.FunctionDef) and node.decorator_list:
-            names = {n for d in node.decorator_list for n in _OPERATOR.findall(ast.unparse(d))}
+            decorators = " ".join(map(ast.unparse, node.decorator_list))
+            names = {name.removesuffix(".default") for name in _OPERATOR.findall(decorators)}
             first = min(decorator.lineno for decorator in node.decorator_list)
             yield Rule(first, node.end_lineno or node.lineno, frozenset(names))
 
 
+def with_packets(functions: Iterable[str]) -> set[str]:
+    """The names of functions, and of the packets (operators) whose overloads they are."""
+    return {part for name in functions for part in (name, name.partition(".")[0])}
+
+
 def has_rule(text: str, operator: str) -> bool:
-    """Whether there is a rule for an operator, given by its name with or without overload."""
-    return any(operator.partition(".")[0] in rule.operators for rule in rules(text))
+    """Whether there is a rule for an operator, given by its name with overload."""
+    return any(operator in rule.operators for rule in rules(text))
 
 
 def without(text: str, operators: Collection[str]) -> str:
-    """The text less the rules for operators that a release does not get; lines stay in place."""
+    """The text less each rule with an operator that a release does not get; lines stay in place.
+
+    operators: as `with_packets` names them.
+    """
     lines = text.splitlines(keepends=True)
     for rule in rules(text):
         if rule.operators & set(operators):
@@ -75,12 +84,12 @@ def objections(
 ) -> Iterator[AdditionsError | CollisionError]:
     """Rules whose operators are not the additions' own: importing torch would fail there.
 
-    ours, upstream: names of operators without overloads.
+    ours, upstream: names of operators with overloads.
     """
     for rule in rules(text):
-        for name in sorted(rule.operators - set(ours)):
+        for name in sorted(rule.operators - with_packets(ours)):
             where = f"{root / FILE}:{rule.first}"
-            if name in upstream:
+            if name in with_packets(upstream):
                 yield CollisionError(
                     f"a rule for fake tensors of '{name}', which is upstream's",
                     where=where,

@@ -189,15 +189,10 @@ def scope_objections(additions: Additions, scope: Scope) -> list[DerivativeError
 
 def _own_words(additions: Additions) -> set[str]:
     """The names that the additions' headers and declarations bring."""
-    own = {word for entry in additions.native.entries for word in _declared(entry)}
+    own = {name.partition(".")[0] for name in additions.native.functions}
     for header in additions.headers:
         own |= set(re.findall(r"\w+", header.read_text(encoding="utf-8", errors="replace")))
     return own
-
-
-def _declared(entry: Entry) -> Iterator[str]:
-    for name in (entry.name, *words(entry.fields.get("autogen", []))):
-        yield name.partition(".")[0]
 
 
 def _operator(word: str) -> str:

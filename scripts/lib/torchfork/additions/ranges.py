@@ -20,6 +20,7 @@ from .load import RANGE as FIELD
 from .load import Additions
 from .yaml_file import Entry, YamlFile
 
+_LINE = re.compile(rf"\s+{FIELD}:\s+([\"']?)(.*?)\1\s*(?:#.*)?")
 _NATIVE_HEADER = re.compile(r"#\s*include\s*[<\"]ATen/ops/(\w+)_native\.h[>\"]")
 
 
@@ -37,8 +38,8 @@ def for_release(additions: Additions, version: str) -> Additions:
     native, derivatives, deprecated = (_of_release(file, version) for file in files)
     if errors := [*_twice(native), *_twice(derivatives)]:
         raise combined(errors)
-    kept = {_base_name(entry) for entry in native.entries}
-    left_out = {_base_name(entry) for entry in additions.native.entries} - kept
+    whole, kept = (fake_impls.with_packets(file.functions) for file in (additions.native, native))
+    left_out = whole - kept
     sources = additions.sources
     if left_out:
         sources = tuple(path for path in sources if not left_out & _declared_by(path))
@@ -65,7 +66,16 @@ def _is_for(entry: Entry, version: str) -> bool:
 
 
 def _unreadable(file: YamlFile) -> Iterator[AdditionsError]:
+    lines = file.text.splitlines()
     for entry in file.entries:
+        # The line is blanked in what upstream's YAML gets: it may have nothing else, nor go on.
+        found = _LINE.fullmatch(lines[entry.lines[FIELD] - 1]) if FIELD in entry.fields else None
+        if FIELD in entry.fields and (not found or found[2] != str(entry.fields[FIELD])):
+            yield AdditionsError(
+                f"the range of '{entry.name}' does not stand on one line of its own",
+                where=entry.where(FIELD),
+                next=f'write it below func (or name), as in   {FIELD}: "<2.15"',
+            )
         try:
             _is_for(entry, "1.0")
         except InvalidSpecifier as error:
@@ -104,10 +114,6 @@ def _twice(file: YamlFile) -> Iterator[CollisionError]:
             )
 
 
-def _base_name(entry: Entry) -> str:
-    return entry.name.partition(".")[0]
-
-
 def _declared_by(source: Path) -> set[str]:
     """The operators whose kernels a source may define, by the headers that it includes."""
     return set(_NATIVE_HEADER.findall(source.read_text(encoding="utf-8", errors="replace")))
@@ -140,7 +146,7 @@ def entries_at(file: YamlFile, errors: Sequence[ForkError]) -> list[Entry]:
 
 def _variants_name(entry: Entry) -> str:
     """What an operator and its in-place form share."""
-    return _base_name(entry).rstrip("_")
+    return entry.name.partition(".")[0].rstrip("_")
 
 
 def reduced(file: YamlFile, keep: Callable[[Entry], bool]) -> YamlFile:

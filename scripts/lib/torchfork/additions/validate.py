@@ -45,10 +45,7 @@ def objections(additions: Additions, upstream: Upstream, version: str) -> Iterat
         yield from formulas.objections(entry, additions, known, version)
     yield from _registrations_of_nothing(additions, known)
     yield from fake_impls.objections(
-        additions.root,
-        additions.fake_impls,
-        {name.partition(".")[0] for name in _own_names(additions)},
-        {name.partition(".")[0] for name in known},
+        additions.root, additions.fake_impls, additions.native.functions, known
     )
 
 
@@ -160,18 +157,9 @@ _REGISTRATION = re.compile(
 _IMPL = re.compile(r"\.impl\s*\(\s*(?:TORCH_SELECTIVE_NAME\s*\(\s*)?\"(?:aten::)?([\w.]+)\"")
 
 
-def _own_names(additions: Additions) -> set[str]:
-    """The operators that the additions declare or have generated, with their overloads."""
-    return {
-        name
-        for entry in additions.native.entries
-        for name in (entry.name, *words(entry.fields.get("autogen", [])))
-    }
-
-
 def _registrations_of_nothing(additions: Additions, known: dict[str, str]) -> Iterator[KernelError]:
     """The dispatcher keeps a kernel for an operator that never comes, and says nothing."""
-    ours = _own_names(additions)
+    ours = additions.native.functions
     for path in additions.sources:
         text = path.read_text(encoding="utf-8", errors="replace")
         for block in _REGISTRATION.finditer(text):

@@ -12,6 +12,7 @@ import yaml
 
 from ..errors import AdditionsError
 from . import paths
+from .schema import words
 
 # All of upstream's native_functions.yaml has 0.7 MB, nests 3 deep and uses no alias.
 MAX_BYTES = 4_000_000
@@ -42,6 +43,11 @@ class Entry:
         match = _FUNCTION_NAME.match(self.key)
         return match[1] if match else self.key
 
+    @property
+    def functions(self) -> tuple[str, ...]:
+        """The functions that it declares or has generated, each with its overload."""
+        return (self.name, *words(self.fields.get("autogen", [])))
+
     def where(self, field: str = "") -> str:
         """'file:line' of the entry or of one of its fields."""
         return f"{self.file}:{self.lines.get(field, self.line)}"
@@ -54,6 +60,11 @@ class YamlFile:
     path: Path
     text: str
     entries: tuple[Entry, ...]
+
+    @property
+    def functions(self) -> set[str]:
+        """Those of all its entries."""
+        return {name for entry in self.entries for name in entry.functions}
 
     def entry_at(self, line: int) -> Entry | None:
         """The entry that a line belongs to."""

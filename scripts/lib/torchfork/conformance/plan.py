@@ -151,10 +151,8 @@ def _torchgen(python: Path) -> str:
 
 def declared(additions: Additions) -> list[str]:
     """Every function that the additions declare or have generated, 'name' or 'name.overload'."""
-    names = [entry.name for entry in additions.native.entries]
-    for entry in additions.native.entries:
-        generated = str(entry.fields.get("autogen", ""))
-        names += [name.strip() for name in generated.split(",") if name.strip()]
+    entries = additions.native.entries
+    names = [e.name for e in entries] + [name for e in entries for name in e.functions[1:]]
     if not names:
         raise AdditionsError(
             "no operator is declared",

@@ -134,15 +134,8 @@ def _is_made(name: str, additions: Additions) -> bool:
     if not name.startswith("ATen/ops/"):
         return True
     stem = Path(name).stem
-    names = {
-        word.partition(".")[0].rstrip("_") for e in additions.native.entries for word in _names(e)
-    }
+    names = {name.partition(".")[0].rstrip("_") for name in additions.native.functions}
     return any(stem == own or stem.startswith(f"{own}_") for own in names)
-
-
-def _names(entry: Entry) -> Iterator[str]:
-    yield entry.name
-    yield from words(entry.fields.get("autogen", []))
 
 
 def _unconditional_includes(text: str) -> Iterator[tuple[int, str]]:
