@@ -29,7 +29,7 @@ def main(tools: Path, pointer: Path, python: str) -> None:
     """Make the environment where it is missing, and write down for the launcher where it is."""
     try:
         with _lock(tools):
-            environment = tools / _name(python)
+            environment = tools / environment_name(python)
             runner = environment / "bin" / "python"
             marker = runner.with_name("requirements.txt")
             if _read(marker) != _read(REQUIREMENTS) or not runner.exists():
@@ -45,7 +45,7 @@ def main(tools: Path, pointer: Path, python: str) -> None:
         )
 
 
-def _name(python: str) -> str:
+def environment_name(python: str) -> str:
     """One directory for each interpreter, version and set of requirements."""
     state = "\n".join([python, sys.version, sys.prefix, _read(REQUIREMENTS)])
     tag = f"py{sys.version_info[0]}{sys.version_info[1]}"

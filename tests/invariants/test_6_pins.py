@@ -57,6 +57,12 @@ def test_6_one_changed_byte_under_the_official_name_is_refused_before_unpacking(
 @pytest.mark.wheel
 def test_6_the_cache_keeps_each_wheel_under_its_sha256(base: Base) -> None:
     target = interpreter.probe(headers=False)
-    for path in (cache.directory() / "wheels").glob("*/torch-*.whl"):
-        if target.tag in path.name and path.stat().st_size < 300_000_000:
-            assert sha256_file(path) == path.parent.name
+    kept = [
+        path
+        for path in (cache.directory() / "wheels").glob("*/torch-*.whl")
+        if target.tag in path.name and path.stat().st_size < 300_000_000
+    ]
+    if not kept:
+        pytest.skip("the wheel under test is a file, and the cache has no other")
+    for path in kept:
+        assert sha256_file(path) == path.parent.name

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torchgen
 from torch.autograd import forward_ad
 from torch.testing import assert_close
 from torch.utils import _pytree as pytree
@@ -81,11 +84,6 @@ def test_the_helpers_give_the_tangents_of_upstreams_own(name: str, number: int) 
 
 
 def test_every_provided_helper_has_a_twin_that_calls_it() -> None:
-    import re
-    from pathlib import Path
-
-    import torchgen
-
     support = Path(__file__).parents[2] / "scripts/lib/torchfork/support/functions_manual.cpp"
     text = support.read_text(encoding="utf-8").partition("} // namespace\n")[2]
     provided = set(re.findall(r"^(?:\w\S* )*(\w+)\(", text, re.MULTILINE))

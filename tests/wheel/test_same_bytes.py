@@ -131,7 +131,8 @@ def test_no_path_of_this_machine_is_in_the_libraries_or_texts(
 ) -> None:
     """What would make two builds differ, and tell strangers who built it where."""
     homes = {str(PROJECT), str(Path.home() / ".cache"), str(base.root), str(base.wheel)}
-    for path in overlay.rglob("*"):
-        if path.is_file():
-            data = path.read_bytes()
-            assert not [home for home in homes if home.encode() in data], path
+    files = [path for path in overlay.rglob("*") if path.is_file()]
+    assert files
+    for path in files:
+        data = path.read_bytes()
+        assert not [home for home in homes if home.encode() in data], path

@@ -58,9 +58,8 @@ def test_rules_go_to_the_end_of_upstreams_and_come_out_again(tmp_path: Path) -> 
 
     text = edit_lists(read, Manifest(), "graft", (), additions.fake_impls)[EDITED]
     assert text == f"theirs = 1\n# torchfork:begin\n{RULES}# torchfork:end\n"
-    assert edit_lists(lambda _: text if _ == EDITED else None, Manifest(), "graft", ()) == {
-        EDITED: "theirs = 1\n"
-    }
+    applied = {EDITED: text}
+    assert edit_lists(applied.get, Manifest(), "graft", ()) == {EDITED: "theirs = 1\n"}
 
 
 def test_a_release_without_the_operator_gets_no_rule_for_it(tmp_path: Path) -> None:

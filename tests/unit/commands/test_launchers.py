@@ -77,7 +77,7 @@ class Project:
         assert spec and spec.loader
         bootstrap = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(bootstrap)
-        return self.tools / str(bootstrap._name(sys.executable))
+        return self.tools / str(bootstrap.environment_name(sys.executable))
 
 
 def answer(done: subprocess.CompletedProcess[str]) -> tuple[list[str], str, str, str]:

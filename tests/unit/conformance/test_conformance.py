@@ -248,10 +248,10 @@ def test_variants_are_one_operator_and_a_generated_group_is_none(additions: Any)
         entry("twice"),
         entry("twice_functional", generated=True),
     ]
-    made = list(plan._operators(found[:-1], additions))
+    made = plan.grouped(found[:-1], additions)
     assert [o.entry.qualified for o in made] == ["twice", "hypot.zoo", "fill_ramp_"]
     assert sorted(e.qualified for e in made[0].variants) == ["twice.out", "twice_"]
-    assert list(plan._operators(found[-1:], additions)) == []
+    assert plan.grouped(found[-1:], additions) == []
 
 
 def test_formulas_tell_gradients_and_forward_mode_apart(additions: Any) -> None:

@@ -48,7 +48,7 @@ def edited() -> dict[str, str]:
 
 @pytest.fixture
 def run(edited: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Run a edited sample file with a torch of names only; give its globals."""
+    """Run an edited sample file with a torch of names only; give its globals."""
     fake: Any = Fake("torch")
     core = ModuleType("torch._C")
     core.__getattr__ = lambda name: Fake(f"torch._C.{name}")  # type: ignore[method-assign]

@@ -86,10 +86,11 @@ def test_everything_goes_where_the_tree_has_its_like(bench: Bench) -> None:
 
 
 def test_upstreams_own_lines_stay_byte_for_byte_below_the_insertions(bench: Bench) -> None:
-    for name, data in bench.plan(bench.additions()).contents.items():
-        place = bench.tree.root / name
-        if data is not None and place.is_file():
-            assert strip_blocks(data.decode(), name) == place.read_text()
+    root, contents = bench.tree.root, bench.plan(bench.additions()).contents
+    edited = {name: data for name, data in contents.items() if data and (root / name).is_file()}
+    assert sample.NATIVE in edited
+    for name, data in edited.items():
+        assert strip_blocks(data.decode(), name) == (root / name).read_text()
 
 
 def test_a_plan_of_an_applied_tree_is_the_plan_of_a_clean_one(bench: Bench) -> None:

@@ -176,7 +176,9 @@ def test_pins_that_lead_elsewhere_are_malformed(
 
 
 def test_the_projects_own_pins_are_of_the_commits_of_its_releases() -> None:
-    for version in debian_versions():
+    versions = debian_versions()
+    assert versions
+    for version in versions:
         own = load_debian(version)
         assert load_releases().get(version).commit == own.commit
         assert own.archives and own.requirements and own.options

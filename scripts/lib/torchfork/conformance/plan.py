@@ -131,7 +131,7 @@ def make(additions: Additions, python: Path, scratch: Path) -> Plan:
         )
     samples = additions.root / SAMPLES
     return Plan(
-        tuple(_operators(found, additions)),
+        tuple(grouped(found, additions)),
         samples if samples.is_file() else None,
         tuple(documented(additions.root)),
     )
@@ -162,7 +162,7 @@ def declared(additions: Additions) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _operators(found: Iterable[FinishedOperator], additions: Additions) -> list[Planned]:
+def grouped(found: Iterable[FinishedOperator], additions: Additions) -> list[Planned]:
     """One operator for each group of variants that somebody wrote, in the file's order."""
     kinds = get_args(Kind)
     groups: dict[str, list[FinishedOperator]] = {}
