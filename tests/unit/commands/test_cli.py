@@ -105,6 +105,10 @@ REFUSED = {
     "build --from-source --undo": (2, "--from-source and --undo exclude"),
     "build --from-source --base installed": (2, "--from-source and --base exclude"),
     "build --from-source --overlay": (2, "--from-source and --overlay exclude"),
+    "build --from-source --name x": (2, "--from-source and --name exclude"),
+    "build --name x": (2, "add --overlay"),
+    "build --overlay --name x!": (2, "overlay.toml"),
+    "build --overlay --additions tests/zoo/additions": (2, "say --name NAME"),
     "build --source debian": (2, "add --from-source"),
     "build --git-url x": (2, "add --from-source"),
     "build --fresh": (2, "add --from-source"),
@@ -119,8 +123,12 @@ REFUSED = {
 
 @pytest.mark.parametrize("command", REFUSED)
 def test_options_that_make_no_sense_are_refused(
-    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    command: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.chdir(Path(__file__).parents[3])
     code, says = REFUSED[command]
     assert cli.main([*command.split(), "--work", str(tmp_path)]) == code
     err = capsys.readouterr().err

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -206,6 +207,12 @@ def test_constraints_tell_whether_a_build_is_still_there(
     given = ["--env", str(patient.interpreter.executable), "--constraints", str(constraints)]
     assert cli.main(["doctor", *given]) == code
     assert (f"{line} is wanted" in capsys.readouterr().err) == bool(code)
+
+
+def test_torchfork_itself_waits_for_no_import_of_torch() -> None:
+    """It imports what an overlay consists of, which stands on sys.meta_path elsewhere."""
+    assert "torchfork.wheel.overlay_runtime" in sys.modules
+    assert not [finder for finder in sys.meta_path if hasattr(finder, "torchfork_overlay")]
 
 
 def test_an_overlay_that_does_nothing_by_itself_says_why(

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from ..codegen.build_dir import BuildDir
     from ..codegen.model import Manifest
     from ..pipelines.graft import Grafted
+    from ..wheel.overlay import Name
     from ..wheel.verify import Report
 
 # Options that only a build from source has.
@@ -116,7 +117,7 @@ def check(options: argparse.Namespace, ui: Ui) -> None:
 def build(options: argparse.Namespace, ui: Ui) -> None:
     """Build in the mode that the options name, or undo a --develop graft."""
     exclusive(
-        options, "from_source", "develop", "undo", "base", "overlay",
+        options, "from_source", "develop", "undo", "base", "overlay", "name",
         why="a source build makes a wheel, and starts from sources",
     )  # fmt: skip
     if options.from_source:
@@ -150,13 +151,14 @@ def build(options: argparse.Namespace, ui: Ui) -> None:
 def graft(options: argparse.Namespace, ui: Ui) -> None:
     """Graft, pack and verify; or, with --develop, graft and change the environment."""
     additions = load_additions(options.additions)
+    overlay = _overlay_name(options)
     base = open_base(options, ui)
     additions = ranges.for_release(additions, base.version)
     layout = workdir.for_base(base, additions, options.work)
     # Held until the wheel is packed: another run would change what it is packed from.
     with workdir.locked(layout, ui):
         # Before anything reads them: what is edited during the build must count as changed.
-        inputs = _inputs(options, base, additions)
+        inputs = _inputs(options, base, additions, overlay)
         if not options.develop and is_up_to_date(layout, inputs, options, ui):
             return
         # Only now: they take longer to import than a run with nothing to do takes.
@@ -171,8 +173,19 @@ def graft(options: argparse.Namespace, ui: Ui) -> None:
         if options.develop:
             _develop(grafted, ui)
         else:
-            wheel = _deliver(options, grafted, ui)
+            wheel = _deliver(options, grafted, overlay, ui)
             workdir.keep_delivered(layout, inputs, wheel)
+
+
+def _overlay_name(options: argparse.Namespace) -> Name | None:
+    """What the overlay is called, None where none is made; refused before anything is fetched."""
+    if not options.overlay:
+        if options.name:
+            raise UsageError("--name is what an overlay is called", next="add --overlay")
+        return None
+    from ..wheel import overlay
+
+    return overlay.named(options.additions, options.name)
 
 
 def is_up_to_date(
@@ -230,15 +243,16 @@ def _with_true_tag(grafted: Grafted, ui: Ui) -> Base:
     return replace(base, wheel_tag=tag)
 
 
-def _deliver(options: argparse.Namespace, grafted: Grafted, ui: Ui) -> Path:
+def _deliver(options: argparse.Namespace, grafted: Grafted, overlay: Name | None, ui: Ui) -> Path:
     """Pack, verify and announce the wheel."""
-    from ..wheel import overlay, pack, verify
+    from ..wheel import pack, verify
 
     base = _with_true_tag(grafted, ui)
     with ui.step("pack the wheel") as step:
-        if options.overlay:
-            name = overlay.named(options.additions, options.name)
-            wheel = overlay.pack(base, grafted.overlay, name, options.out, pack.epoch_from())
+        if overlay:
+            from ..wheel.overlay import pack as pack_overlay  # brings a parser of TOML
+
+            wheel = pack_overlay(base, grafted.overlay, overlay, options.out, pack.epoch_from())
         else:
             version = grafted_version(base.version, options.number)
             wheel = pack.pack(base, grafted.overlay, version, options.out, pack.epoch_from())
@@ -253,7 +267,7 @@ def _deliver(options: argparse.Namespace, grafted: Grafted, ui: Ui) -> Path:
             ),
         )  # fmt: skip
     growth = wheel.stat().st_size - base.wheel.stat().st_size if base.wheel else 0
-    beside = base.metadata_version if options.overlay else ""
+    beside = base.metadata_version if overlay else ""
     announce(wheel, grafted.manifest, ui, max(0, growth), grafted.cuda_note, beside)
     return wheel
 
@@ -300,12 +314,14 @@ def _names(manifest: Manifest) -> str:
     return ", ".join(manifest.base_names) or "nothing"
 
 
-def _inputs(options: argparse.Namespace, base: Base, additions: Additions) -> str:
+def _inputs(
+    options: argparse.Namespace, base: Base, additions: Additions, overlay: Name | None
+) -> str:
     """Everything that the wheel's bytes depend on."""
     names = ("USE_CUDA", "TORCH_CUDA_ARCH_LIST", "CUDA_HOME", "CXX", "SOURCE_DATE_EPOCH")
     return files.sha256_text(
         base.identity, additions.fingerprint(), str(additions.root), workdir.tooling_fingerprint(),
         str(base.interpreter.executable), str(options.number), str(options.no_verify),
-        str(options.overlay), options.name or "",
+        str(overlay),
         *(os.environ.get(name, "") for name in names),
     )  # fmt: skip

@@ -7,17 +7,20 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import tomlkit
-from packaging.utils import InvalidName, canonicalize_name
-from packaging.version import InvalidVersion, Version
+from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 from ..errors import UsageError
 from ..upstream import binaries
 from ..upstream.base import Base
 from ..util import files
-from .overlay_runtime.activate import MadeFor
 from .pack import new, tag_lines, write
+
+if TYPE_CHECKING:
+    from .overlay_runtime.activate import MadeFor
 
 RUNTIME = Path(__file__).with_name("overlay_runtime")
 DATA = "overlay.json"
@@ -48,16 +51,17 @@ class Name:
 def named(root: Path, given: str | None) -> Name:
     """What the overlay of additions is called: `given`, or what overlay.toml says.
 
-    root: the additions directory. Raises UsageError where neither says, or not a valid name.
+    root: the additions directory. Raises UsageError where neither says, or nothing valid.
     """
     place = root / SETTINGS
-    settings = tomlkit.parse(place.read_text(encoding="utf-8")).unwrap() if place.is_file() else {}
-    distribution = given or str(settings.get("name", ""))
-    version = str(settings.get("version", "1.0"))
     try:
+        text = place.read_text(encoding="utf-8") if place.is_file() else ""
+        settings = tomlkit.parse(text).unwrap()
+        distribution = given or str(settings.get("name", ""))
+        version = str(settings.get("version", "1.0"))
         canonicalize_name(distribution, validate=True)
         Version(version)
-    except (InvalidName, InvalidVersion) as error:
+    except ValueError as error:  # all of them: of the text, of TOML, of a name, of a version
         raise UsageError(
             "the overlay needs a name and a version of its own",
             where=str(place),

@@ -27,5 +27,6 @@ class Waiting:
         return importlib.util.find_spec(name)
 
 
-if "torch" not in sys.modules:
+# As a package of its own, not where torchfork imports it from within its tooling.
+if "." not in __name__ and "torch" not in sys.modules:
     sys.meta_path.insert(0, Waiting)
