@@ -254,6 +254,31 @@ def test_variants_are_one_operator_and_a_generated_group_is_none(additions: Any)
     assert plan.grouped(found[-1:], additions) == []
 
 
+def test_operators_for_other_releases_are_not_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("torch", "torchgen"):
+        (tmp_path / "site" / name).mkdir(parents=True)
+        (tmp_path / "site" / name / "__init__.py").touch()
+    (tmp_path / "site/torch/version.py").write_text("__version__ = '2.15.0'\ngit_version = 'c0'\n")
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH="{tmp_path}/site" exec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    (tmp_path / "native_functions_additions.yaml").write_text(
+        "- func: swing(Tensor self) -> Tensor\n"
+        '- func: sway(Tensor self) -> Tensor\n  torch: "<2.15"\n'
+    )
+
+    def described(home: Path, names: list[str], *others: object) -> list[FinishedOperator]:
+        return [entry(name) for name in names]
+
+    monkeypatch.setattr("torchfork.codegen.client.describe_finished", described)
+    assert plan.make(load_additions(tmp_path), python, tmp_path / "scratch").names == ("swing",)
+    (tmp_path / "site/torch/version.py").write_text("__version__ = '2.14.0'\ngit_version = 'c0'\n")
+    made = plan.make(load_additions(tmp_path), python, tmp_path / "scratch")
+    assert made.names == ("swing", "sway")
+
+
 def test_formulas_tell_gradients_and_forward_mode_apart(additions: Any) -> None:
     assert plan.formulas([entry("twice")], additions) == (True, False)
     assert plan.formulas([entry("hypot", overload="zoo")], additions) == (True, True)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
+from ..additions import ranges
 from ..additions.formulas import FIELD_NAMES
 from ..additions.load import Additions
 from ..additions.schema import argument_names, words
@@ -16,14 +17,19 @@ from ..codegen import client
 from ..codegen.model import FinishedOperator, Kind
 from ..errors import AdditionsError, BaseRefusedError, UsageError
 from ..upstream import archives, interpreter
-from ..upstream.base import Interpreter
+from ..upstream.base import Interpreter, read_text
+from ..upstream.wheel import VERSION_FILE, read_version_file
 from ..util import files, process, venv
 from ..util.venv import Say
 
 REQUIREMENTS = Path(__file__).resolve().parents[3] / "requirements-citizenship.txt"
 SAMPLES = "samples.py"
 _ENTRY = re.compile(r"^\s{4,}((?:~|[A-Za-z_])[\w.~]*)\s*$")
-_QUESTION = "import torchgen, pathlib; print(pathlib.Path(torchgen.__file__).resolve().parent)"
+_QUESTION = """
+import importlib.util, pathlib, torchgen
+print(pathlib.Path(importlib.util.find_spec("torch").origin).parents[1])
+print(pathlib.Path(torchgen.__file__).resolve().parent)
+"""
 
 
 @dataclass(frozen=True)
@@ -112,13 +118,16 @@ def make(additions: Additions, python: Path, scratch: Path) -> Plan:
     """Have the torch's own generator describe the additions' operators.
 
     python: the interpreter that has the torch; scratch: a directory for this.
-    Raises BaseRefusedError where it has no torchgen, or lacks an operator of the additions.
+    Raises BaseRefusedError where it has no torchgen, or lacks an operator that is for its release.
     """
     home = scratch / "home"
     home.mkdir(parents=True, exist_ok=True)
     link = home / "torchgen"
     link.unlink(missing_ok=True)
-    link.symlink_to(_torchgen(python))
+    site, torchgen = _found(python)
+    link.symlink_to(torchgen)
+    version = read_version_file(read_text(site / VERSION_FILE), str(site / VERSION_FILE)).version
+    additions = ranges.for_release(additions, version)
     names = declared(additions)
     found = client.describe_finished(home, names, client.formulas(additions), scratch)
     there = {operator.qualified for operator in found}
@@ -137,7 +146,8 @@ def make(additions: Additions, python: Path, scratch: Path) -> Plan:
     )
 
 
-def _torchgen(python: Path) -> str:
+def _found(python: Path) -> tuple[Path, Path]:
+    """The directory that has torch/, and the code generator, which an overlay has a copy of."""
     outcome = process.run([python, "-c", _QUESTION], cwd=Path("/"), check=False)
     if outcome.returncode:
         raise BaseRefusedError(
@@ -146,7 +156,8 @@ def _torchgen(python: Path) -> str:
             why=outcome.stderr.strip(),
             next="name an environment that has a torch with the additions: --env DIR",
         )
-    return outcome.stdout.strip().splitlines()[-1]
+    site, torchgen = outcome.stdout.strip().splitlines()[-2:]
+    return Path(site), Path(torchgen)
 
 
 def declared(additions: Additions) -> list[str]:
