@@ -78,12 +78,6 @@ inline int32_t odd(int64_t count) {
   return static_cast<int32_t>(count | 1);
 }
 
-// Since which the instructions exist.
-inline bool has_tensor_cores() {
-  constexpr int kAmpere = 8;
-  return device().capability >= kAmpere;
-}
-
 // Whether the tensor-core kernels may take a call on these two tensors.
 inline bool bands_apply(const Params& p, const Operand& one, const Operand& other) {
   constexpr int64_t kMostStride = 2;
@@ -91,7 +85,7 @@ inline bool bands_apply(const Params& p, const Operand& one, const Operand& othe
   return is_16_bit(other.type()) && !p.channels_last && march_fits_32_bits(p) &&
       p.stride_width <= kMostStride &&
       ((p.stride_height == 1 && p.stride_width == 1) || unit_dilation) && one.numel() > 0 &&
-      other.numel() > 0 && has_tensor_cores();
+      other.numel() > 0;
 }
 
 // A tile of `planes` planes of `rows` rows, of which at most `image_rows` are in the image, with room

@@ -27,13 +27,13 @@ inline int64_t wanted_blocks() {
   return multiprocessors() * 6;
 }
 
-template <typename scalar_t_, int kStride_, int kBlocks_, int kDiagonals_, int kTapRows_>
+template <typename scalar_t_, int kStride_, int kBlocks_, int kDiagonals_>
 struct GradWeightTraits {
   using scalar_t = scalar_t_;
   static constexpr int kStride = kStride_; // of columns
   static constexpr int kBlocks = kBlocks_; // of grad_output columns, of a warp
   static constexpr int kDiagonals = kDiagonals_; // input blocks that a grad_output block meets
-  static constexpr int kTapRows = kTapRows_;
+  static constexpr int kTapRows = kDiagonals > 4 ? 5 : 7; // as many as registers hold
   static constexpr int kMatrices = (kDiagonals + 1) / 2; // of a row of taps
   static constexpr int kInputBlocks = kStride * (kBlocks - 1) + kDiagonals;
   static constexpr int kInputPairs = (kInputBlocks + 1) / 2;
@@ -456,14 +456,14 @@ bool plan(GradWeight& g, Launch& launch, const BackwardPass& pass, const Params&
   return launch.shared <= kMostShared && launch.chunks <= kMostGridRows;
 }
 
-template <typename scalar_t, int kStride, int kBlocks, int kDiagonals, int kTapRows>
+template <typename scalar_t, int kStride, int kBlocks, int kDiagonals>
 bool launch_grad_weight(
     Operand& partial,
     int64_t& chunks,
     const BackwardPass& pass,
     const Params& p,
     GradWeight g) {
-  using Traits = GradWeightTraits<scalar_t, kStride, kBlocks, kDiagonals, kTapRows>;
+  using Traits = GradWeightTraits<scalar_t, kStride, kBlocks, kDiagonals>;
   Launch launch;
   if (!plan<Traits>(g, launch, pass, p)) {
     return false;
@@ -481,19 +481,6 @@ bool launch_grad_weight(
       p,
       g);
   return true;
-}
-
-template <typename scalar_t, int kStride, int kBlocks, int kDiagonals>
-bool launch_tap_rows(
-    Operand& partial,
-    int64_t& chunks,
-    const BackwardPass& pass,
-    const Params& p,
-    const GradWeight& g) {
-  // As many as registers hold.
-  constexpr int kTapRows = kDiagonals > 4 ? 5 : 7;
-  return launch_grad_weight<scalar_t, kStride, kBlocks, kDiagonals, kTapRows>(
-      partial, chunks, pass, p, g);
 }
 
 template <typename scalar_t>
@@ -518,17 +505,17 @@ bool choose_grad_weight(
   const int blocks = blocks_of(p.output_width);
   if (p.stride_width == 2) {
     return diagonals.count <= 4 &&
-        (blocks <= 2 ? launch_tap_rows<scalar_t, 2, 2, 4>(partial, chunks, pass, p, g)
-                     : launch_tap_rows<scalar_t, 2, 4, 4>(partial, chunks, pass, p, g));
+        (blocks <= 2 ? launch_grad_weight<scalar_t, 2, 2, 4>(partial, chunks, pass, p, g)
+                     : launch_grad_weight<scalar_t, 2, 4, 4>(partial, chunks, pass, p, g));
   }
   if (diagonals.count == 1 && blocks == 1) {
-    return launch_tap_rows<scalar_t, 1, 1, 1>(partial, chunks, pass, p, g);
+    return launch_grad_weight<scalar_t, 1, 1, 1>(partial, chunks, pass, p, g);
   }
   if (diagonals.count <= 3) {
-    return blocks <= 2 ? launch_tap_rows<scalar_t, 1, 2, 3>(partial, chunks, pass, p, g)
-                       : launch_tap_rows<scalar_t, 1, 4, 3>(partial, chunks, pass, p, g);
+    return blocks <= 2 ? launch_grad_weight<scalar_t, 1, 2, 3>(partial, chunks, pass, p, g)
+                       : launch_grad_weight<scalar_t, 1, 4, 3>(partial, chunks, pass, p, g);
   }
-  return diagonals.count <= 5 && launch_tap_rows<scalar_t, 1, 4, 5>(partial, chunks, pass, p, g);
+  return diagonals.count <= 5 && launch_grad_weight<scalar_t, 1, 4, 5>(partial, chunks, pass, p, g);
 }
 
 } // namespace

@@ -2,10 +2,9 @@
 // which is the forward on grad_output with the taps flipped and the padding mirrored.
 //
 // A block has the taps of a group of channels in the registers of its threads and streams rows of src
-// through a ring of boxes (Boxes.cuh), each of which is a row of a stretch of columns with
-// what the window reaches on either side. A thread owns a few channels of a few columns and marches down the
-// rows (Boxes.cuh). Warps ask for boxes in turn: one that always asks is the slowest, and
-// all wait for it.
+// through a ring of boxes (Boxes.cuh), each of which is a few rows of a stretch of columns with what the window
+// reaches on either side. A thread owns a few channels of a few columns and marches down the rows (RowMarch).
+// Warps ask for boxes in turn: one that always asks is the slowest, and all wait for it.
 //
 // Rows outside the image are never asked for. Columns outside it are zeros that are multiplied by taps, which
 // is the same only for finite taps: a block that has others takes its results tap by tap.

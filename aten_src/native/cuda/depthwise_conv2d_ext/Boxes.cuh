@@ -17,14 +17,14 @@
 
 namespace at::native::depthwise_conv2d_ext_cuda {
 
-// Barriers in shared memory that count the bytes of bulk copies, and such copies: of sm_90 and later.
+// Barriers in shared memory that count the bytes of bulk copies, and such copies.
 __device__ __forceinline__ uint32_t shared_address(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
 // A round of a barrier ends when all `arrivals` have come, and all the bytes that they expect.
 __device__ __forceinline__ void init_barrier(uint32_t barrier, int arrivals) {
-#if __CUDA_ARCH__ >= 800
+#if __CUDA_ARCH__ >= 900
   asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
 #endif
 }
@@ -45,7 +45,7 @@ __device__ __forceinline__ void fence_barriers() {
 }
 
 __device__ __forceinline__ void arrive(uint32_t barrier) {
-#if __CUDA_ARCH__ >= 800
+#if __CUDA_ARCH__ >= 900
   asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(barrier) : "memory");
 #endif
 }
@@ -74,25 +74,19 @@ __device__ __forceinline__ void load_run(void* to, uint32_t barrier, const void*
 // Until the round of this parity has ended: the first has parity 0, and a barrier that is new stands as
 // if one of parity 1 had.
 __device__ __forceinline__ void wait_for(uint32_t barrier, uint32_t parity) {
-#if __CUDA_ARCH__ >= 800
 #if __CUDA_ARCH__ >= 900
-#define DEPTHWISE_CONV2D_EXT_WAIT "mbarrier.try_wait" // sleeps for a while
-#else
-#define DEPTHWISE_CONV2D_EXT_WAIT "mbarrier.test_wait"
-#endif
   uint32_t done = 0;
   while (!done) {
     asm volatile(
         "{\n"
-        ".reg .pred p;\n" DEPTHWISE_CONV2D_EXT_WAIT
-        ".parity.shared.b64 p, [%1], %2;\n"
+        ".reg .pred p;\n"
+        "mbarrier.try_wait.parity.shared.b64 p, [%1], %2;\n" // sleeps for a while
         "selp.b32 %0, 1, 0, p;\n"
         "}\n"
         : "=r"(done)
         : "r"(barrier), "r"(parity)
         : "memory");
   }
-#undef DEPTHWISE_CONV2D_EXT_WAIT
 #endif
 }
 
@@ -264,7 +258,8 @@ inline int64_t stage_bytes(int64_t box_bytes) {
 }
 
 // The rows of a box and the stages of the ring. Several rows a box where they are short: a box costs each
-// warp some 20 instructions and the thread that asks 60. Of small planes two are better than four, since the first comes sooner.
+// warp some 20 instructions and the thread that asks 60. Of small planes two are better than four, since the
+// first comes sooner.
 inline void plan_ring(BoxPlan& plan, const BoxRequest& r) {
   // Of the rings of a multiprocessor: more leave less L1. Images of few rows are a block's whole
   // share, of which all that fits had better be under way from the start.
@@ -688,10 +683,6 @@ __device__ __forceinline__ void load_box(
 }
 #endif
 
-// The march down the rows of src in channels-last order: a thread owns a few channels and columns of dst. Each row of src feeds all the dst rows that it belongs to, whose sums are in
-// registers: slot s holds the dst row that this row reaches with the taps of kernel row s. With the first
-// product of a row the sums move on a slot, so that the shift costs nothing.
-
 // The window, the tile of columns of a thread with what the window reaches beside it, and its channels; rows
 // of taps from kOwnRow on are summed by themselves.
 template <typename scalar_t, typename Window, int kVector_, int kTile_>
@@ -705,6 +696,10 @@ struct RowMarchTraits {
   static constexpr int kColumns = kTile + kWidth - 1;
 };
 
+// The march down the rows of src in channels-last order: a thread owns a few channels and columns of dst. Each
+// row of src feeds all the dst rows that it belongs to, whose sums are in registers: slot s holds the dst row
+// that this row reaches with the taps of kernel row s. With the first product of a row the sums move on a slot,
+// so that the shift costs nothing.
 template <typename Traits>
 struct RowMarch {
   static constexpr int kHeight = Traits::kHeight;

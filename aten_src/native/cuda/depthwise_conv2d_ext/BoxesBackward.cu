@@ -1,5 +1,5 @@
-// How the rows of grad_output and of the input come to the blocks that take the weight's gradient, or all
-// gradients, of depthwise_conv2d_ext in channels-last at stride 1.
+// grad_weight and grad_bias of depthwise_conv2d_ext in channels-last at stride 1, out of boxes in shared memory
+// (Boxes.cuh), and grad_input in the same pass where it is wanted.
 //
 // A block owns a group of channels. Positions a dilation apart make planes of their own, whose columns the
 // boxes pick, as do stretches of columns and groups of images side by side. The rows of all planes are
@@ -7,9 +7,25 @@
 // end together. A stage is a row of grad_output with what the window reaches on either side and, but for
 // the first rows of a piece, the row of the input that is the last to meet it. Zeros come for what lies
 // outside the image: every element comes from device memory once, however small the planes.
+//
+// A lane owns a channel and seven columns, a block some tiles of columns and images side by side. All march
+// down the rows, and a row of the input meets all rows of grad_output that it belongs to, which serve twice:
+// their products with the input go into one sum a tap, those with the taps make the row of grad_input,
+//   sum[kh][kw] += input[h][s] * grad_output[h + padding - kh][s + padding - kw],
+// so that grad_output is needed beside a tile and the input is not.
+//
+// In float the sums of some rows go to totals in shared memory, which bounds the chains. Warps are added up
+// in order; a block writes one partial, and add_partials() adds the blocks' in a fixed order. A float bias is
+// compensated in a lane and added in double beyond, as in MarchGradWeight.cu.
+//
+// Zeros outside the image are multiplied with the other tensor, which is right only while that is finite: a
+// sum that ends as NaN is taken again tap by tap, of positions inside the image only. So is grad_input
+// where a tap is not finite.
 #include <ATen/native/cuda/depthwise_conv2d_ext/Boxes.cuh>
 
 namespace at::native::depthwise_conv2d_ext_cuda {
+
+namespace {
 
 #if CUDART_VERSION >= 12000
 
@@ -276,30 +292,6 @@ struct PieceColumns {
     return c;
   }
 };
-
-#endif
-
-// grad_weight and grad_bias of depthwise_conv2d_ext in channels-last out of boxes in shared memory
-// (Boxes.cuh), and grad_input in the same pass where it is wanted, at stride 1.
-//
-// A lane owns a channel and seven columns, a block some tiles of columns and images side by side. All march
-// down the rows, and a row of the input meets all rows of grad_output that it belongs to, which serve twice:
-// their products with the input go into one sum a tap, those with the taps make the row of grad_input,
-//   sum[kh][kw] += input[h][s] * grad_output[h + padding - kh][s + padding - kw],
-// so that grad_output is needed beside a tile and the input is not. What is loaded, by whom and when is in
-// said above.
-//
-// In float the sums of some rows go to totals in shared memory, which bounds the chains. Warps are added up
-// in order; a block writes one partial, and add_partials() adds the blocks' in a fixed order. A float bias is
-// compensated in a lane and added in double beyond, as in MarchGradWeight.cu.
-//
-// Zeros outside the image are multiplied with the other tensor, which is right only while that is finite: a
-// sum that ends as NaN is taken again tap by tap, of positions inside the image only. So is grad_input
-// where a tap is not finite.
-
-namespace {
-
-#if CUDART_VERSION >= 12000
 
 // One tap (kTaps: the bias) of a thread's part of a share.
 template <typename Traits>
@@ -805,6 +797,12 @@ bool launch(const BackwardPass& pass, const Params& params) {
       s);
   add_partials(pass.grad_weight, pass.grad_bias, partial, chunks, params);
   return true;
+}
+
+// Whether the middle tap of an odd window meets all of grad_output, beside which a bias is summed then.
+bool middle_meets_all(const Params& p) {
+  return 2 * p.padding_height <= p.dilation_height * (p.kernel_height - 1) &&
+      2 * p.padding_width <= p.dilation_width * (p.kernel_width - 1);
 }
 
 #endif

@@ -43,21 +43,9 @@ inline bool march_fits_32_bits(const Params& p) {
       p.kernel_width * p.dilation_width < kSideLimit;
 }
 
-// Whether the output is of the input's size at stride 1.
-inline bool keeps_size(const Params& p) {
-  return p.stride_height == 1 && p.stride_width == 1 && p.output_height == p.input_height &&
-      p.output_width == p.input_width;
-}
-
-// Whether the middle tap of an odd window meets all of grad_output, beside which a bias is summed then.
-inline bool middle_meets_all(const Params& p) {
-  return 2 * p.padding_height <= p.dilation_height * (p.kernel_height - 1) &&
-      2 * p.padding_width <= p.dilation_width * (p.kernel_width - 1);
-}
-
-// A pass at stride 1, as the kernels of small planes and large windows see it: dst[h][w] = sum of
+// A pass at stride 1, as boxes and large windows see it: dst[h][w] = sum of
 // src[h + kh * dilation_height - padding_height][w + kw * dilation_width - padding_width] * tap[kh][kw],
-// with `flip` the taps of grad_input. Most of these kernels take no dilation but 1.
+// with `flip` the taps of grad_input.
 struct UnitStridePass {
   int32_t batch;
   int32_t channels; // of the output
@@ -435,7 +423,7 @@ scalar_t* mutable_pointer_or_null(const Operand& tensor) {
   return tensor.defined() ? tensor.mutable_data_ptr<scalar_t>() : nullptr;
 }
 
-// What the forward's geometry has in every family of kernels: src is the input, dst the output.
+// What every geometry of a forward has: src is the input, dst the output.
 template <typename Geometry>
 void set_forward_sizes(Geometry& g, const Params& p) {
   g.src_height = p.input_height;

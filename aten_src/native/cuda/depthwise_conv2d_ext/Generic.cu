@@ -1,5 +1,5 @@
-// Any window, stride, dilation, number of outputs
-// of a channel, type, memory order and size: what no other kernel takes.
+// Any window, stride, dilation, number of outputs of a channel, type, memory order and size: what no other kernel
+// takes.
 //
 // 16-bit values are converted to float before any arithmetic and rounded once at the end. Only positions
 // inside the image are read or multiplied. Without atomics: the same bits on every run.
@@ -12,6 +12,8 @@
 #include <ATen/cuda/detail/IntegerDivider.cuh>
 
 namespace at::native::depthwise_conv2d_ext_cuda {
+
+namespace {
 
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / kWarpSize;
@@ -30,7 +32,7 @@ constexpr int kVectorOf = sizeof(scalar_t) == 8 ? 2 : 4;
 
 // Whether 32 bits hold every offset and every coordinate, with room for one step over the grid and
 // for one more dilated tap.
-inline bool fits_32_bits(const Params& p) {
+bool fits_32_bits(const Params& p) {
   constexpr int64_t kLimit = std::numeric_limits<int32_t>::max() / 2;
   static_assert(kMaxBlocks * kThreads < kLimit);
   return p.batch * p.channels * p.input_height * p.input_width < kLimit &&
@@ -80,7 +82,7 @@ struct alignas(sizeof(scalar_t) * kVector) Elements {
   scalar_t values[kVector];
 };
 
-inline unsigned int blocks_for(int64_t items, int64_t items_per_block) {
+unsigned int blocks_for(int64_t items, int64_t items_per_block) {
   return static_cast<unsigned int>(std::min(kMaxBlocks, divide_up(items, items_per_block)));
 }
 
@@ -92,7 +94,7 @@ bool takes_vectors(const Params& p, const Operand& a, const Operand& b) {
       is_aligned(a.const_data_ptr(), kBytes) && is_aligned(b.const_data_ptr(), kBytes);
 }
 
-// Forward and grad_input of depthwise_conv2d_ext by a gather of any window, see Generic.cu.
+// Forward and grad_input by a gather.
 //
 // A result is the sum of its taps, and what is a step of the window in the one pass is a step of
 // stride / gcd(stride, dilation) taps in the other, from a first tap that depends on the result's phase. A
@@ -101,8 +103,6 @@ bool takes_vectors(const Params& p, const Operand& a, const Operand& b) {
 // and nothing is divided between taps. Taps are read through the L1 in plane order, where a warp asks for
 // one, and from shared memory in channels-last, where it asks for many. Those of each kernel row are summed
 // by themselves first, for the sake of large kernels' rounding error.
-
-namespace {
 
 // Blocks of a multiprocessor in channels-last order, each of which looks its taps up once.
 constexpr int kStagedBlocks = 8;
@@ -471,8 +471,7 @@ bool generic_forward(const ForwardPass& pass, const Params& p) {
   });
 }
 
-// The weight's and the bias's gradient of depthwise_conv2d_ext for any window, see
-// Generic.cu.
+// The weight's and the bias's gradient.
 //
 // A warp sums a group of taps of one row, or of one column where that makes fewer groups, for a chunk of
 // pixels, so that grad_output is read once for the group; the warps of a block have neighbouring groups of

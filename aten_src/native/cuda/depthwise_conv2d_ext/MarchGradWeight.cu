@@ -166,9 +166,9 @@ __device__ __forceinline__ BlockSums lay_out_sums(
   return {mine, biases + threadIdx.x, threads, part, parts, lanes, true, works};
 }
 
-// The march over one item, adding to sums[tap][v]; sums[kTaps] - excess is the bias. take_row(row, r) gives input row r, the rows in
-// order from item.first_row * kStride; take_grad(grad, o) gives grad_output row o, or zeros. Their third
-// argument counts rows of theirs modulo Traits::kUnrolled steps.
+// The march over one item, adding to sums[tap][v]; sums[kTaps] - excess is the bias. take_row(row, r) gives input
+// row r, the rows in order from item.first_row * kStride; take_grad(grad, o) gives grad_output row o, or zeros.
+// Their third argument counts rows of theirs modulo Traits::kUnrolled steps.
 template <typename Traits, typename Row, typename Grad, typename TakeRow, typename TakeGrad>
 __device__ __forceinline__ void march_item(
     float (&sums)[Traits::kTaps + 1][Traits::kVector],
@@ -217,11 +217,7 @@ __device__ __forceinline__ void march_item(
         if constexpr (kTile == 4) {
           row = (row + grads[0][1][v]) + (grads[0][2][v] + grads[0][3][v]);
         }
-        if constexpr (kExactBias<typename Traits::scalar_t>) {
-          add_compensated(sums[Traits::kTaps][v], excess[v], row);
-        } else {
-          sums[Traits::kTaps][v] += row;
-        }
+        add_to_bias<kExactBias<typename Traits::scalar_t>>(sums[Traits::kTaps][v], excess[v], row);
       }
 #pragma unroll
       for (int i = 0; i < kStride; ++i) {

@@ -1,11 +1,5 @@
 // Forward in plane order by patches, and grad_input at stride 1, which is the forward with flipped taps.
 //
-// The planes come into shared memory while the taps are fetched. The taps are staged where the
-// results will be, and read into registers before those are written.
-//
-// Taps that are not finite would turn the zeros around the image into NaN: a block that has one
-// takes its sums tap by tap.
-//
 // A block takes whole planes that lie one after the other in memory or, of a large plane, a band of
 // rows. Either way what it reads and what it writes are single runs of memory, which it copies flat,
 // 16 bytes at a time wherever they begin: neither the width nor the padding matters to the memory.
@@ -15,6 +9,12 @@
 // Patches are 7 x 7, so that what neighbouring threads read, 7 apart, falls into different banks.
 // Everything is as wide in shared memory as in device memory: 16-bit elements converted on the way in
 // would halve the number of blocks that fit.
+//
+// The planes come into shared memory while the taps are fetched. The taps are staged where the
+// results will be, and read into registers before those are written.
+//
+// Taps that are not finite would turn the zeros around the image into NaN: a block that has one
+// takes its sums tap by tap.
 #include <ATen/native/cuda/depthwise_conv2d_ext/Common.cuh>
 
 namespace at::native::depthwise_conv2d_ext_cuda {
@@ -53,7 +53,7 @@ struct Patches {
   int32_t src_elements; // room for what a block reads, and for what it writes
   int32_t dst_elements;
 
-  C10_HOST_DEVICE int32_t tasks() const {
+  int32_t patches_of_block() const {
     return planes_per_block * strips * tiles;
   }
 };
@@ -61,7 +61,6 @@ struct Patches {
 template <typename scalar_t_, typename Window>
 struct PatchTraits {
   using scalar_t = scalar_t_;
-  static constexpr int kRows = kPatchTile;
   static constexpr int kHeight = Window::kHeight;
   static constexpr int kWidth = Window::kWidth;
   static constexpr int kStride = Window::kStride;
@@ -70,7 +69,11 @@ struct PatchTraits {
   static constexpr int kOwnRow = kFirstOwnRow<scalar_t, Window>;
   static constexpr int kSlots = (kHeight + kStride - 1) / kStride;
   static constexpr int kColumns = (kTile - 1) * kStride + kWidth;
-  static constexpr int kSteps = kRows + kSlots - 1;
+  static constexpr int kSteps = kTile + kSlots - 1;
+  static constexpr int kMostThreads = kTaps > 25 ? 128 : 256;
+  static constexpr int kBlocks = kTaps > 25 ? 3 : kTaps > 9 ? 2 : 4;
+  // Patches of a block: one of stride 2 reads four times what it writes.
+  static constexpr int kWanted = kStride > 1 ? 64 : 128;
   // Taps and bias of a plane in shared memory: an odd number of words, for the banks.
   static constexpr int kTapWords = kTaps + 2;
   static_assert(kTapWords % 2 == 1);
@@ -248,7 +251,7 @@ __device__ __forceinline__ void convolve_patch(
 #pragma unroll
       for (int age = 0; age < Traits::kSlots; ++age) {
         const int kh = age * kStride + i;
-        if (kh < kHeight && step >= age && step - age < Traits::kRows) {
+        if (kh < kHeight && step >= age && step - age < kTile) {
           RowSums<kTile, 1> sums(slots[Traits::slot(step, age)], kh >= Traits::kOwnRow);
 #pragma unroll
           for (int kw = 0; kw < Traits::kWidth; ++kw) {
@@ -319,14 +322,15 @@ __device__ __forceinline__ bool stage_patch_taps(
   return finite;
 }
 
-// Cuts the planes into blocks of about Block::kWanted patches; false where a row has more patches than a block has threads.
-template <typename Traits, typename Block>
+// Cuts the planes into blocks of about Traits::kWanted patches; false where a row has more patches than a block
+// has threads.
+template <typename Traits>
 bool plan_patches(Patches& p) {
   using scalar_t = typename Traits::scalar_t;
-  constexpr int wanted = Block::kWanted;
+  constexpr int wanted = Traits::kWanted;
   p.tiles = divide_up(p.dst_width, Traits::kTile);
   const int32_t strips = divide_up(p.dst_height, kPatchTile);
-  if (p.tiles > Block::kMostThreads) {
+  if (p.tiles > Traits::kMostThreads) {
     return false;
   }
   const int64_t in_plane = static_cast<int64_t>(strips) * p.tiles;
@@ -385,15 +389,7 @@ inline bool patches_fit(int64_t height, int64_t width) {
 }
 
 template <typename Traits>
-struct ForwardBlock {
-  static constexpr int kMostThreads = Traits::kTaps > 25 ? 128 : 256;
-  static constexpr int kBlocks = Traits::kTaps > 25 ? 3 : Traits::kTaps > 9 ? 2 : 4;
-  // A patch of stride 2 reads four times what it writes; one of a single row is for small problems.
-  static constexpr int kWanted = Traits::kStride > 1 ? 64 : 128; // patches
-};
-
-template <typename Traits>
-C10_LAUNCH_BOUNDS_2(ForwardBlock<Traits>::kMostThreads, ForwardBlock<Traits>::kBlocks)
+C10_LAUNCH_BOUNDS_2(Traits::kMostThreads, Traits::kBlocks)
 __global__ void patches_forward_kernel(
     typename Traits::scalar_t* __restrict__ dst,
     const typename Traits::scalar_t* __restrict__ src,
@@ -479,8 +475,7 @@ __global__ void patches_forward_kernel(
 template <typename Traits>
 bool launch(const ForwardPass& pass, const Params& call, Patches p) {
   using scalar_t = typename Traits::scalar_t;
-  using Block = ForwardBlock<Traits>;
-  if (!plan_patches<Traits, Block>(p)) {
+  if (!plan_patches<Traits>(p)) {
     return false;
   }
   const size_t shared = sizeof(scalar_t) * (kMargin + p.src_elements + p.dst_elements);
@@ -488,7 +483,7 @@ bool launch(const ForwardPass& pass, const Params& call, Patches p) {
     return false;
   }
   const unsigned int grid = divide_up(p.planes, p.planes_per_block) * p.bands;
-  const unsigned int threads = divide_up(p.tasks(), kWarpSize) * kWarpSize;
+  const unsigned int threads = divide_up(p.patches_of_block(), kWarpSize) * kWarpSize;
   launch_kernel(
       patches_forward_kernel<Traits>,
       grid,

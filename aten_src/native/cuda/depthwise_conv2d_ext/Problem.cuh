@@ -150,7 +150,7 @@ inline bool has_shared(int64_t bytes) {
 }
 
 // Whether the kernel that runs on the current device was compiled for sm_90 or later, which has bulk
-// copies, boxes and clusters: a build for older devices alone may run on newer ones too. Each device
+// copies and boxes: a build for older devices alone may run on newer ones too. Each device
 // is asked once.
 template <auto kKernel>
 bool compiled_for_sm_90() {

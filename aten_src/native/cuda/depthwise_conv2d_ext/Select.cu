@@ -131,6 +131,12 @@ bool has_unit_dilations(const Params& p) {
   return p.dilation_height == 1 && p.dilation_width == 1;
 }
 
+// Whether the output is of the input's size at stride 1.
+bool keeps_size(const Params& p) {
+  return has_unit_strides(p) && p.output_height == p.input_height &&
+      p.output_width == p.input_width;
+}
+
 // Whether there are kernels for windows of this very size, stride and dilation.
 bool has_window(const Params& p) {
   return with_window(p, [](auto) { return true; });

@@ -35,8 +35,7 @@ struct Sequence {
   int32_t padding; // of the first position of src; less than zero: that no window meets
   int32_t src_length;
   int32_t dst_length;
-  int32_t
-      positions; // of dst that windows are placed at: with sums until the first tap has met all of src
+  int32_t positions; // of dst that windows are at: with sums until the first tap has met all of src
   int32_t channels;
   int64_t images;
   int64_t rows;
