@@ -1,7 +1,7 @@
-"""depthwise_conv2d_ext at the sizes where CUDA kernels change their way.
+"""depthwise_conv2d_ext at the sizes where kernels change their way.
 
-Tiles, strips, tables, bands: each size is there for one decision of a kernel's plan, named beside
-it. They run on every device; the CPU's kernels have tiles of their own.
+A size is there for one decision of a kernel's plan, named beside it, or for what it leaves over of
+tiles, vectors and blocks. Those that are much for a CPU run on CUDA alone.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ SIZES = [
     Case(2, 8, 1, (5, 37), (1, 8), padding=(0, 1)),  # lines of images
     Case(2, 12, 1, (12, 9), (5, 1), padding=(2, 0), dilation=(3, 1)),
     Case(130, 36, 1, (1, 9), (1, 2)),
-    Case(1, 40, 1, (7, 7), (3, 3), padding=(1, 1)),  # a device nearly empty: an element a thread
-    Case(1, 50, 1, (56, 56), (3, 3), padding=(1, 1)),  # and some rows a thread
+    Case(1, 40, 1, (7, 7), (3, 3), padding=(1, 1)),  # a device nearly empty
+    Case(1, 50, 1, (56, 56), (3, 3), padding=(1, 1)),
     Case(2, 50, 1, (60, 58), (3, 3), stride=(2, 2), padding=(1, 1)),
-    Case(19, 16, 1, (7, 7), (3, 3), padding=(1, 1)),  # the batch as rows, some images left over
+    Case(19, 16, 1, (7, 7), (3, 3), padding=(1, 1)),
     Case(3, 8, 1, (7, 7), (13, 13), padding=(6, 6)),
-    Case(17, 6, 1, (14, 14), (7, 7), padding=(3, 3)),  # and channels
+    Case(17, 6, 1, (14, 14), (7, 7), padding=(3, 3)),
     Case(9, 4, 1, (14, 14), (27, 27), padding=(13, 13)),
-    Case(17, 3, 1, (28, 28), (5, 5), padding=(2, 2)),  # a band
-    Case(19, 16, 1, (14, 14), (5, 5), stride=(2, 2), padding=(2, 2)),  # at stride 2
+    Case(17, 3, 1, (28, 28), (5, 5), padding=(2, 2)),
+    Case(19, 16, 1, (14, 14), (5, 5), stride=(2, 2), padding=(2, 2)),
     Case(40, 8, 1, (14, 14), (3, 3), stride=(2, 2), padding=(1, 1)),
     Case(18, 24, 1, (7, 7), (5, 5), padding=(2, 2)),  # five rows of taps
     # The CPU's tiles of 14 results: a part of one, lanes done twice, a stride, a dilation
@@ -130,7 +130,7 @@ STREAMED = [
     Case(5, 140, 1, (119, 122), (5, 5), padding=(2, 2)),  # whole planes by tall tiles
     Case(3, 5001, 1, (28, 15), (5, 5), padding=(2, 2)),  # some of them at once
 ]
-# Enough elements for CUDA's patches to be taken, which are 7 x 7 or 14 x 7; much for a CPU.
+# CUDA's patches of 7 x 7; much for a CPU.
 PATCHES = [
     Case(90, 251, 1, (7, 7), (3, 3), padding=(1, 1)),  # groups of planes, a group left over
     Case(90, 251, 1, (7, 7), (5, 5), padding=(2, 2)),
@@ -141,24 +141,23 @@ PATCHES = [
     Case(5, 70, 1, (56, 56), (7, 7), padding=(3, 3)),
     Case(1, 88, 1, (112, 112), (3, 3), padding=(1, 1)),  # bands
     Case(1, 60, 1, (128, 150), (3, 3), padding=(1, 1)),  # no whole tiles, bands
-    Case(3, 90, 1, (65, 65), (5, 5), padding=(2, 2)),  # a strip of two rows
+    Case(3, 90, 1, (65, 65), (5, 5), padding=(2, 2)),
     Case(3, 90, 1, (62, 69), (5, 5), padding=(0, 4)),  # other padding than the usual
     Case(3, 90, 1, (63, 69), (3, 3), padding=(2, 0)),
     Case(2, 60, 1, (112, 112), (3, 3), stride=(2, 2), padding=(1, 1)),
     Case(12, 120, 1, (28, 28), (5, 5), stride=(2, 2), padding=(2, 2)),
     Case(9, 60, 1, (55, 41), (5, 5), stride=(2, 2), padding=(1, 2)),
 ]
-# Enough blocks for CUDA's float32 kernel of large windows whose lanes are images; much for a CPU.
-LANES = [
+# Large windows over planes of 7 to 56 columns; much for a CPU.
+LARGE_WINDOWS = [
     Case(129, 105, 1, (7, 7), (13, 13), padding=(6, 6)),  # images and channels left over
-    Case(33, 67, 1, (14, 14), (9, 9), padding=(4, 4)),  # two channels a block, one left over
-    Case(17, 33, 1, (20, 14), (9, 9), padding=(4, 4)),  # two tiles of rows, a channel a block
+    Case(33, 67, 1, (14, 14), (9, 9), padding=(4, 4)),
+    Case(17, 33, 1, (20, 14), (9, 9), padding=(4, 4)),
     Case(17, 66, 1, (2, 14), (9, 9), padding=(10, 4)),  # rows of grad_output that meet nothing
-    Case(22, 17, 1, (28, 28), (9, 9), padding=(4, 4)),  # the narrowest window for 28 columns
-    Case(22, 33, 1, (20, 28), (29, 5), padding=(14, 2)),  # a tile for narrow windows
-    Case(22, 5, 1, (56, 56), (9, 17), padding=(4, 8)),  # two blocks of columns
+    Case(22, 17, 1, (28, 28), (9, 9), padding=(4, 4)),
+    Case(22, 33, 1, (20, 28), (29, 5), padding=(14, 2)),
+    Case(22, 5, 1, (56, 56), (9, 17), padding=(4, 8)),
     Case(43, 5, 1, (40, 56), (25, 5), padding=(12, 2)),
-    # The weight's gradient has more blocks: of taps, or of images where channels are few.
     Case(33, 34, 1, (14, 14), (27, 27), padding=(13, 13)),
     Case(22, 66, 1, (28, 28), (15, 17), padding=(5, 8)),
     Case(43, 34, 1, (10, 56), (10, 31), padding=(4, 15)),
@@ -166,33 +165,49 @@ LANES = [
     Case(22, 66, 1, (20, 28), (21, 5), padding=(10, 2)),
     Case(22, 100, 1, (28, 28), (7, 7), padding=(3, 3)),
     Case(22, 100, 1, (10, 56), (7, 7), padding=(3, 3)),
+    Case(19, 3, 1, (28, 28), (29, 29), padding=(14, 14)),
+    Case(9, 3, 1, (56, 56), (31, 31), padding=(15, 15)),
+    Case(19, 3, 1, (56, 56), (51, 5), padding=(25, 2)),
+    Case(33, 4, 1, (20, 28), (29, 5), padding=(14, 2)),
+    Case(9, 5, 1, (42, 52), (25, 5), padding=(12, 2)),
+    Case(24, 3, 1, (13, 32), (13, 17), padding=(5, 8)),
+    Case(17, 3, 1, (6, 28), (29, 9), padding=(20, 4)),
+    Case(9, 3, 1, (24, 26), (11, 9), padding=(5, 4)),
+    Case(33, 4, 1, (56, 56), (7, 7), padding=(3, 3)),
 ]
-# Small planes of many images, at stride 1 in float32 and at stride 2 in all types.
-LANE_PLANES = [
+# Planes of 7 and 14 columns, of many images; much for a CPU.
+SMALL_PLANES = [
     Case(33, 402, 1, (7, 7), (3, 3), padding=(1, 1)),  # images and channels left over
-    Case(129, 134, 1, (7, 7), (5, 5), padding=(2, 2)),  # four warps a channel, one with more images
-    Case(49, 302, 1, (7, 7), (7, 7), padding=(3, 3)),  # two warps a channel, two channels a block
-    Case(1030, 132, 1, (7, 7), (3, 3), padding=(1, 1)),  # sums of lanes added up on the way
+    Case(129, 134, 1, (7, 7), (5, 5), padding=(2, 2)),
+    Case(49, 302, 1, (7, 7), (7, 7), padding=(3, 3)),
+    Case(1030, 132, 1, (7, 7), (3, 3), padding=(1, 1)),
     Case(33, 135, 1, (14, 14), (3, 3), padding=(1, 1)),
     Case(51, 133, 1, (14, 14), (5, 5), padding=(2, 2)),
-    Case(33, 133, 1, (14, 14), (7, 7), padding=(3, 3)),  # too many sums for all gradients at once
+    Case(33, 133, 1, (14, 14), (7, 7), padding=(3, 3)),
     Case(49, 178, 1, (14, 14), (5, 5), stride=(2, 2), padding=(2, 2)),
     Case(129, 134, 1, (14, 14), (3, 3), stride=(2, 2), padding=(1, 1)),
     Case(65, 133, 1, (14, 14), (5, 5), stride=(2, 2), padding=(2, 2)),  # odd channels
-    Case(35, 96, 1, (14, 14), (5, 5), stride=(2, 2), padding=(2, 2)),  # groups of eight in 16 bit
+    Case(35, 96, 1, (14, 14), (5, 5), stride=(2, 2), padding=(2, 2)),
     Case(73, 136, 1, (14, 14), (3, 3), stride=(2, 2), padding=(1, 1)),
+    Case(300, 104, 1, (7, 7), (3, 3), padding=(1, 1)),
+    Case(700, 104, 1, (7, 7), (3, 3), padding=(1, 1)),
+    Case(1001, 104, 1, (7, 7), (5, 5), padding=(2, 2)),
+    Case(7, 72, 1, (7, 7), (5, 5), padding=(2, 2)),
+    Case(45, 39, 1, (14, 14), (3, 3), padding=(1, 1)),  # odd channels
+    Case(840, 34, 1, (14, 14), (3, 3), padding=(1, 1)),
+    Case(17, 35, 1, (14, 14), (5, 5), padding=(2, 2)),
+    Case(17, 35, 1, (14, 14), (7, 7), padding=(3, 3)),
 ]
-# Enough blocks for the 16-bit kernels that march down planes, with the batch as rows of matrices.
-MARCHES = [
-    Case(17, 49, 1, (31, 28), (5, 5), padding=(2, 2)),  # a tail of streams
+# Planes of 28 columns and more by 3 x 3 to 7 x 7; much for a CPU.
+MIDDLE_PLANES = [
+    Case(17, 49, 1, (31, 28), (5, 5), padding=(2, 2)),
     Case(33, 41, 1, (56, 56), (3, 3), padding=(1, 1)),
     Case(17, 49, 1, (3, 56), (7, 7), padding=(3, 3)),  # fewer rows than taps
-    Case(20, 64, 1, (20, 52), (7, 7), padding=(3, 3)),  # a tile that is not full
-    Case(2, 64, 1, (131, 228), (7, 7), padding=(3, 3)),  # several tiles, strips of rows
-    Case(9, 50, 1, (44, 100), (5, 9), padding=(2, 4)),  # as wide as a matrix takes
+    Case(20, 64, 1, (20, 52), (7, 7), padding=(3, 3)),
+    Case(2, 64, 1, (131, 228), (7, 7), padding=(3, 3)),
+    Case(9, 50, 1, (44, 100), (5, 9), padding=(2, 4)),
     Case(17, 25, 2, (56, 56), (7, 7), padding=(3, 3)),
-    Case(33, 66, 1, (20, 56), (7, 7), padding=(9, 9), dilation=(3, 3)),  # every third row a stream
-    # Rows of 28 columns, dilated ones of 56
+    Case(33, 66, 1, (20, 56), (7, 7), padding=(9, 9), dilation=(3, 3)),
     Case(17, 49, 1, (30, 28), (5, 5), padding=(2, 2)),
     Case(33, 41, 2, (28, 28), (7, 7), padding=(3, 3)),  # several outputs of a channel
     Case(20, 66, 1, (29, 56), (7, 7), padding=(3, 3)),
@@ -200,58 +215,56 @@ MARCHES = [
     Case(33, 58, 1, (31, 56), (7, 7), padding=(9, 9), dilation=(3, 3)),
 ]
 
-# All gradients by strips of rows, whose vectors are lanes of a warp.
-STRIPS = [
-    Case(3, 5, 1, (29, 28), (5, 5), padding=(2, 2)),  # whole rows a warp, a plane left over
-    Case(4, 3, 1, (61, 48), (3, 3), padding=(1, 1)),  # lanes that only load
-    Case(2, 3, 1, (70, 132), (7, 7), padding=(3, 3)),  # rows longer than a warp has lanes
+# Rows of whole vectors; much for a CPU.
+VECTOR_ROWS = [
+    Case(3, 5, 1, (29, 28), (5, 5), padding=(2, 2)),
+    Case(4, 3, 1, (61, 48), (3, 3), padding=(1, 1)),
+    Case(2, 3, 1, (70, 132), (7, 7), padding=(3, 3)),
     Case(14, 3, 1, (3, 136), (3, 3), padding=(1, 1)),  # few rows
-    # Forward and grad_input alone have more elements, or a multiplier, or a dilation.
-    Case(9, 61, 1, (77, 80), (5, 5), padding=(2, 2)),  # lanes that only load, a round not full
-    Case(33, 99, 1, (32, 32), (5, 5), padding=(2, 2)),  # rows that fill a warp, shares of images
-    Case(14, 51, 1, (56, 56), (7, 7), padding=(3, 3)),  # shares within images
-    Case(23, 70, 1, (31, 68), (3, 3), padding=(1, 1)),  # half vectors in 16 bit
-    Case(3, 33, 1, (130, 176), (7, 7), padding=(3, 3)),  # rows longer than a warp
-    Case(5, 22, 2, (57, 96), (3, 3), padding=(1, 1)),  # two planes into one
-    Case(9, 31, 2, (67, 64), (3, 3), padding=(1, 1)),  # all gradients with two outputs a lane
-    Case(9, 29, 2, (65, 68), (3, 3), padding=(1, 1)),  # by half vectors in 16 bit
-    Case(9, 31, 2, (102, 112), (3, 3), padding=(1, 1)),  # forward by bands of two planes
-    Case(2, 9, 1, (40, 44), (7, 7), padding=(9, 9), dilation=(3, 3)),  # three lanes away
-    # Chunks through shared memory have still more elements, and few vectors to a row.
-    Case(61, 13, 1, (28, 28), (3, 3), padding=(1, 1)),  # planes left over of a chunk
-    Case(13, 11, 1, (67, 64), (3, 3), padding=(1, 1)),  # bands, the last not full
-    Case(40, 10, 1, (31, 48), (3, 3), padding=(1, 1)),  # a strip that is not full
-    Case(9, 77, 1, (29, 40), (3, 3), padding=(1, 1)),  # whole planes only in whole runs
+    Case(9, 61, 1, (77, 80), (5, 5), padding=(2, 2)),
+    Case(33, 99, 1, (32, 32), (5, 5), padding=(2, 2)),
+    Case(14, 51, 1, (56, 56), (7, 7), padding=(3, 3)),
+    Case(23, 70, 1, (31, 68), (3, 3), padding=(1, 1)),
+    Case(3, 33, 1, (130, 176), (7, 7), padding=(3, 3)),
+    Case(5, 22, 2, (57, 96), (3, 3), padding=(1, 1)),
+    Case(9, 31, 2, (67, 64), (3, 3), padding=(1, 1)),
+    Case(9, 29, 2, (65, 68), (3, 3), padding=(1, 1)),
+    Case(9, 31, 2, (102, 112), (3, 3), padding=(1, 1)),
+    Case(2, 9, 1, (40, 44), (7, 7), padding=(9, 9), dilation=(3, 3)),
+    Case(61, 13, 1, (28, 28), (3, 3), padding=(1, 1)),
+    Case(13, 11, 1, (67, 64), (3, 3), padding=(1, 1)),
+    Case(40, 10, 1, (31, 48), (3, 3), padding=(1, 1)),
+    Case(9, 77, 1, (29, 40), (3, 3), padding=(1, 1)),
     Case(101, 113, 1, (28, 28), (5, 5), padding=(2, 2)),
 ]
 # Planes of 20 to 56 columns by larger windows; much for a CPU.
 WIDER_WINDOWS = [
-    Case(23, 125, 1, (28, 28), (7, 7), padding=(3, 3)),  # a plane left over of a chunk
+    Case(23, 125, 1, (28, 28), (7, 7), padding=(3, 3)),
     Case(100, 30, 1, (28, 28), (5, 5), padding=(2, 2)),
     Case(48, 231, 1, (28, 28), (5, 5), padding=(2, 2)),
-    Case(6, 133, 1, (56, 56), (7, 7), padding=(3, 3)),  # bands
-    Case(50, 97, 1, (56, 56), (5, 5), padding=(2, 2)),  # whole planes, forward only
-    Case(33, 77, 1, (20, 32), (5, 5), padding=(2, 2)),  # rows that fill their lanes
+    Case(6, 133, 1, (56, 56), (7, 7), padding=(3, 3)),
+    Case(50, 97, 1, (56, 56), (5, 5), padding=(2, 2)),
+    Case(33, 77, 1, (20, 32), (5, 5), padding=(2, 2)),
     Case(30, 75, 1, (32, 32), (7, 7), padding=(3, 3)),
 ]
 # Few elements.
 FEW = [
-    Case(1, 5, 1, (9, 12), (3, 3), padding=(1, 1)),  # four channels a block, one left over
-    Case(1, 6, 1, (61, 60), (3, 3), padding=(1, 1)),  # warps of one channel, a row left over
-    Case(1, 3, 1, (80, 84), (3, 3), padding=(1, 1)),  # lanes with two patches
-    Case(3, 5, 1, (7, 7), (3, 3), padding=(1, 1)),  # single columns
+    Case(1, 5, 1, (9, 12), (3, 3), padding=(1, 1)),
+    Case(1, 6, 1, (61, 60), (3, 3), padding=(1, 1)),
+    Case(1, 3, 1, (80, 84), (3, 3), padding=(1, 1)),
+    Case(3, 5, 1, (7, 7), (3, 3), padding=(1, 1)),
     Case(2, 9, 1, (31, 27), (3, 3), padding=(1, 1)),
     Case(2, 3, 1, (1, 5), (3, 3), padding=(1, 1)),
     Case(2, 3, 1, (6, 1), (3, 3), padding=(1, 1)),
 ]
-# The same in channels-last order, and its forward.
+# The same for channels-last order.
 FEW_PIXELS = [
-    Case(1, 40, 1, (7, 7), (3, 3), padding=(1, 1)),  # a warp a group of channels
-    Case(2, 20, 1, (9, 11), (3, 3), padding=(1, 1)),  # lanes without channels, rows left over
-    Case(1, 36, 1, (30, 29), (3, 3), padding=(1, 1)),  # blocks of a cluster
-    Case(1, 18, 1, (30, 31), (3, 3), padding=(1, 1)),  # vectors of two channels only
-    Case(2, 8, 1, (60, 62), (3, 3), padding=(1, 1)),  # threads with two patches
-    Case(1, 68, 1, (64, 66), (3, 3), padding=(1, 1)),  # more pixels a thread forward
+    Case(1, 40, 1, (7, 7), (3, 3), padding=(1, 1)),
+    Case(2, 20, 1, (9, 11), (3, 3), padding=(1, 1)),
+    Case(1, 36, 1, (30, 29), (3, 3), padding=(1, 1)),
+    Case(1, 18, 1, (30, 31), (3, 3), padding=(1, 1)),
+    Case(2, 8, 1, (60, 62), (3, 3), padding=(1, 1)),
+    Case(1, 68, 1, (64, 66), (3, 3), padding=(1, 1)),
     Case(1, 24, 1, (13, 8), (3, 3), padding=(3, 4), dilation=(2, 3)),  # phases
     Case(3, 12, 1, (2, 5), (3, 3), padding=(1, 2)),
     Case(2, 16, 1, (3, 33), (1, 3), padding=(0, 1)),
@@ -274,33 +287,20 @@ GENERIC = [
     Case(2, 4, 1, (11, 12), (2, 2), stride=(6, 4), dilation=(3, 4)),  # strides past the window
     Case(2, 6, 1, (5, 6), (5, 5), stride=(4, 3), padding=(7, 6), dilation=(2, 2)),
 ]
-# Large windows in 16 bit with the batch as rows of matrices; much for a CPU.
-SWEEPS = [
-    Case(19, 3, 1, (28, 28), (29, 29), padding=(14, 14)),  # all diagonals; images left over
-    Case(9, 3, 1, (56, 56), (31, 31), padding=(15, 15)),  # two parts of columns, rows in pairs
-    Case(19, 3, 1, (56, 56), (51, 5), padding=(25, 2)),  # octets that begin 4 columns to the left
-    Case(33, 4, 1, (20, 28), (29, 5), padding=(14, 2)),
-    Case(9, 5, 1, (42, 52), (25, 5), padding=(12, 2)),  # half a strip, half vectors
-    Case(24, 3, 1, (13, 32), (13, 17), padding=(5, 8)),  # several warps to a group of taps
-    Case(17, 3, 1, (6, 28), (29, 9), padding=(20, 4)),  # strips that meet few rows
-    Case(9, 3, 1, (24, 26), (11, 9), padding=(5, 4)),  # no half vectors: the weight's by bands
-    Case(33, 4, 1, (56, 56), (7, 7), padding=(3, 3)),  # too few blocks for a march
-]
-
-# Rows of whole vectors at stride 2, a strip to each vector's lane; much for a CPU.
-STRIDED_STRIPS = [
-    Case(40, 11, 1, (56, 56), (5, 5), stride=(2, 2), padding=(2, 2)),  # four rows a warp in 16 bit
-    Case(9, 5, 1, (29, 28), (5, 5), stride=(2, 2), padding=(2, 2)),  # odd rows, half vectors
-    Case(13, 9, 1, (112, 112), (3, 3), stride=(2, 2), padding=(1, 1)),  # bands of a plane
-    Case(129, 16, 1, (16, 16), (3, 3), stride=(2, 2), padding=(1, 1)),  # the narrowest
+# Rows of whole vectors at stride 2; much for a CPU.
+STRIDED_ROWS = [
+    Case(40, 11, 1, (56, 56), (5, 5), stride=(2, 2), padding=(2, 2)),
+    Case(9, 5, 1, (29, 28), (5, 5), stride=(2, 2), padding=(2, 2)),
+    Case(13, 9, 1, (112, 112), (3, 3), stride=(2, 2), padding=(1, 1)),
+    Case(129, 16, 1, (16, 16), (3, 3), stride=(2, 2), padding=(1, 1)),
     Case(7, 4, 1, (2, 20), (5, 5), stride=(2, 2), padding=(2, 2)),  # fewer rows than taps
-    Case(2, 2, 1, (300, 64), (5, 5), stride=(2, 2), padding=(2, 2)),  # bands of different size
-    Case(2, 3, 1, (37, 160), (5, 5), stride=(2, 2), padding=(2, 2)),  # two warps a row in float32
-    Case(2, 2, 1, (9, 1016), (3, 3), stride=(2, 2), padding=(1, 1)),  # a last warp not full
-    Case(3, 2, 1, (40, 72), (3, 3), stride=(2, 2), padding=(1, 1)),  # lanes left over
+    Case(2, 2, 1, (300, 64), (5, 5), stride=(2, 2), padding=(2, 2)),
+    Case(2, 3, 1, (37, 160), (5, 5), stride=(2, 2), padding=(2, 2)),
+    Case(2, 2, 1, (9, 1016), (3, 3), stride=(2, 2), padding=(1, 1)),
+    Case(3, 2, 1, (40, 72), (3, 3), stride=(2, 2), padding=(1, 1)),
 ]
 
-# Channels-last order at stride 1, through shared memory by boxes; much for a CPU.
+# Channels-last order, boxes at stride 1; much for a CPU.
 BOXES = [
     Case(30, 144, 1, (17, 30), (3, 3), padding=(1, 1)),  # a tile that is not full, shares of images
     Case(9, 96, 1, (33, 56), (7, 7), padding=(3, 3)),  # rows in boxes of several, stretches
@@ -311,11 +311,11 @@ BOXES = [
     Case(40, 520, 1, (1, 202), (1, 3)),  # channels left over of a group
     Case(3, 24, 1, (100, 300), (5, 5), padding=(0, 4)),  # other padding than the usual
     Case(3, 16, 1, (2, 500), (7, 7), padding=(6, 3)),  # rows of results that meet few rows
-    Case(2, 12, 1, (30, 30), (3, 3), padding=(1, 1)),  # few results: a pixel or two a thread
+    Case(2, 12, 1, (30, 30), (3, 3), padding=(1, 1)),
     Case(2, 24, 1, (11, 13), (3, 3), padding=(3, 2), dilation=(3, 2)),
     Case(9, 24, 1, (60, 230), (3, 3), padding=(1, 1)),  # few channels: a warp to ask for boxes
-    Case(7, 40, 2, (61, 67), (3, 3), padding=(1, 1)),  # two outputs of a channel, a group not full
-    Case(16, 8, 2, (70, 72), (3, 3), padding=(1, 1)),  # half a warp of outputs
+    Case(7, 40, 2, (61, 67), (3, 3), padding=(1, 1)),  # two outputs of a channel: by planes
+    Case(16, 8, 2, (70, 72), (3, 3), padding=(1, 1)),
     Case(5, 72, 2, (60, 62), (3, 3), padding=(2, 2), dilation=(2, 2)),
     # The weight's gradient and all gradients: tiles of seven columns, two rows a share at least.
     Case(30, 48, 1, (29, 35), (3, 3), padding=(1, 1)),  # groups of 48 channels, half a warp over
@@ -325,64 +325,50 @@ BOXES = [
     Case(40, 256, 1, (16, 33), (3, 3), padding=(1, 1)),  # all of a multiprocessor in one block
     Case(3, 16, 1, (100, 300), (5, 5), padding=(0, 2)),  # grad_output is the smaller
     Case(40, 64, 1, (40, 90), (1, 3), padding=(0, 1)),  # rows of one image
-    # In float rows of grad_output in registers, one of 7 x 7 a turn; whole planes, images left over
     Case(3, 48, 1, (50, 112), (7, 7), padding=(3, 3)),
     Case(131, 48, 1, (7, 7), (5, 5), padding=(2, 2)),
     Case(15, 40, 1, (30, 27), (5, 5), padding=(4, 4), dilation=(2, 2)),
-    # In 16 bit by segments of seven columns as rows of matrices: images and channels left over,
-    # parts of segments, several stretches
+    # Images and channels left over, parts of tiles, several stretches
     Case(17, 40, 1, (28, 29), (7, 7), padding=(3, 3)),
     Case(33, 336, 1, (7, 7), (7, 7), padding=(3, 3)),
     Case(5, 136, 1, (21, 56), (5, 5), padding=(2, 2)),
     Case(3, 24, 1, (70, 130), (5, 5), padding=(0, 4)),
     Case(40, 64, 1, (56, 19), (7, 7), padding=(0, 3)),  # rows that end with the image
-    # and of phases, some a row or a column shorter; few rows of a phase, many phases of rows
+    # Phases, some a row or a column shorter; few rows of a phase, many phases of rows
     Case(17, 64, 1, (25, 29), (7, 7), padding=(9, 9), dilation=(3, 3)),
     Case(12, 40, 1, (50, 56), (5, 5), padding=(4, 4), dilation=(2, 2)),
     Case(33, 72, 1, (13, 21), (7, 7), padding=(18, 5), dilation=(6, 2)),
     Case(20, 64, 1, (30, 30), (7, 7), padding=(3, 12), dilation=(1, 4)),
-    # In 16 bit by matrices of 16 images: groups of images and channels left over, few rows, one
+    # Groups of images and channels left over, few rows, one
     Case(17, 40, 1, (20, 21), (7, 7), padding=(3, 3)),
     Case(12, 136, 1, (7, 29), (5, 5), padding=(2, 2)),
     Case(60, 640, 1, (2, 5), (7, 7), padding=(3, 3)),
     Case(31, 1000, 1, (1, 10), (5, 5), padding=(2, 2)),
-    # Narrow planes: channels left over, one image a block, two, with a warp more than rows
+    # Narrow planes, channels left over
     Case(190, 36, 1, (28, 9), (7, 7), padding=(3, 3)),
     Case(380, 36, 1, (14, 7), (7, 7), padding=(3, 4)),
     Case(130, 36, 1, (35, 9), (7, 7), padding=(3, 0)),
     Case(605, 36, 1, (7, 9), (7, 7), padding=(3, 3)),  # planes of seven rows
     Case(605, 36, 1, (7, 9), (5, 5), padding=(2, 2)),
-    Case(3, 96, 1, (112, 112), (3, 3), stride=(2, 2), padding=(1, 1)),  # at stride 2
+    Case(3, 96, 1, (112, 112), (3, 3), stride=(2, 2), padding=(1, 1)),  # at stride 2: no boxes
     Case(2, 144, 1, (56, 56), (5, 5), stride=(2, 2), padding=(2, 2)),
-    Case(5, 672, 1, (14, 14), (5, 5), stride=(2, 2), padding=(2, 2)),  # a tile that is not full
-    Case(9, 40, 1, (33, 65), (5, 5), stride=(2, 2), padding=(2, 2)),  # a group not full
-    Case(33, 24, 1, (7, 9), (3, 3), stride=(2, 2), padding=(1, 1)),  # odd planes, few columns
-    Case(12, 360, 1, (61, 64), (3, 3), stride=(2, 2), padding=(1, 1)),  # the weight's gradient too
+    Case(5, 672, 1, (14, 14), (5, 5), stride=(2, 2), padding=(2, 2)),
+    Case(9, 40, 1, (33, 65), (5, 5), stride=(2, 2), padding=(2, 2)),
+    Case(33, 24, 1, (7, 9), (3, 3), stride=(2, 2), padding=(1, 1)),
+    Case(12, 360, 1, (61, 64), (3, 3), stride=(2, 2), padding=(1, 1)),
     Case(24, 672, 1, (28, 27), (5, 5), stride=(2, 2), padding=(2, 2)),
     Case(4, 16, 1, (1, 9), (5, 5), stride=(2, 2), padding=(2, 2)),  # fewer rows than taps
-    Case(5, 104, 1, (7, 7), (3, 3), stride=(2, 2), padding=(1, 1)),  # static shared memory, too
-    Case(20, 96, 1, (57, 61), (3, 3), stride=(2, 2), padding=(1, 1)),  # half a pair of rows
+    Case(5, 104, 1, (7, 7), (3, 3), stride=(2, 2), padding=(1, 1)),
+    Case(20, 96, 1, (57, 61), (3, 3), stride=(2, 2), padding=(1, 1)),
 ]
 
-# Small planes of many images, whole runs of them in shared memory; much for a CPU.
-FLAT_PLANES = [
-    Case(300, 104, 1, (7, 7), (3, 3), padding=(1, 1)),  # a last tile of eight planes
-    Case(700, 104, 1, (7, 7), (3, 3), padding=(1, 1)),  # and enough for the gradients in 16 bit
-    Case(1001, 104, 1, (7, 7), (5, 5), padding=(2, 2)),  # a last task of fewer images
-    Case(7, 72, 1, (7, 7), (5, 5), padding=(2, 2)),  # a tile a task
-    Case(45, 39, 1, (14, 14), (3, 3), padding=(1, 1)),  # odd channels
-    Case(840, 34, 1, (14, 14), (3, 3), padding=(1, 1)),
-    Case(17, 35, 1, (14, 14), (5, 5), padding=(2, 2)),  # rows read again
-    Case(17, 35, 1, (14, 14), (7, 7), padding=(3, 3)),
-]
-
-# Channels-last order at stride 1, channels that are no whole vectors or have several outputs each.
-PIXEL_ROWS = [
-    Case(9, 33, 1, (65, 67), (3, 3), padding=(1, 1)),  # stretches, the last bytes by themselves
-    Case(3, 5, 1, (33, 31), (3, 3), padding=(1, 1)),  # several tiles a warp, several rows a stage
-    Case(2, 365, 1, (40, 41), (3, 3), padding=(1, 1)),  # groups of channels
+# Channels-last order, channels that are no whole vectors or have several outputs each.
+ODD_PIXELS = [
+    Case(9, 33, 1, (65, 67), (3, 3), padding=(1, 1)),
+    Case(3, 5, 1, (33, 31), (3, 3), padding=(1, 1)),
+    Case(2, 365, 1, (40, 41), (3, 3), padding=(1, 1)),
     Case(7, 65, 1, (50, 51), (3, 3), padding=(2, 2), dilation=(2, 2)),  # phases, one a row shorter
-    Case(2, 100, 1, (80, 81), (3, 3), padding=(3, 3), dilation=(3, 3)),  # and groups
+    Case(2, 100, 1, (80, 81), (3, 3), padding=(3, 3), dilation=(3, 3)),
     Case(4, 17, 1, (60, 270), (3, 3), padding=(0, 1)),  # grad_output is the smaller
     Case(2, 9, 1, (11, 100), (3, 3), padding=(2, 2)),  # grad_output is the larger
     Case(3, 41, 1, (90, 100), (5, 5), padding=(2, 2)),
@@ -390,43 +376,37 @@ PIXEL_ROWS = [
     Case(1, 129, 1, (9, 16), (7, 7), padding=(9, 9), dilation=(3, 3)),
     Case(1, 513, 1, (8, 14), (5, 5), padding=(2, 2)),
     Case(5, 41, 1, (1, 90), (1, 3)),
-    Case(3, 24, 2, (30, 31), (3, 3), padding=(1, 1)),  # two outputs, whose gradients are added up
+    Case(3, 24, 2, (30, 31), (3, 3), padding=(1, 1)),  # two outputs
     Case(1, 400, 2, (6, 10), (3, 3), padding=(1, 1)),
     Case(2, 33, 3, (20, 21), (3, 3), padding=(1, 1)),
     Case(2, 18, 2, (20, 21), (7, 7), padding=(3, 3)),
-    # Several outputs that they do not take: plane by plane between copies.
     Case(3, 20, 2, (31, 30), (5, 5), stride=(2, 2), padding=(2, 2)),
-    Case(2, 6, 9, (15, 18), (3, 3), padding=(1, 1)),  # only grad_input
-    Case(9, 33, 2, (27, 29), (3, 3), stride=(2, 2), padding=(1, 1)),  # grad_input apart in float
+    Case(2, 6, 9, (15, 18), (3, 3), padding=(1, 1)),
+    Case(9, 33, 2, (27, 29), (3, 3), stride=(2, 2), padding=(1, 1)),
     Case(7, 25, 3, (30, 31), (3, 3), padding=(1, 1)),
     Case(2, 5, 3, (16, 15), (13, 13), padding=(6, 6)),
 ]
 
-CHANNELS_LAST = FEW_PIXELS + BOXES + PIXEL_ROWS
+CHANNELS_LAST = FEW_PIXELS + BOXES + ODD_PIXELS
 
-# Sequences, and rows of no whole vectors, through shared memory element by element; much for a CPU.
-COLUMNS = [
-    Case(11, 250, 1, (1, 202), (1, 3)),  # planes left over of a run, runs that begin anywhere
+# Sequences, and rows of no whole vectors; much for a CPU.
+ODD_ROWS = [
+    Case(11, 250, 1, (1, 202), (1, 3)),
     Case(3, 1001, 1, (203, 1), (3, 1), padding=(1, 0)),  # the same upright
     Case(29, 400, 1, (1, 50), (1, 5), padding=(0, 4)),  # grad_output is the larger
-    Case(2, 9, 1, (1, 40001), (1, 7), padding=(0, 3)),  # bands of a plane
+    Case(2, 9, 1, (1, 40001), (1, 7), padding=(0, 3)),
     Case(7, 250, 1, (1, 333), (1, 3), padding=(0, 5), dilation=(1, 5)),
     Case(3, 60, 1, (65, 65), (3, 3), padding=(2, 2), dilation=(2, 2)),  # phases of rows
-    Case(2, 9, 1, (67, 513), (3, 3), padding=(1, 1)),  # rows that go on from band to band
+    Case(2, 9, 1, (67, 513), (3, 3), padding=(1, 1)),
     Case(3, 5, 1, (40, 1001), (3, 3), padding=(1, 1)),
-    Case(5, 9, 1, (113, 113), (3, 3), padding=(1, 1)),  # pairs of columns in bands
+    Case(5, 9, 1, (113, 113), (3, 3), padding=(1, 1)),
     Case(3, 60, 1, (58, 58), (3, 3)),  # no padding
     Case(4, 11, 1, (130, 97), (3, 3), padding=(2, 0)),
-]
-
-# Odd widths of many elements.
-ODD_WIDTHS = [
-    Case(16, 33, 1, (33, 513), (3, 3), padding=(1, 1)),  # a row a warp, shares of several channels
-    Case(9, 239, 1, (65, 65), (3, 3), padding=(2, 2), dilation=(2, 2)),  # phases, a channel left
-    Case(11, 250, 1, (58, 57), (3, 3), padding=(1, 1)),  # groups of channels, two left over
+    Case(16, 33, 1, (33, 513), (3, 3), padding=(1, 1)),
+    Case(9, 239, 1, (65, 65), (3, 3), padding=(2, 2), dilation=(2, 2)),
+    Case(11, 250, 1, (58, 57), (3, 3), padding=(1, 1)),
     Case(5, 27, 1, (257, 257), (3, 3), padding=(2, 2), dilation=(2, 2)),
 ]
-
 
 CUDA = ["cuda"] if torch.cuda.is_available() else []
 
@@ -447,16 +427,14 @@ SPOILT = [
         (*pair, torch.float32)
         for pair in on_devices(
             SEVEN_PLANES,
-            LANES
-            + LANE_PLANES
-            + FLAT_PLANES
-            + STRIPS
+            LARGE_WINDOWS[::2]
+            + SMALL_PLANES
+            + VECTOR_ROWS
             + WIDER_WINDOWS
-            + STRIDED_STRIPS
+            + STRIDED_ROWS
             + CHANNELS_LAST
             + FEW
-            + COLUMNS
-            + ODD_WIDTHS[:2],
+            + ODD_ROWS,
         )
     ),
     *(
@@ -464,16 +442,14 @@ SPOILT = [
         for dtype in HALVES
         for pair in on_devices(
             [],
-            LANE_PLANES[-3:]
-            + FLAT_PLANES
-            + MARCHES
-            + STRIPS
-            + STRIDED_STRIPS
-            + SWEEPS
+            LARGE_WINDOWS[1::2]
+            + SMALL_PLANES[::2]
+            + MIDDLE_PLANES
+            + VECTOR_ROWS
+            + STRIDED_ROWS
             + CHANNELS_LAST
             + FEW
-            + COLUMNS
-            + ODD_WIDTHS[:2],
+            + ODD_ROWS,
         )
     ),
 ]
@@ -518,18 +494,15 @@ def assert_matches_float64(
     on_devices(
         SIZES + SEVEN_PLANES + FEW + FEW_PIXELS + GENERIC,
         PATCHES
-        + LANES
-        + LANE_PLANES
-        + FLAT_PLANES
-        + MARCHES
-        + STRIPS
+        + LARGE_WINDOWS
+        + SMALL_PLANES
+        + MIDDLE_PLANES
+        + VECTOR_ROWS
         + WIDER_WINDOWS
-        + STRIDED_STRIPS
-        + SWEEPS
+        + STRIDED_ROWS
         + BOXES
-        + PIXEL_ROWS
-        + COLUMNS
-        + ODD_WIDTHS,
+        + ODD_PIXELS
+        + ODD_ROWS,
     ),
     ids=str,
 )
