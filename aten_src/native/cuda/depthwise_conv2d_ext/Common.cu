@@ -193,7 +193,8 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kTile = 64;
 
-// element_t_: unsigned integers of the elements' size. kLoaded_, kStored_: elements that are loaded and stored together.
+// element_t_: unsigned integers of the elements' size. kLoaded_, kStored_: elements that are loaded and stored
+// together.
 template <typename element_t_, int kLoaded_, int kStored_>
 struct OrderTraits {
   using element_t = element_t_;

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
-#include <type_traits>
+#include <utility>
 
 namespace at::native::depthwise_conv2d_ext_cuda {
 

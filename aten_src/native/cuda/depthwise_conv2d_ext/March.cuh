@@ -108,7 +108,7 @@ inline March march_of(const Params& p) {
   return m;
 }
 
-// Fills in the work items. `tile_rows_floor` is the least number of rows worth a chunk: each chunk
+// Fills in the work items. `row_floor` is the least number of rows worth a chunk: each chunk
 // reads the kernel's overhang again. Chunks are as long as the device stays full.
 inline void plan_items(
     March& m,
