@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import gzip
 import json
 import re
@@ -56,6 +57,27 @@ FACTS = Facts(
     operators=10, tags=("core",), dispatch_keys=("CPU",), validations=("a: assert x",),
     touched={"mul": "mul(Tensor a) -> Tensor"}, templates={"T.cpp": "1"}, identity="9",
 )  # fmt: skip
+
+
+def test_every_kind_of_error_has_its_advice() -> None:
+    """Else the report says nothing but to read the log."""
+    package = Path(errors.__file__).parent
+    calls = [
+        node
+        for path in package.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("Error")
+    ]
+    kinds = {
+        value.value
+        for call in calls
+        for keyword in call.keywords
+        if keyword.arg == "kind"
+        for value in ast.walk(keyword.value)
+        if isinstance(value, ast.Constant) and isinstance(value.value, str)
+    }
+    assert {"header gone", "anchor doubled"} <= kinds
+    assert kinds | set(model.BY_CLASS.values()) <= model.KINDS.keys()
 
 
 def result(name: str = "9.1.0", *, fails: str = "") -> TargetResult:

@@ -167,8 +167,7 @@ def _contents(
 ) -> tuple[source_tree.Wanted, frozenset[str]]:
     """The contents of every file that an apply writes, and which of them are new."""
     contents = {
-        name: None if text is None else text.encode("utf-8", "surrogateescape")
-        for name, text in texts.items()
+        name: None if text is None else patches.encode(text) for name, text in texts.items()
     }
     for key, ours in merge.yaml_files(additions).items():
         name = in_tree(MERGED_FILES[key])

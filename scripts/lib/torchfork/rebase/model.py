@@ -92,6 +92,12 @@ KINDS = {
     "use; the compiler's first error is under 'why'.",
     "symbol hidden": "torch {release} no longer exports a function that the additions call. Call "
     "a public at:: function, or carry the helper yourself.",
+    "symbol of upstream": "torch {release} defines a function of this name too. Rename yours, or "
+    "put it into an anonymous namespace.",
+    "header gone": "torch {release} has moved or dropped a header that a source includes. Include "
+    "what it has, behind __has_include where releases differ.",
+    "foreign library": "no release takes a registration in a library of an extension's own. Delete "
+    "it: the YAML declares and registers the operators.",
     "kernel missing": "torch {release}'s generated code asks for a kernel that the additions do "
     "not define: its signature changed, or the schema means another one now.",
     "does not link": "a library that the graft links against changed in torch {release}.",

@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 
 from ..errors import StateError, UsageError
-from ..upstream.archives import Recorded, read_record, record_hash
+from ..upstream.archives import Recorded, is_of_wheel, read_record, record_hash
 from ..upstream.base import Base, Interpreter
 from ..upstream.installed import Installation, locate, open_installed, record_identity
 from ..upstream.pins import Releases
@@ -201,11 +201,7 @@ def _check_base(
     found: Installation, base: Base, record: Mapping[str, Recorded], before: Journal
 ) -> None:
     """The torch that is changed must be the one that was compiled against."""
-    wheel_rows = {
-        name: row
-        for name, row in record.items()
-        if not name.startswith(("/", "..")) and not name.endswith(".pyc")
-    }
+    wheel_rows = {name: row for name, row in record.items() if is_of_wheel(name)}
     if base.identity == before.identity == record_identity(wheel_rows):
         return
     raise StateError(

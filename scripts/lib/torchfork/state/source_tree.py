@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ..edits import decode
 from ..errors import CollisionError, StateError
 from ..upstream.tree import ABSENT, STATE, SourceTree, state_of
 from ..util import files
@@ -104,7 +105,7 @@ def _entries(
 def reader(tree: SourceTree) -> Callable[[str], str | None]:
     """Reads files as the tree's commit has them, whatever is applied; None for none.
 
-    Bytes that are no UTF-8 are kept, as patches.tree does.
+    Bytes that are no UTF-8 are kept.
     """
     known, kept = current(tree), store(tree.root)
 
@@ -112,7 +113,7 @@ def reader(tree: SourceTree) -> Callable[[str], str | None]:
         if known and name in known.entries and known.entries[name].original is None:
             return None
         path = kept.as_found(name, known)
-        return path.read_bytes().decode("utf-8", "surrogateescape") if path.is_file() else None
+        return decode(path.read_bytes()) if path.is_file() else None
 
     return read
 
