@@ -43,6 +43,7 @@ class Patient:
         }  # fmt: skip
         (self.site / package).mkdir()
         (self.site / package / "overlay.json").write_text(json.dumps(made_for))
+        (self.site / package / "activate.py").touch()
         (self.site / f"{package}.pth").write_text(f"import {package}\n")
 
     def develop(self) -> Store:
@@ -81,6 +82,12 @@ def official(patient: Patient) -> None:
     patient.install()
 
 
+def beside_another_overlay_json(patient: Patient) -> None:
+    patient.install()
+    (patient.site / "maps").mkdir()
+    (patient.site / "maps" / "overlay.json").write_text("[]")
+
+
 def of_another_commit(patient: Patient) -> None:
     patient.install(commit=sample.OTHER_COMMIT)
 
@@ -103,6 +110,7 @@ def overlaid(patient: Patient) -> None:
     ("arrange", "state", "said"),
     [
         (official, "official", "9.1.0+cpu (official, 9.1.0)"),
+        (beside_another_overlay_json, "official", "9.1.0+cpu (official, 9.1.0)"),
         (of_another_commit, "unknown", "of a commit that no release pins"),
         (grafted, "wheel", "9.1.0+cpu.ext1 (a wheel that torchfork made)"),
         (developed, "develop", "with additions put into it by --develop"),

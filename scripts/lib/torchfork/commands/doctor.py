@@ -106,7 +106,12 @@ def find(python: Path) -> Found:
         )
     version = read_version_file(read_text(site / VERSION_FILE), str(site / VERSION_FILE))
     known = importlib.metadata.distributions(name="torch", path=list(map(str, search)))
-    data = {file: json.loads(read_text(file)) for at in search for file in at.glob(f"*/{DATA}")}
+    data = {
+        file: json.loads(read_text(file))
+        for at in search
+        for file in at.glob(f"*/{DATA}")
+        if file.with_name(Path(activate.__file__).name).is_file()  # another's file has other data
+    }
     return Found(site, search, version, tuple(known), data)
 
 

@@ -107,7 +107,7 @@ def plan(
 ) -> Report:
     """What every patch does to a tree. Writes nothing.
 
-    tree: upstream's files of one release, unmodified; see series.directory.
+    tree: upstream's files of one release, unmodified; see edits.directory.
     version: that release, '2.13.0+cpu'; a nightly counts as the release that it precedes.
     mode: "graft" for a directory laid out as site-packages, "source" for a source tree.
     ancestors: trees of other releases; a patch that does not apply is merged if one of them has the
