@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import sample_additions
 
 import torchfork
 from torchfork import cli
@@ -133,6 +134,21 @@ def test_options_that_make_no_sense_are_refused(
     assert cli.main([*command.split(), "--work", str(tmp_path)]) == code
     err = capsys.readouterr().err
     assert says in err and "next:" in err
+
+
+def test_a_base_that_no_overlay_is_for_is_refused_before_the_build(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = sample_additions.base(tmp_path / "base")
+    monkeypatch.setattr("torchfork.commands.build.open_base", lambda *options: base)
+    command = ["build", "--overlay", "--work", str(tmp_path / "work")]
+    assert cli.main(command) == 2
+    assert "made for Linux" in capsys.readouterr().err
+    base.torch_cpu.parent.mkdir(parents=True)
+    base.torch_cpu.touch()
+    assert cli.main(command) == 2
+    assert "beside an official wheel" in capsys.readouterr().err
+    assert not (tmp_path / "work").exists()
 
 
 @pytest.mark.parametrize(

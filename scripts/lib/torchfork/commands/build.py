@@ -153,6 +153,8 @@ def graft(options: argparse.Namespace, ui: Ui) -> None:
     additions = load_additions(options.additions)
     overlay = _overlay_name(options)
     base = open_base(options, ui)
+    if overlay:
+        _require_base_of_overlay(base, verified=not options.no_verify)
     additions = ranges.for_release(additions, base.version)
     layout = workdir.for_base(base, additions, options.work)
     # Held until the wheel is packed: another run would change what it is packed from.
@@ -186,6 +188,15 @@ def _overlay_name(options: argparse.Namespace) -> Name | None:
     from ..wheel import overlay
 
     return overlay.named(options.additions, options.name)
+
+
+def _require_base_of_overlay(base: Base, *, verified: bool) -> None:
+    """Refuse a base before the build that no overlay is made for, or can be verified beside."""
+    from ..wheel import overlay, verify
+
+    overlay.require_linux(base)
+    if verified:
+        verify.require_wheel(base)
 
 
 def is_up_to_date(

@@ -71,13 +71,8 @@ def named(root: Path, given: str | None) -> Name:
     return Name(distribution, version)
 
 
-def pack(base: Base, tree: Path, name: Name, out: Path, epoch: int) -> Path:
-    """Write the overlay's wheel into `out` and return its path.
-
-    tree: laid out as site-packages is, of files that are replaced or added.
-    epoch: seconds since 1970 that all members carry as their time.
-    Raises UsageError where the base is not one for Linux.
-    """
+def require_linux(base: Base) -> None:
+    """Raise UsageError where the base is not one for Linux."""
     if not base.torch_cpu.exists():
         raise UsageError(
             "an overlay is made for Linux",
@@ -85,6 +80,14 @@ def pack(base: Base, tree: Path, name: Name, out: Path, epoch: int) -> Path:
             why="it relies on how the loader of Linux finds libraries by their SONAME",
             next="build the full wheel: leave out --overlay",
         )
+
+
+def pack(base: Base, tree: Path, name: Name, out: Path, epoch: int) -> Path:
+    """Write the overlay's wheel into `out` and return its path.
+
+    tree: laid out as site-packages is, of files that are replaced or added.
+    epoch: seconds since 1970 that all members carry as their time.
+    """
     version = name.full_version(base)
     members = {**dict(_members(base, tree, name, version)), **_dist_info(base, name, version)}
     plan = {

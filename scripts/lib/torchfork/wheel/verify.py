@@ -119,18 +119,24 @@ def verify(
     return Report(wheel, probed.version, python, added, len(schemas), len(record) - 1, seconds)
 
 
-def _beside_official(
-    wheel: Path, base: Base, workdir: Path, neutral: Path, say: Callable[[str], None]
-) -> Path:
-    """An environment with the base's wheel and the overlay; its interpreter."""
+def require_wheel(base: Base) -> Path:
+    """The wheel of a base, to verify an overlay beside. Raises UsageError where it has none."""
     if base.wheel is None:
         raise UsageError(
             "an overlay is verified beside an official wheel, and this base is an installed torch",
             where=str(base.root),
             next="say --no-verify, or name the wheel: --base FILE.whl",
         )
-    required = archives.requirements_of(base.wheel)
-    python = venv.with_wheel(base.wheel, base.interpreter, required, workdir, neutral, say)
+    return base.wheel
+
+
+def _beside_official(
+    wheel: Path, base: Base, workdir: Path, neutral: Path, say: Callable[[str], None]
+) -> Path:
+    """An environment with the base's wheel and the overlay; its interpreter."""
+    official = require_wheel(base)
+    required = archives.requirements_of(official)
+    python = venv.with_wheel(official, base.interpreter, required, workdir, neutral, say)
     options = ("--no-deps", "--force-reinstall", "--no-index")
     outcome = venv.pip_run(python, neutral, "install", *options, str(wheel))
     if outcome.returncode:
