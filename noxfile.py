@@ -125,7 +125,7 @@ def overlay(session: nox.Session) -> None:
     for additions, suites in (((), ("ops", "citizenship", "unit/codegen")), (zoo, ("zoo",))):
         out = STATE / f"overlay-{suites[0]}"
         built = _built_wheel(session, "--overlay", "--out", str(out), *additions)
-        constraints = next(out.glob("*.constraints.txt"))
+        constraints = built.with_name("-".join(built.name.split("-")[:2]) + ".constraints.txt")
         python = _environment(
             session, f"test-{out.name}", *TOOLS, "--constraint", str(constraints), str(built)
         )

@@ -110,6 +110,7 @@ def test_two_forms_of_an_operator_may_share_the_releases(tmp_path: Path) -> None
     for version, keys in (("2.14.0", {"CPU"}), ("2.15.0", {"MTIA"})):
         (entry,) = ranges.for_release(additions, version).native.entries
         assert set(entry.fields["dispatch"]) == keys
+        assert ranges.left_out(additions, version) == {}
     overlapping = written(tmp_path, both.replace(">=2.15", ">=2.14"), "")
     with pytest.raises(CollisionError) as caught:
         ranges.for_release(overlapping, "2.14.0")

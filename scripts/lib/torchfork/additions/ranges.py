@@ -39,11 +39,11 @@ def for_release(additions: Additions, version: str) -> Additions:
     if errors := [*_twice(native), *_twice(derivatives)]:
         raise combined(errors)
     whole, kept = (fake_impls.with_packets(file.functions) for file in (additions.native, native))
-    left_out = whole - kept
+    dropped = whole - kept
     sources = additions.sources
-    if left_out:
-        sources = tuple(path for path in sources if not left_out & _declared_by(path))
-    rules = fake_impls.without(additions.fake_impls, left_out)
+    if dropped:
+        sources = tuple(path for path in sources if not dropped & _declared_by(path))
+    rules = fake_impls.without(additions.fake_impls, dropped)
     return replace(
         additions, native=native, derivatives=derivatives, deprecated=deprecated,
         sources=sources, fake_impls=rules,
@@ -51,12 +51,10 @@ def for_release(additions: Additions, version: str) -> Additions:
 
 
 def left_out(additions: Additions, version: str) -> dict[str, str]:
-    """The operators that a release does not get, by name, with their range."""
-    return {
-        entry.name: str(entry.fields[FIELD])
-        for entry in additions.native.entries
-        if not _is_for(entry, version)
-    }
+    """The operators that a release gets from none of their entries, by name, with a range."""
+    entries = additions.native.entries
+    kept = {entry.name for entry in entries if _is_for(entry, version)}
+    return {entry.name: str(entry.fields[FIELD]) for entry in entries if entry.name not in kept}
 
 
 def _is_for(entry: Entry, version: str) -> bool:

@@ -110,7 +110,7 @@ def run(chosen: Sequence[Target], settings: Settings, watch: Watch) -> Matrix:
         results = list(pool.map(lambda target: _kept_or_run(target, settings, key, watch), chosen))
     return Matrix(
         additions=additions.root.name,
-        operators=tuple(entry.name for entry in additions.native.entries),
+        operators=tuple(dict.fromkeys(entry.name for entry in additions.native.entries)),
         tiers=settings.tiers,
         made=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         targets=compare.compare(results, settings.opening.pins, settings.work, additions.root),
