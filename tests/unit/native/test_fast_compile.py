@@ -115,7 +115,7 @@ def test_a_wheels_generated_files_are_three_and_what_a_person_wrote_stays_alone(
     build = tmp_path / "build"  # nothing was compiled yet
     found = unity.unite([mine, *aten, *python, *autograd, cuda], build, unity.generated)
     assert [step.object for step in found] == [
-        "united/ATen0.cpp.o", "united/python1.cpp.o", "united/autograd2.cpp.o",
+        "united/ATen0.cpp.o", "united/python0.cpp.o", "united/autograd0.cpp.o",
         mine.object, cuda.object,
     ]  # fmt: skip
     assert [step.python for step in found] == [False, True, False, False, False]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -52,8 +53,10 @@ def unite(
     united = {key: members for key, members in groups.items() if len(members) > 1}
     alone = [step for step in steps if step not in {s for m in united.values() for s in m}]
     made: list[CompileStep] = []
+    counts: Counter[str] = Counter()
     for (group, _), members in united.items():
-        name = f"{FOLDER}/{group}{len(made)}.cpp"
+        name = f"{FOLDER}/{group}{counts[group]}.cpp"
+        counts[group] += 1
         members.sort(key=lambda step: (step.python, not step.object.startswith("support/")))
         texts = [_member(step, number, build) for number, step in enumerate(members)]
         files.write_if_changed(build / name, "".join(texts))

@@ -250,18 +250,26 @@ def compile_united(
     steps: list[CompileStep],
     progress: compile_stage.Progress,
 ) -> tuple[list[CompileStep], int]:
-    """Compile with generated files as a few, or each alone where those do not compile.
+    """Compile with generated files as a few; those of one that does not compile, each alone.
 
     The steps that were taken, and the number of objects that were not up to date.
     """
-    together = unity.unite(steps, context.layout.build, unity.generated)
+    build = context.layout.build
+    together = unity.unite(steps, build, unity.generated)
     try:
         return together, compile_objects(context, tools, together, progress)
     except CompileError:
-        united = set(together) - set(steps)
-        if all((context.layout.build / step.object).exists() for step in united):
+        united = [step.object for step in together if step not in steps]
+        failed = [name for name in united if not (build / name).exists()]
+        if not failed:
             raise
-    return steps, compile_objects(context, tools, steps, progress)
+
+    def group_of(step: CompileStep) -> str:
+        group = unity.generated(step)
+        return "" if group and any(group in name for name in failed) else group
+
+    apart = unity.unite(steps, build, group_of)
+    return apart, compile_objects(context, tools, apart, progress)
 
 
 def compile_objects(
