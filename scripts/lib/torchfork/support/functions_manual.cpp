@@ -62,6 +62,12 @@ Tensor sum_over(const Tensor& t, at::OptionalIntArrayRef dims, bool keepdim) {
   return reduces_all(dims) && !keepdim ? t.sum() : t.sum(dims, keepdim);
 }
 
+// Whether 0 to these powers is 0, as it is for all powers near a real one that is not negative.
+Tensor keeps_zero(const Tensor& exponent) {
+  const auto flat = at::real(exponent) >= 0;
+  return exponent.is_complex() ? flat.logical_and(at::imag(exponent) == 0) : flat;
+}
+
 Tensor zero_where(const Tensor& mask, const Tensor& t) {
   return at::where(mask, at::zeros({}, t.options()), t);
 }
@@ -298,8 +304,7 @@ Tensor pow_backward_exponent(
     const Tensor& self,
     const Tensor& exponent,
     const Tensor& result) {
-  // 0 to a positive power is 0 for all powers near it.
-  const auto flat = (self == 0).logical_and(at::real(exponent) >= 0);
+  const auto flat = (self == 0).logical_and(keeps_zero(exponent));
   const auto slope = zero_where(flat, (result * self.log()).conj());
   return handle_r_to_c(exponent.scalar_type(), grad * slope);
 }
@@ -311,7 +316,7 @@ Tensor pow_backward_exponent(
     const Tensor& result) {
   auto slope = (result * base.log()).conj();
   if (base.equal(0)) {
-    slope = zero_where(at::real(exponent) >= 0, slope);
+    slope = zero_where(keeps_zero(exponent), slope);
   }
   return handle_r_to_c(exponent.scalar_type(), grad * slope);
 }
