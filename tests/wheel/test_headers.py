@@ -60,11 +60,13 @@ def test_headers_that_list_all_operators_gained_lines_and_lost_none(
         if name.startswith(INCLUDE) and wheel.members[name].CRC != theirs.CRC
     ]
     assert f"{INCLUDE}ATen/Functions.h" in changed
+    # upstream's header of formulas' helpers includes that of the additions
+    ours = {*added.base_names, "extfunctionsmanual"}
     for name in changed:
         new = only_inserted(base_wheel.text(name).splitlines(), wheel.text(name).splitlines())
-        assert any(mentions(line, added.base_names) for line in new), name
+        assert any(mentions(line, ours) for line in new), name
         included = [line for line in new if line.startswith("#include ")]
-        assert all(mentions(line, added.base_names) for line in included), name
+        assert all(mentions(line, ours) for line in included), name
 
 
 # What headers for the inside of ATen (those of at::_ops and of single dispatch keys) take for
