@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -207,6 +208,17 @@ def test_a_journal_that_cannot_be_read_is_named(tree: SourceTree) -> None:
     source_tree.store(tree.root).path.write_text("{}")
     with pytest.raises(StateError, match="journal"):
         take_out(tree)
+
+
+def test_a_journal_of_an_earlier_version_is_taken_out(tree: SourceTree) -> None:
+    before = contents(tree)
+    put(tree, FIRST)
+    path = source_tree.store(tree.root).path
+    known = json.loads(path.read_text())
+    known |= {"format": 1, "commit": known.pop("identity")}
+    path.write_text(json.dumps(known))
+    take_out(tree)
+    assert contents(tree) == before
 
 
 def git_tree(root: Path) -> SourceTree:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import subprocess
@@ -281,6 +282,17 @@ def test_an_unreadable_journal_is_no_licence_to_overwrite(world: World) -> None:
     installed_torch.store(world.site).path.write_text("{}")
     with pytest.raises(StateError, match="journal"):
         world.undo()
+
+
+def test_a_journal_of_an_earlier_version_is_undone(world: World) -> None:
+    before = world.state()
+    world.install()
+    path = installed_torch.store(world.site).path
+    known = json.loads(path.read_text())
+    del known["additions"], known["undoing"]
+    path.write_text(json.dumps({**known, "format": 1}))
+    world.undo()
+    assert world.state() == before
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from ..errors import BusyError, ForkError, OutputError, StateError
 from ..upstream.tree import ABSENT, state_of
 from ..util import files, serde
 
-_FORMAT = 2
+_FORMAT = 2  # 1 said identity in an installed torch and commit in a tree; load() reads it too
 OnWait = Callable[[str], None]
 
 
@@ -130,9 +130,9 @@ class Store:
             return None
         try:
             data = files.read_json(self.path)
-            if data["format"] != _FORMAT:
+            if data["format"] not in (1, _FORMAT):
                 raise ValueError(f"format {data['format']}")
-            return serde.load(Journal, data)
+            return serde.load(Journal, {"identity": data.get("commit"), **data})
         except (TypeError, KeyError, ValueError) as error:
             raise StateError(
                 "the journal of what was changed here cannot be read",
@@ -237,7 +237,7 @@ class Store:
             return
         if self.original("").is_dir():
             shutil.rmtree(self.original(""))
-        for name in ("partial", ".gitignore", self.path.name):
+        for name in ("partial", "new", ".gitignore", self.path.name):  # 'new': format 1's partial
             (folder / name).unlink(missing_ok=True)
         files.remove_stale_temporaries(folder)
         with contextlib.suppress(OSError):  # a tree's provenance stays
