@@ -314,7 +314,7 @@ bool boxes_forward(const ForwardPass& pass, const Params& params) {
 #if CUDART_VERSION >= 12000
   const UnitStridePass p = unit_stride_pass(params, pass.grad_input);
   // A window that lies outside the image altogether would be a row of results that no row of src reaches.
-  if (!params.channels_last || params.multiplier != 1 || !march_fits_32_bits(params) ||
+  if (!params.channels_last || params.multiplier != 1 || !fits_32_bits(params) ||
       pass.dst.numel() == 0 || p.padding_height < 0 ||
       p.padding_height > p.dilation_height * (p.kernel_height - 1) ||
       p.dilation_height > p.src_height || !boxes_take(pass.src) || !boxes_take(pass.dst) ||

@@ -542,7 +542,7 @@ __global__ void boxes_backward_kernel(
     PieceColumns columns = PieceColumns::of<Traits>(p, piece, mine);
     left -= piece.rows;
     int h = piece.top;
-    // Bytes, of which 32 bits hold as many as march_fits_32_bits() lets there be.
+    // Bytes, of which 32 bits hold as many as fits_32_bits() lets there be.
     uint32_t to =
         static_cast<uint32_t>(
             ((columns.image * p.src_height + h) * p.src_width + columns.left) * p.channels +
@@ -814,7 +814,7 @@ bool boxes_backward(const BackwardPass& pass, const Params& p) {
   constexpr int64_t kMostDilation = 8; // of a box's columns
   constexpr int64_t kLeastChannels = 16; // of a warp's 32 lanes; not tried with fewer
   if (!p.channels_last || p.multiplier != 1 || p.channels < kLeastChannels ||
-      !middle_meets_all(p) || p.dilation_width > kMostDilation || !march_fits_32_bits(p) ||
+      !middle_meets_all(p) || p.dilation_width > kMostDilation || !fits_32_bits(p) ||
       pass.grad_output.numel() == 0 || pass.input.numel() == 0 || !boxes_take(pass.input) ||
       !boxes_take(pass.grad_output) || !device_has_boxes()) {
     return false;

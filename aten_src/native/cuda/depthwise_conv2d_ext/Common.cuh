@@ -32,7 +32,7 @@ inline int64_t divide_up(int64_t value, int64_t by) {
 }
 
 // Whether 32 bits hold every offset and coordinate, with room for a tile that reaches past the end.
-inline bool march_fits_32_bits(const Params& p) {
+inline bool fits_32_bits(const Params& p) {
   constexpr int64_t kLimit = std::numeric_limits<int32_t>::max() / 2;
   constexpr int64_t kSideLimit = 1 << 24;
   return p.batch * p.channels * p.input_height * p.input_width < kLimit &&

@@ -303,7 +303,7 @@ constexpr int64_t kLeastTapsOfFewRows = 48;
 constexpr int64_t kFewRows = 3;
 
 bool applies(const Params& p) {
-  return march_fits_32_bits(p) && !p.channels_last && p.stride_height == 1 && p.stride_width == 1 &&
+  return fits_32_bits(p) && !p.channels_last && p.stride_height == 1 && p.stride_width == 1 &&
       p.dilation_height == 1 && p.dilation_width == 1 && p.output_channels() <= kMostGridRows &&
       p.kernel_height < 1024 && p.kernel_width < 1024;
 }

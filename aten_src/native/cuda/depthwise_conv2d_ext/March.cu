@@ -483,7 +483,7 @@ bool launch_march(const ForwardPass& pass, const Params& p, const March& m) {
 } // namespace
 
 bool march_forward(const ForwardPass& pass, const Params& p) {
-  if (!march_fits_32_bits(p) || (p.multiplier != 1 && (p.channels_last || pass.grad_input))) {
+  if (!fits_32_bits(p) || (p.multiplier != 1 && (p.channels_last || pass.grad_input))) {
     return false;
   }
   if (pass.dst.numel() == 0) {

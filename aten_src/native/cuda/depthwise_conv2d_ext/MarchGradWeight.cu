@@ -318,10 +318,8 @@ struct Columns {
   }
 };
 
-template <typename Traits>
 __device__ __forceinline__ uint32_t columns_inside(int first, int count, int step, int width) {
   uint32_t inside = 0;
-#pragma unroll
   for (int c = 0; c < count; ++c) {
     const int w = first + c * step;
     inside |= static_cast<uint32_t>(w >= 0 && w < width) << c;
@@ -359,10 +357,9 @@ __global__ void grad_weight_channels_last_kernel(
     const int left = item.column_phase - m.padding_width +
         item.first_column * Traits::kStride * m.dilation_width;
     const int first = item.column_phase + item.first_column * m.dilation_width;
-    const uint32_t inside =
-        columns_inside<Traits>(left, Traits::kColumns, m.dilation_width, m.src_width);
+    const uint32_t inside = columns_inside(left, Traits::kColumns, m.dilation_width, m.src_width);
     const uint32_t grad_inside =
-        columns_inside<Traits>(first, Traits::kTile, m.dilation_width, m.dst_width);
+        columns_inside(first, Traits::kTile, m.dilation_width, m.dst_width);
     const int top = item.row_phase - m.padding_height;
     const int step = m.dilation_width * m.channels;
     const scalar_t* const corner =
@@ -504,8 +501,7 @@ __global__ void grad_weight_planes_kernel(
     } else {
       using Row = Columns<scalar_t, Traits::kColumns, 1>;
       using Grad = Columns<scalar_t, 1, 1>;
-      const uint32_t inside =
-          columns_inside<Traits>(left, Traits::kColumns, m.dilation_width, m.src_width);
+      const uint32_t inside = columns_inside(left, Traits::kColumns, m.dilation_width, m.src_width);
       march_planes<Traits, Row, Grad>(
           sums,
           excess,
@@ -619,7 +615,7 @@ int64_t launch_march(Operand& partial, const BackwardPass& pass, const Params& p
 
 bool march_grad_weight(const BackwardPass& pass, const Params& p) {
   // One row of the grid is one channel of a plane-order launch.
-  if (!march_fits_32_bits(p) || p.output_channels() > kMostGridRows ||
+  if (!fits_32_bits(p) || p.output_channels() > kMostGridRows ||
       (p.channels_last && p.multiplier != 1) || pass.grad_output.numel() == 0 ||
       pass.input.numel() == 0) {
     return false;

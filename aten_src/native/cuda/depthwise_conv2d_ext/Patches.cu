@@ -376,7 +376,7 @@ inline Patches patches_of(const Params& p) {
 
 // Whether patches can take the call: what a patch reads beside its image must fit the margins.
 inline bool patches_take(const Params& p) {
-  return march_fits_32_bits(p) && !p.channels_last && p.multiplier == 1 && p.dilation_height == 1 &&
+  return fits_32_bits(p) && !p.channels_last && p.multiplier == 1 && p.dilation_height == 1 &&
       p.dilation_width == 1 && p.padding_height < p.kernel_height &&
       p.padding_width < p.kernel_width;
 }

@@ -190,7 +190,7 @@ bool by_planes(const Params& p, Type type, bool weight) {
       p.output_channels() <= kMostGridRows;
   const bool bands = has_16_bits && p.kernel_height >= kLargeWindow &&
       p.stride_width <= kMostStride && (has_unit_strides(p) || has_unit_dilations(p));
-  return p.channels_last && march_fits_32_bits(p) && (p.multiplier > 1 || large || bands);
+  return p.channels_last && fits_32_bits(p) && (p.multiplier > 1 || large || bands);
 }
 
 Params planes_of(const Params& p) {

@@ -205,6 +205,11 @@ Tensor clamp_gradient(const Tensor& grad, const Tensor& self, const T* lower, co
   return zero_where(is_within(self, lower, upper).logical_not(), grad);
 }
 
+// The layout of a matrix, which its gradient gets too.
+bool lies_by_columns(c10::SymIntArrayRef sizes, c10::SymIntArrayRef strides, c10::Layout layout) {
+  return layout == c10::kStrided && strides[0] == 1 && strides[1] == sizes[0];
+}
+
 const Tensor* defined(const Tensor& t) {
   return t.defined() ? &t : nullptr;
 }
@@ -857,9 +862,7 @@ Tensor mm_mat1_backward(
     c10::SymIntArrayRef mat1_strides,
     c10::Layout mat1_layout,
     const Scalar& alpha) {
-  // In the layout of the matrix that it is the gradient of.
-  const bool by_columns =
-      mat1_layout == c10::kStrided && mat1_strides[0] == 1 && mat1_strides[1] == mat1_sizes[0];
+  const bool by_columns = lies_by_columns(mat1_sizes, mat1_strides, mat1_layout);
   const auto product = by_columns ? mat2.conj().mm(grad.t()).t() : grad.mm(mat2.t().conj());
   return maybe_multiply(product, alpha.conj());
 }
@@ -871,7 +874,7 @@ Tensor mm_mat2_backward(
     c10::SymIntArrayRef strides,
     c10::Layout layout,
     const Scalar& alpha) {
-  const bool by_columns = layout == c10::kStrided && strides[0] == 1 && strides[1] == sizes[0];
+  const bool by_columns = lies_by_columns(sizes, strides, layout);
   const auto product = by_columns ? grad.t().mm(mat1.conj()).t() : mat1.t().conj().mm(grad);
   return maybe_multiply(product, alpha.conj());
 }
