@@ -16,6 +16,7 @@ class ForkError(Exception):
     """
 
     exit_code = 1
+    cure = ""  # what is next where an error of the class does not say
     # Further errors of the same run; the message shows them after this one.
     also: tuple[ForkError, ...] = ()
 
@@ -26,7 +27,8 @@ class ForkError(Exception):
         self, what: str, *, where: str = "", why: str = "", next: str = "", kind: str = ""
     ) -> None:
         super().__init__(what)
-        self.what, self.where, self.why, self.next, self.kind = what, where, why, next, kind
+        self.what, self.where, self.why, self.kind = what, where, why, kind
+        self.next = next or self.cure
 
     def render(self) -> str:
         """The message as it is printed: one labelled line for each part that is there."""
@@ -64,6 +66,8 @@ class UsageError(ForkError, exit_code=2):
 class AdditionsError(ForkError, exit_code=10):
     """An additions directory that cannot be read: malformed YAML, duplicate keys, bad schema."""
 
+    cure = "correct it; docs/additions.md says what each file has"
+
 
 class CollisionError(ForkError, exit_code=11):
     """An added operator that exists already, in the additions or upstream."""
@@ -96,6 +100,8 @@ class ToolkitMismatchError(ForkError, exit_code=17):
 class PatchError(ForkError, exit_code=18):
     """A patch that is malformed, not in the series, unexplained, or touches what it may not."""
 
+    cure = "correct it; patches/README.md says how a patch is written"
+
 
 class PatchConflictError(ForkError, exit_code=19):
     """A patch that does not fit a release."""
@@ -115,6 +121,8 @@ class HashMismatchError(ForkError, exit_code=22):
 
 class BaseRefusedError(ForkError, exit_code=23):
     """A base that is not what it says: wrong commit, headers not of its YAML, not a torch."""
+
+    cure = "take another: --torch names a release, --base a wheel, --source sources"
 
 
 class OutputError(ForkError, exit_code=30):

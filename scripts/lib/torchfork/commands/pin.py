@@ -57,7 +57,9 @@ def _pin(options: argparse.Namespace, ui: Ui) -> None:
     pins = releases.load()
     if options.wheel:
         if options.release or options.find:
-            raise UsageError("name a wheel file or releases, not both")
+            raise UsageError(
+                "name a wheel file or releases, not both", next="run pin once for each"
+            )
         release = wheel.official(options.wheel, pins, new_release=options.new_release)
         pins = releases.add(pins, release)
         pin = release.wheels[0]

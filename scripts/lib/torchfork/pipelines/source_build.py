@@ -235,7 +235,10 @@ def run_backend(
         raise _failure(status, log, start, tree, additions, environment)
     wheels = sorted(out.glob("*.whl"))
     if len(wheels) != 1:
-        raise ForkError(f"the build left {len(wheels)} wheels", where=str(out), why=str(log))
+        raise ForkError(
+            f"the build left {len(wheels)} wheels where one is expected", where=str(out),
+            next=f"read {log}; --fresh begins the build anew",
+        )  # fmt: skip
     return Built(wheels[0], steps)
 
 

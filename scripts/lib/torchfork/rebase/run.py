@@ -72,7 +72,9 @@ def _attempt(target: Target, letters: str, context: Context) -> _Attempted:
             error = refused
         except Exception as unforeseen:  # the other targets go on
             error = InternalError(
-                "internal error", why=f"{type(unforeseen).__name__}: {unforeseen}"
+                "internal error",
+                why=f"{type(unforeseen).__name__}: {unforeseen}",
+                next="report it with the log of this tier",
             )
         seconds = round(time.monotonic() - started, 2)
         if error:

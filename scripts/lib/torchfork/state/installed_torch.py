@@ -111,6 +111,7 @@ def undo(interpreter: Interpreter, *, on_wait: OnWait = wait_silently) -> Change
                 "there is nothing to undo",
                 where=str(found.site / "torch"),
                 why="no --develop build was put into this torch",
+                next="scripts/torchfork doctor says which torch this is",
             )
         kept.refuse_edits(before.entries, {}, next=_CURE, absent=True)
         order = sorted(before.entries, key=partial(_rank, before.entries), reverse=True)

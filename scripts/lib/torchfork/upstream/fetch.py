@@ -209,7 +209,9 @@ def _only_wheel(scratch: Path, outcome: process.Outcome) -> Path:
     wheels = sorted((scratch / "wheel").glob("*.whl"))
     if len(wheels) != 1:
         raise DownloadError(
-            f"pip left {len(wheels)} wheels where one is expected", where=outcome.command
+            f"pip left {len(wheels)} wheels where one is expected",
+            where=outcome.command,
+            next="run this command by hand, and give the right one of them with --base",
         )
     if not zipfile.is_zipfile(wheels[0]):
         raise DownloadError(

@@ -186,6 +186,7 @@ def add(releases: Releases, release: Release) -> Releases:
                     f"this wheel's commit is not that of the pinned {release.version}",
                     where=new[0].file,
                     why=f"wheel: {release.commit}\npinned: {commit}",
+                    next="get the wheel from the official index, or correct the release's commit",
                 )
         text = target.read_bytes().decode()
         line_end = "\r\n" if "\r\n" in text else "\n"
@@ -376,7 +377,9 @@ def _read(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError("cannot read the pins", where=str(path), why=str(error)) from error
+        raise UsageError(
+            "cannot read the pins", where=str(path), why=str(error), next=f"git checkout {path}"
+        ) from error
 
 
 def _parsed(path: Path, text: str, parse: Callable[[Path, dict[str, Any]], _Parsed]) -> _Parsed:

@@ -97,7 +97,9 @@ def run(
             running.send_signal(signal.SIGTERM if supervised else signal.SIGKILL)
             if isinstance(error, subprocess.TimeoutExpired):
                 raise ForkError(
-                    f"a command did not finish within {timeout:.0f} s", where=shlex.join(command)
+                    f"a command did not finish within {timeout:.0f} s",
+                    where=shlex.join(command),
+                    next="run it by hand to see where it stops",
                 ) from error
             raise
     if supervised and running.returncode == supervise.NOT_FOUND:
@@ -154,7 +156,9 @@ def _supervising(command: Sequence[str]) -> list[str]:
 
 def _missing(command: Sequence[str]) -> ToolMissingError:
     return ToolMissingError(
-        f"cannot run '{command[0]}': no such program", where=shlex.join(command)
+        f"cannot run '{command[0]}': no such program",
+        where=shlex.join(command),
+        next="install it, or put its directory on PATH",
     )
 
 

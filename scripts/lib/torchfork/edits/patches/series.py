@@ -130,7 +130,9 @@ class Patch:
         try:
             return self.versions.contains(Version(version).base_version)
         except InvalidVersion as error:
-            raise UsageError(f"'{version}' is no version of torch", why=str(error)) from error
+            raise UsageError(
+                f"'{version}' is no version of torch", why=str(error), next="write it as 2.13.0"
+            ) from error
 
 
 @dataclass(frozen=True)

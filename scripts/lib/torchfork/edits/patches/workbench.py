@@ -336,7 +336,10 @@ def add(bench: Bench, series: Series, name: str, header: Header, line: str) -> P
         )  # fmt: skip
     texts = bench.uncommitted()
     if not texts:
-        raise StateError("there is nothing to make a patch of", where=str(bench.root))
+        raise StateError(
+            "there is nothing to make a patch of", where=str(bench.root),
+            next="edit upstream's files there first",
+        )  # fmt: skip
     bench.commit(texts, header, patch.name)
     *_, commit = commits(bench)
     path = series.folder / SERIES
@@ -372,7 +375,9 @@ def export(report: Report, tree: Path, branch: str) -> int:
             next=f"name another one, or: git branch -D {branch}",
         )
     if clone.run(tree, "check-ref-format", "--branch", branch).returncode:
-        raise UsageError(f"'{branch}' is no name for a branch", where=str(tree))
+        raise UsageError(
+            f"'{branch}' is no name for a branch", where=str(tree), next="name another one"
+        )
     made = [outcome for outcome in report.outcomes if outcome.texts]
     for outcome in made:
         change = planning.read(outcome.patch)
