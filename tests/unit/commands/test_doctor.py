@@ -182,7 +182,7 @@ def unknown_to_pip(patient: Patient) -> None:
         (empty, "no torch is installed here", "-m pip install"),
         (upgraded_below_an_overlay, "torch-ext is not for this torch", "pip install another"),
         (overlaid_twice, "two overlays are installed", "pip uninstall torch-"),
-        (developed_and_edited, "1 files of --develop were replaced", "'torch==9.1.0+cpu'"),
+        (developed_and_edited, "1 file of --develop changed since", "'torch==9.1.0+cpu'"),
         (developed_in_part, "a --develop run was interrupted", "--undo"),
         (copied_over, "torch was replaced since", "--force-reinstall --no-deps 'torch==9.1.0+cpu'"),
         (copied_over_by_another_version, "torch was replaced since", "'torch==9.1.0+cpu.ext1'"),
@@ -234,3 +234,5 @@ def test_an_overlay_that_does_nothing_by_itself_says_why(
     monkeypatch.setenv(SWITCH, "0")
     cli.main(given)
     assert "switched off: TORCHFORK_OVERLAY=0" in capsys.readouterr().err
+    patient.overlay("torch_other")  # a second one does no harm then
+    assert cli.main(given) == 0

@@ -15,7 +15,7 @@ from packaging.requirements import Requirement
 from ..conformance.plan import of_environment
 from ..errors import StateError
 from ..state import installed_torch
-from ..state.journal import Journal
+from ..state.journal import Journal, listed
 from ..upstream import pins
 from ..upstream.archives import read_record
 from ..upstream.base import read_text
@@ -115,8 +115,12 @@ def find(python: Path) -> Found:
     return Found(site, search, version, tuple(known), data)
 
 
+def _is_switched_off() -> bool:
+    return os.environ.get(activate.SWITCH) == "0"
+
+
 def _activation(data: Path) -> str:
-    if os.environ.get(activate.SWITCH) == "0":
+    if _is_switched_off():
         return f"switched off: {activate.SWITCH}=0"
     package = data.parent.name
     if not data.parents[1].joinpath(f"{package}.pth").is_file():
@@ -181,9 +185,9 @@ def _developed(found: Found, known: Journal) -> Iterator[StateError]:
         )
     elif changed:
         yield StateError(
-            f"{len(changed)} files of --develop were replaced since",
+            f"{len(changed)} file{'s' * (len(changed) > 1)} of --develop changed since",
             where=str(found.site),
-            why="\n".join(changed[:10]),
+            why=listed(changed),
             next=f"{found.reinstall}\nand then {again}",
         )
 
@@ -198,7 +202,7 @@ def _overlaid(found: Found) -> Iterator[StateError]:
                 why=f"it was made for torch {made_for['torch']}, and {problem}",
                 next=made_for["cure"],
             )
-    if len(found.overlays) > 1:
+    if len(found.overlays) > 1 and not _is_switched_off():
         names = [made_for["name"] for made_for in found.overlays.values()]
         yield StateError(
             "two overlays are installed, and importing torch is refused",
