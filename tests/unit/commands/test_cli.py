@@ -98,6 +98,7 @@ def test_an_interrupt_and_a_kill_end_as_shells_expect(
     assert capsys.readouterr().err.count("the next run goes on") == 2
 
 
+FOR_SOURCE = "is about building from source\nnext:  add --from-source"
 REFUSED = {
     "check --torch 2.13.0 --base installed": (2, "--torch and --base exclude each other"),
     "build --develop --torch 2.13.0": (2, "no other base can be named"),
@@ -110,10 +111,10 @@ REFUSED = {
     "build --name x": (2, "add --overlay"),
     "build --overlay --name x!": (2, "overlay.toml"),
     "build --overlay --additions tests/zoo/additions": (2, "say --name NAME"),
-    "build --source debian": (2, "add --from-source"),
-    "build --git-url x": (2, "add --from-source"),
-    "build --fresh": (2, "add --from-source"),
-    "build --until fetch": (2, "add --from-source"),
+    "build --source debian": (2, f"--source {FOR_SOURCE}"),
+    "build --git-url x": (2, f"--git-url {FOR_SOURCE}"),
+    "build --fresh": (2, f"--fresh {FOR_SOURCE}"),
+    "build --until fetch": (2, f"--until {FOR_SOURCE}"),
     "check --torch 1.0.0": (20, "pinned are"),
     "build --from-source --source debian --torch 2.13.0": (20, "--source git"),
     "conformance --wheel a.whl --env python3": (2, "--wheel and --env exclude"),

@@ -173,10 +173,11 @@ def test_a_malformed_file_of_reasons_is_refused(text: str, tmp_path: Path) -> No
 def test_reasons_are_read_one_or_several_at_once(tmp_path: Path) -> None:
     assert tables.load(tmp_path) == ()
     (tmp_path / tables.FILE).write_text(
-        '[[gap]]\noperator = ["a", "b.c"]\nitem = "x"\nwhy = "y"\ntorch = "<2.8"\n'
+        '[[gap]]\noperator = ["a", "b.c"]\nitem = "x"\nwhy = "y"\ntorch = "<2.8"\ndevice = "cuda"\n'
     )
-    (entry,) = tables.load(tmp_path)
-    assert entry.operators == ("a", "b.c") and entry.items == ("x",)
+    assert tables.load(tmp_path) == (
+        Explanation(("a", "b.c"), ("x",), "y", SpecifierSet("<2.8"), "cuda"),
+    )
 
 
 def test_a_page_of_documentation_lists_what_is_in_its_autosummaries() -> None:

@@ -172,8 +172,9 @@ def test_equal_places_are_told_apart_in_the_very_file_of_the_patch_alone(tmp_pat
     series = of_one(tmp_path, {"torch/a.py": before}, {"torch/a.py": after})
     report = plan(series, tree({"torch/a.py": before}), "2.6.0", "graft")
     assert report.texts == {"torch/a.py": after}
-    moved = plan(series, tree({"torch/a.py": "new\n" + before}), "2.6.0", "graft")
-    assert moved.outcomes[0].conflict and "3 times" in moved.outcomes[0].conflict.why
+    for text, times in (("new\n" + before, "3 times"), (2 * before, "6 times")):
+        [found] = plan(series, tree({"torch/a.py": text}), "2.6.0", "graft").outcomes
+        assert found.state is State.CONFLICTS and found.conflict and times in found.conflict.why
 
 
 @pytest.mark.parametrize(

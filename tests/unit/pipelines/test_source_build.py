@@ -94,25 +94,27 @@ def test_a_second_run_adds_to_the_log_and_judges_its_own_part(bench: Bench) -> N
 
 
 @pytest.mark.parametrize(
-    ("said", "error", "where", "why"),
+    ("said", "error", "where", "says"),
     [
-        ("{kernel}:7:3: error: no semicolon", CompileError, "{source}:7", "no semicolon"),
-        ("c++: fatal error: Killed signal terminated program cc1plus", CompileError, "build.log",
-         "out of memory"),
-        ("x.cpp:1:10: fatal error: cpuinfo.h: No such file or directory", ToolMissingError, "x.cpp",
-         "cpuinfo.h"),
-        ("x: No space left on device", OutputError, "", "disk is full"),
+        ("{kernel}:7:3: error: no semicolon", CompileError, "{source}:7", ["no semicolon"]),
+        ("c++: fatal error: Killed signal terminated program cc1plus", CompileError, "{log}",
+         ["out of memory", "MAX_JOBS=1"]),
+        ("x.cpp:1:10: fatal error: cpuinfo.h: No such file or directory", ToolMissingError,
+         "x.cpp:1", ["cpuinfo.h"]),
+        ("x: No space left on device", OutputError, "{place}", ["disk is full"]),
     ],
 )  # fmt: skip
 def test_a_failed_build_names_the_cause_and_the_file_of_the_additions(
-    bench: Bench, said: str, error: type[ForkError], where: str, why: str
+    bench: Bench, said: str, error: type[ForkError], where: str, says: list[str]
 ) -> None:
     name = "native/cpu/SwingKernel.cpp"
     kernel, source = bench.tree.root / "aten/src/ATen" / name, bench.additions.source_root / name
     output = f"FAILED: x.o\n{said.format(kernel=kernel)}"
     with pytest.raises(error) as caught:
         bench.build(f"print({output!r}); raise SystemExit(1)")
-    assert where.format(source=source) in caught.value.where and why in str(caught.value)
+    places = {"source": source, "log": bench.log, "place": bench.log.parent}
+    assert caught.value.where == where.format(**places)
+    assert all(text in str(caught.value) for text in says)
 
 
 def test_too_little_disk_is_refused_and_too_little_memory_warned_of_before_anything_runs(

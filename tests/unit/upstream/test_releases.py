@@ -11,7 +11,7 @@ import pytest
 import sample_wheel as sample
 from packaging.version import Version
 
-from torchfork.errors import UnknownReleaseError, UsageError
+from torchfork.errors import ForkError, UnknownReleaseError, UsageError
 from torchfork.upstream.pins import Release, WheelName, WheelPin, add, load
 
 EXPECTED = [f"2.{minor}.0" for minor in range(6, 16)]
@@ -148,22 +148,24 @@ ZEROS = "0" * 40
 
 
 @pytest.mark.parametrize(
-    ("text", "why"),
+    ("text", "error", "why"),
     [
-        ("default = ", "Invalid value"),
-        ('default = "1"\n', "release"),
-        (RELEASE.format("main", ""), "40 hexadecimal"),
-        (RELEASE.format(ZEROS, '{file="torch-1-cp311-cp311-x.whl", sha256="12"}'),
+        ("default = ", UsageError, "Invalid value"),
+        ('default = "1"\n', UsageError, "release"),
+        (RELEASE.format("main", ""), UsageError, "40 hexadecimal"),
+        (RELEASE.format(ZEROS, '{file="torch-1-cp311-cp311-x.whl", sha256="12"}'), UsageError,
          "64 hexadecimal"),
         (RELEASE.format(ZEROS, f'{{file="numpy-1-cp311-cp311-x.whl", sha256="{"0" * 64}"}}'),
-         "not the name of a torch wheel"),
-        ('default = "2"\nrelease = []\n', "a base is trusted by"),
+         UsageError, "not the name of a torch wheel"),
+        ('default = "2"\nrelease = []\n', UnknownReleaseError, "a base is trusted by"),
     ],
 )  # fmt: skip
-def test_malformed_pins_are_named(tmp_path: Path, text: str, why: str) -> None:
+def test_malformed_pins_are_named(
+    tmp_path: Path, text: str, error: type[ForkError], why: str
+) -> None:
     path = tmp_path / "releases.toml"
     path.write_text(text)
-    with pytest.raises((UsageError, UnknownReleaseError)) as caught:
+    with pytest.raises(error) as caught:
         load(path)
     assert why in caught.value.why and str(path) in caught.value.where
 
