@@ -16,9 +16,8 @@ import sample_additions as sample
 from torchfork.additions.load import Additions, load
 from torchfork.codegen.build_dir import BuildDir
 from torchfork.errors import CompileError
-from torchfork.native import compile as stage
 from torchfork.native import compile_steps, ninja
-from torchfork.native.compile import Pace
+from torchfork.native.ninja import Pace
 from torchfork.native.toolchain import Toolchain
 from torchfork.upstream.abi import DEFAULT_ONLY, BaseAbi
 from torchfork.upstream.binaries import Elf
@@ -53,7 +52,7 @@ class Project:
         steps = list(compile_steps.additions_steps(additions, TOOLS))
         text = ninja.ninja_file(sample.base(self.root / "base"), ABI, TOOLS, steps)
         compile_steps.copy_sources(additions, self.layout)
-        return stage.compile_all(text, self.layout.build, TOOLS, additions, lambda *step: None)
+        return ninja.compile_all(text, self.layout.build, TOOLS, additions, lambda *step: None)
 
 
 @pytest.fixture
@@ -152,7 +151,7 @@ def test_objects_are_counted_and_a_second_run_compiles_none(
     seen: list[tuple[int, int, str]] = []
 
     def run() -> int:
-        return stage.compile_all(
+        return ninja.compile_all(
             build_file(0), tmp_path / "ö b", TOOLS, additions, lambda *step: seen.append(step)
         )
 
@@ -167,12 +166,12 @@ from pathlib import Path
 signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.path.insert(0, sys.argv[1])
 import sample_additions as sample
-from torchfork.native import compile as stage
+from torchfork.native import ninja
 from torchfork.native.toolchain import Toolchain
 root = Path(sys.argv[2])
 additions = sample.write(root / "additions")
 tools = Toolchain("g++", "", 2, None, None, "")
-stage.compile_all(sys.argv[3], root / "build", tools, additions, lambda *step: None)
+ninja.compile_all(sys.argv[3], root / "build", tools, additions, lambda *step: None)
 """
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..additions import paths
@@ -13,6 +13,7 @@ from ..additions.load import Additions
 from ..codegen.build_dir import BuildDir
 from ..codegen.select import Generated
 from ..upstream.abi import FLAGS
+from ..upstream.base import Base
 from ..util import files
 from .toolchain import Toolchain
 
@@ -24,6 +25,9 @@ CORE_SUPPORT = ("core.cpp", "portability.cpp")
 # Definitions of what upstream's FunctionsManual.h declares and no library exports.
 HELPERS = "functions_manual.cpp"
 PYTHON_SUPPORT = ("portability.cpp", "python.cpp")
+# Of objects that nobody runs: names and types are checked, nothing is optimised.
+_CHECKED = {"-O3": "-O0", "-O2": "-O0"}
+_VECTORS = "prelude/vectors.h"
 
 
 @dataclass(frozen=True)
@@ -143,3 +147,43 @@ def _copy(source: Path, found: Sequence[Path], target: Path) -> None:
 def source_path(step: CompileStep, additions: Additions) -> Path:
     """Where the user finds the source of an object of the additions."""
     return additions.source_root / step.source.removeprefix(f"{ADDITIONS_COPY}/")
+
+
+def for_check(base: Base, steps: Sequence[CompileStep], build: Path) -> list[CompileStep]:
+    """The objects with the flags of a check."""
+    vectors = write_vectors(base, build)
+    checked = []
+    for step in steps:
+        flags = tuple(_CHECKED.get(flag, flag) for flag in step.flags)
+        if vectors and any(flag.startswith("-mavx") for flag in flags):
+            flags += ("-include", vectors)
+        checked.append(replace(step, flags=flags))
+    return checked
+
+
+def write_vectors(base: Base, build: Path) -> str:
+    """A header that declares the vector functions which the base's sleef.h lacks; '' for none.
+
+    A wheel carries the sleef.h of its own processor: in one for ARM the functions for AVX are
+    missing, which ATen's vector headers, the same in every wheel, call. Nothing is linked here, so
+    a declaration that takes any vector is enough to have the kernels compiled.
+    """
+    known = _words(base.include / "sleef.h")
+    folder = base.include / "ATen" / "cpu" / "vec"
+    called = {word for path in files.tree_files(folder) for word in _words(path)}
+    missing = sorted(name for name in called - known if re.search(r"[fd](4|8|16)(_u\d+)?$", name))
+    if not missing:
+        return ""
+    pair = "template <class T> struct TorchforkVectorPair { T x, y; };"
+    lines = [f"template <class T, class... Rest> {_returned(n)} {n}(T, Rest...);" for n in missing]
+    files.write_if_changed(build / _VECTORS, "\n".join(["#pragma once", pair, *lines, ""]))
+    return _VECTORS
+
+
+def _returned(name: str) -> str:
+    """Sine and cosine come together; everything else gives a vector like its first argument."""
+    return "TorchforkVectorPair<T>" if name.startswith("Sleef_sincos") else "T"
+
+
+def _words(path: Path) -> set[str]:
+    return set(re.findall(r"\bSleef_\w+", path.read_text("utf-8"))) if path.is_file() else set()

@@ -8,7 +8,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..errors import ToolkitMismatchError, ToolMissingError, UsageError
@@ -276,3 +276,20 @@ def find(base: Base, env: Mapping[str, str], *, visible: bool = False) -> Toolch
         cuda=cuda,
         cuda_note=note,
     )
+
+
+def find_for_check(base: Base, env: Mapping[str, str], jobs: int) -> Toolchain:
+    """The host's compilers, `jobs` at once unless the user says MAX_JOBS.
+
+    A toolkit that a wheel could not be built with leaves CUDA out of a check, and the note says so;
+    where it fits, a check compiles for one architecture.
+    """
+    try:
+        found = find(base, env)
+    except (ToolkitMismatchError, ToolMissingError) as error:
+        if base.cuda is None:
+            raise
+        found = replace(find(base, {**env, "USE_CUDA": "0"}), cuda_note=error.what)
+    if found.cuda is not None:
+        found = replace(found, cuda=replace(found.cuda, gencode=found.cuda.gencode[:1]))
+    return found if env.get("MAX_JOBS") else replace(found, jobs=jobs)

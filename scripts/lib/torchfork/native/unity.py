@@ -36,6 +36,18 @@ def generated(step: CompileStep) -> str:
     return "python" if step.python else "autograd" if "autograd" in (top, folder) else "ATen"
 
 
+def checked(step: CompileStep) -> str:
+    """In a check: all generated files in one, and the kernels for vectors in one a capability.
+
+    The kernels' own includes are tested by their DEFAULT objects. What else a person wrote is
+    compiled alone and must find its own includes: a header that upstream no longer includes from
+    another one is what breaks kernels most often.
+    """
+    if step.ours and step.rule == "cxx":
+        return "vectors" if any(flag.startswith("-mavx") for flag in step.flags) else ""
+    return "generated" if generated(step) else ""
+
+
 def unite(
     steps: Sequence[CompileStep], build: Path, group_of: Callable[[CompileStep], str]
 ) -> list[CompileStep]:

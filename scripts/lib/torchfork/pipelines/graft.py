@@ -18,7 +18,6 @@ from ..codegen.model import Manifest
 from ..codegen.select import Generated
 from ..edits import lists, text_edits
 from ..errors import CompileError, ForkError, combined
-from ..native import compile as compile_stage
 from ..native import compile_steps, link, ninja, source_text, symbols, toolchain, unity
 from ..native.compile_steps import CompileStep
 from ..native.symbols import Exports
@@ -248,7 +247,7 @@ def compile_united(
     context: BuildContext,
     tools: Toolchain,
     steps: list[CompileStep],
-    progress: compile_stage.Progress,
+    progress: ninja.Progress,
 ) -> tuple[list[CompileStep], int]:
     """Compile with generated files as a few; those of one that does not compile, each alone.
 
@@ -276,13 +275,13 @@ def compile_objects(
     context: BuildContext,
     tools: Toolchain,
     steps: Sequence[CompileStep],
-    progress: compile_stage.Progress,
+    progress: ninja.Progress,
 ) -> int:
     """Compile; the number of objects that were not up to date."""
     base, layout = context.base, context.layout
     compile_steps.copy_sources(context.additions, layout)
     build_file = ninja.ninja_file(base, abi.detect(base), tools, steps)
-    return compile_stage.compile_all(build_file, layout.build, tools, context.additions, progress)
+    return ninja.compile_all(build_file, layout.build, tools, context.additions, progress)
 
 
 def compare_symbols(context: BuildContext, steps: Sequence[CompileStep]) -> int:

@@ -21,8 +21,8 @@ from packaging.version import Version
 from ..additions.load import Additions
 from ..errors import ForkError, ToolMissingError, VerificationError
 from ..native import diagnostics, toolchain
-from ..native.compile import Pace, Progress
 from ..native.diagnostics import Diagnostic, Locate
+from ..native.ninja import Pace, Progress
 from ..upstream.base import Base, Interpreter
 from ..upstream.pins import PINS, Release, WheelName
 from ..upstream.sources import SourceCheckout

@@ -17,9 +17,9 @@ from ..edits import patches, text_edits
 from ..edits.lists import FileEdit
 from ..edits.patches import Outcome, State
 from ..errors import CompileError, ForkError, VerificationError, combined
-from ..native import compile_steps, fast_compile, link, source_text, symbols, toolchain
-from ..native.compile import Progress
+from ..native import compile_steps, link, source_text, symbols, toolchain, unity
 from ..native.compile_steps import CompileStep
+from ..native.ninja import Progress
 from ..native.toolchain import Toolchain
 from ..pipelines import graft
 from ..pipelines.graft import BuildContext
@@ -152,7 +152,11 @@ def compile_all(
     graft.fill_overlay(context, merged, checked.wrapper)
     # Read by `compare`, also where this tier fails: it tells what upstream hides.
     symbols.keep_signatures(base, context.work)
-    tools = fast_compile.tools(base, os.environ, context.jobs, final=context.final)
+    tools = (
+        toolchain.find(base, os.environ)
+        if context.final
+        else toolchain.find_for_check(base, os.environ, context.jobs)
+    )
     if base.cuda is not None and tools.cuda is None:
         chosen = graft.generate(context, merged, cuda=False)
     objects = compile_steps.all_steps(chosen, additions, tools)
@@ -175,9 +179,9 @@ def _compile_fast(
     context: Context, tools: Toolchain, objects: list[CompileStep]
 ) -> list[CompileStep]:
     """Compile for the check alone: several files as one, and alone where that fails."""
-    alone = fast_compile.check_steps(context.base, objects, context.layout.build)
+    alone = compile_steps.for_check(context.base, objects, context.layout.build)
     try:
-        together = fast_compile.unite(alone, context.layout.build)
+        together = unity.unite(alone, context.layout.build, unity.checked)
         _compile(context, tools, together)
         return together
     except CompileError:

@@ -9,7 +9,7 @@ import pytest
 import sample_additions as sample
 
 from torchfork import errors
-from torchfork.native import fast_compile, unity
+from torchfork.native import compile_steps, toolchain, unity
 from torchfork.native.compile_steps import CompileStep
 from torchfork.native.toolchain import Cuda, Toolchain
 from torchfork.upstream.abi import DEFAULT_ONLY
@@ -27,24 +27,20 @@ def test_a_toolkit_that_does_not_fit_leaves_cuda_out_of_a_check_and_says_so(
             return TOOLS
         raise errors.ToolkitMismatchError("the CUDA toolkit is 13.0")
 
-    monkeypatch.setattr(fast_compile.toolchain, "find", find)
-    found = fast_compile.tools(base, {}, 2, final=False)
+    monkeypatch.setattr(toolchain, "find", find)
+    found = toolchain.find_for_check(base, {}, 2)
     assert found.cuda is None and found.cuda_note == "the CUDA toolkit is 13.0"
     assert found.jobs == 2 and found.launcher == TOOLS.launcher
-    with pytest.raises(errors.ToolkitMismatchError):
-        fast_compile.tools(base, {}, 2, final=True)
 
 
 def test_a_check_compiles_cuda_for_one_architecture(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cuda = Cuda(Path("nvcc"), "13.0", (), ("-gencode=a", "-gencode=b"))
-    monkeypatch.setattr(fast_compile.toolchain, "find", lambda *_: replace(TOOLS, cuda=cuda))
+    monkeypatch.setattr(toolchain, "find", lambda *_: replace(TOOLS, cuda=cuda))
     base = sample.base(tmp_path, cuda="13.0")
-    found = fast_compile.tools(base, {}, 2, final=False).cuda
+    found = toolchain.find_for_check(base, {}, 2).cuda
     assert found is not None and found.gencode == ("-gencode=a",)
-    whole = fast_compile.tools(base, {}, 2, final=True).cuda
-    assert whole is not None and len(whole.gencode) == 2
 
 
 def test_vector_kernels_alone_are_given_the_missing_declarations(tmp_path: Path) -> None:
@@ -57,7 +53,7 @@ def test_vector_kernels_alone_are_given_the_missing_declarations(tmp_path: Path)
     vec.parent.mkdir(parents=True)
     vec.write_text("Sleef_expf8_u10(x); Sleef_sinf8_u10(x);")
     (base.include / "sleef.h").write_text("__m256 Sleef_sinf8_u10(__m256);")
-    checked = fast_compile.check_steps(base, [plain, vector], tmp_path / "build")
+    checked = compile_steps.for_check(base, [plain, vector], tmp_path / "build")
     header = checked[1].flags[-1]
     assert checked[0].flags == ("-O0",)
     assert checked[1].flags == ("-O0", "-mavx2", "-include", header)
@@ -89,7 +85,7 @@ def test_only_what_hides_nothing_is_compiled_as_one(tmp_path: Path) -> None:
         step("Other", ours=True),
         step("Wide", "", "-mavx512f", ours=True),
     ]
-    found = fast_compile.unite([*together, *vectors, *alone], tmp_path)
+    found = unity.unite([*together, *vectors, *alone], tmp_path, unity.checked)
     assert [s for s in found if not s.object.startswith("united/")] == alone
     generated, kernels = (s for s in found if s.object.startswith("united/"))
     assert (generated.ours, kernels.ours, kernels.flags) == (False, True, ("-O0", "-mavx2"))
@@ -136,7 +132,7 @@ def test_what_files_define_under_one_name_gets_names_of_its_own(tmp_path: Path) 
     step = Sources(tmp_path).step
     kernels = [step(f"Register{key}", KERNEL.format(space=key)) for key in ("CPU", "Meta")]
     bindings = [step(how, BINDING.format(how=how), python=True) for how in ("called", "bound")]
-    (made,) = fast_compile.unite([*kernels, *bindings], tmp_path)
+    (made,) = unity.unite([*kernels, *bindings], tmp_path, unity.checked)
     text = (tmp_path / made.source).read_text()
     for number, space in enumerate(("CPU", "Meta")):
         own = f"structured_swing_out_{number}"
