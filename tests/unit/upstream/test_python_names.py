@@ -26,6 +26,8 @@ except ImportError:
 for name in ():
     gone = name
 del gone
+for name in ("cos", "log2"):
+    globals()[f"_sym_{name}"] = made(name)
 def function():
     local = 1
 class Kind:
@@ -59,25 +61,35 @@ def outside(): ...
 }
 
 
-def test_the_attributes_of_modules_and_of_tensor_are_found() -> None:
-    found = python_names.attributes(FILES.get, ["fft", "_ops"])
+def test_the_attributes_of_modules_and_of_tensor_are_found(tmp_path: Path) -> None:
+    for module in ("fft/__init__.py", "_ops.py", "special/_impl.py"):
+        (tmp_path / "torch" / module).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "torch" / module).touch()
+    library, source = tmp_path / "libtorch_python.so", tmp_path / "manual.cpp"
+    library.write_bytes(b"\x7fELF\0_from_blob\0_ZN2at4reluE\0visible\0a_tail\0")
+    source.write_text('{"_freeze", freeze}, m.def("shown")')
+    found = python_names.attributes(FILES.get, tmp_path, [library, source])
     assert {"math", "_os", "load", "save", "einsum", "Generator", "float32", "compile", "listed",
             "real", "tried", "caught", "fallback", "function", "Kind", "fft", "_ops",
-            "ignored", "uint1", "cpp"} <= found["torch"]  # fmt: skip
+            "ignored", "uint1", "cpp", "_from_blob", "_freeze", "_sym_cos", "_sym_log2",
+            "__file__"} <= found["torch"]  # fmt: skip
     # locals, and what is never there at run time
-    absent = {"imagined", "gone", "local", "inside", "helper", "chain", "_private", "ours"}
+    absent = {"imagined", "gone", "local", "inside", "helper", "chain", "_private", "ours",
+              "visible", "_tail", "shown", "cos"}  # fmt: skip
     assert not absent & found["torch"]
-    assert found["Tensor"] - set(dir(object)) == {
+    assert found["Tensor"] - python_names.IMPLICIT == {
         "backward", "__array_priority__", "requires_grad", "numpy", "T", "documented", "name",
     }  # fmt: skip
-    assert found["nn"] == {"dropout", "gelu"}
-    assert found["special"] == {"airy"} and found["fft"] == frozenset()
+    assert found["nn"] - python_names.IMPLICIT == {"dropout", "gelu"}
+    assert found["special"] - python_names.IMPLICIT == {"airy", "_impl"}
+    assert found["fft"] == python_names.IMPLICIT
 
 
 def test_a_source_trees_stubs_are_read_from_their_templates() -> None:
     text = "class TensorBase:\n    ${tensor_method_hints}\n    def item(self): ...\n"
     read = {"torch/_C/__init__.pyi.in": text}.get
-    assert python_names.attributes(read, ())["Tensor"] - set(dir(object)) == {"item"}
+    found = python_names.attributes(read, Path("nowhere"))
+    assert found["Tensor"] - python_names.IMPLICIT == {"item"}
 
 
 def test_submodules_are_modules_and_packages_alone(tmp_path: Path) -> None:
@@ -89,8 +101,8 @@ def test_submodules_are_modules_and_packages_alone(tmp_path: Path) -> None:
 
 def test_a_file_that_this_python_cannot_read_has_no_names_and_is_no_failure() -> None:
     texts = {**FILES, "torch/functional.py": "def f(:\n", "torch/special/__init__.py": "\0"}
-    found = python_names.attributes(texts.get, ())
-    assert "save" in found["torch"] and found["special"] == frozenset()
+    found = python_names.attributes(texts.get, Path("nowhere"))
+    assert "save" in found["torch"] and found["special"] == python_names.IMPLICIT
 
 
 def test_many_threads_may_read_at_once() -> None:

@@ -95,8 +95,9 @@ def _with_attributes(upstream: Upstream, base: Base) -> Upstream:
         path = base.root / name
         return path.read_text("utf-8") if path.is_file() else None
 
-    submodules = python_names.submodules_of(base.torch)
-    return replace(upstream, attributes=python_names.attributes(read, submodules))
+    library = base.library("torch_python")
+    compiled = [library] if library.is_file() else []
+    return replace(upstream, attributes=python_names.attributes(read, base.root, compiled))
 
 
 def _waiting(ui: Ui, holder: str) -> None:

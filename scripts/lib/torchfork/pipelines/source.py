@@ -116,8 +116,8 @@ def _list_operators(tree: SourceTree, read: Read, copy: Mirror, layout: TreeBuil
         layout.root / "upstream.json", key, Upstream,
         lambda: client.list_operators(copy.root, layout.root),
     )  # fmt: skip
-    submodules = python_names.submodules_of(tree.root / "torch")
-    return replace(upstream, attributes=python_names.attributes(read, submodules))
+    compiled = (tree.root / "torch/csrc").rglob("*.cpp")
+    return replace(upstream, attributes=python_names.attributes(read, tree.root, compiled))
 
 
 def _merge(copy: Mirror, additions: Additions, layout: TreeBuildDir) -> MergedTree:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import re
 import threading
+import types
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -35,8 +36,14 @@ SCALAR_TYPES = tuple(
 )
 # Registered from C++ as well, and in no stub: an enumeration and a submodule of torch._C.
 UNLISTED = frozenset({"bit", "cpp"})
+# What the interpreter gives every module and every class.
+IMPLICIT = frozenset(
+    {*dir(object), *dir(types.ModuleType("m")), "__annotations__", "__builtins__", "__cached__",
+     "__dict__", "__file__", "__path__", "__weakref__"}
+)  # fmt: skip
 _PARSER = threading.Lock()
 _DEEPEST = 4  # star imports followed one from another
+_PRIVATE_STRING = re.compile(rb"[\0\"](_[a-z]\w*)(?=[\0\"])")
 _STUB_NAME = re.compile(r"^(?:async )?(?:def|class) (\w+)|^(\w+) *[:=]", re.MULTILINE)
 
 
@@ -81,22 +88,34 @@ def annotation_names(hint: str) -> set[str]:
     return {node.id for node in ast.walk(parse(hint)) if isinstance(node, ast.Name)}
 
 
-def attributes(read: Read, submodules: Iterable[str]) -> dict[str, frozenset[str]]:
+def attributes(read: Read, root: Path, compiled: Iterable[Path] = ()) -> dict[str, frozenset[str]]:
     """The names by home: a key of HOMES, or TENSOR for the attributes of torch.Tensor.
 
     read: the text of a file of site-packages or of a source tree, None where it has none.
-    submodules: the names of the modules and packages in torch/.
+    root: that directory. compiled: what binds names from C++, libraries or sources.
     """
-    found = {home: frozenset(_of_files(read, files)) for home, files in HOMES.items()}
+    found = {
+        home: IMPLICIT | _of_files(read, files) | submodules_of(root / Path(files[0]).parent)
+        for home, files in HOMES.items()
+    }
     overrides = _text(read, "torch/overrides.py") or ""
-    found["torch"] |= {*submodules, *re.findall(r"\btorch\.(\w+)\b(?!\.)", overrides)}
+    found["torch"] |= {*re.findall(r"\btorch\.(\w+)\b(?!\.)", overrides)}
+    found["torch"] |= {name for path in compiled for name in private_strings(path)}
     headers = "".join(read(path) or "" for path in SCALAR_TYPES)
     types = re.findall(r"\b_\([^,()]+, (\w+)\) /\* \d", headers)
     found["torch"] |= {*UNLISTED, *map(str.lower, types)}
     found[TENSOR] = frozenset(
-        {*_of_tensor(read), *dir(object), *re.findall(r"\bTensor\.(\w+)", overrides)}
+        {*_of_tensor(read), *IMPLICIT, *re.findall(r"\bTensor\.(\w+)", overrides)}
     )
     return found
+
+
+def private_strings(file: Path) -> set[str]:
+    """The strings of a library or a C++ source that may be private names of Python's.
+
+    Methods of torch and of torch._C that C++ binds under such names are in no stub.
+    """
+    return {name.decode() for name in _PRIVATE_STRING.findall(file.read_bytes())}
 
 
 def submodules_of(package: Path) -> set[str]:
@@ -170,6 +189,8 @@ def _bound(statement: ast.stmt) -> Iterator[str]:
             yield alias.asname or alias.name.partition(".")[0]
         if isinstance(statement, ast.ImportFrom) and statement.level == 1 and statement.module:
             yield statement.module.partition(".")[0]  # the submodule itself
+    elif isinstance(statement, ast.For):
+        yield from _computed(statement)
     elif isinstance(statement, (ast.Assign, ast.AugAssign, ast.AnnAssign)):
         targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
         bound = [node.id for t in targets for node in ast.walk(t) if isinstance(node, ast.Name)]
@@ -178,6 +199,14 @@ def _bound(statement: ast.stmt) -> Iterator[str]:
             for node in ast.walk(statement.value):
                 if isinstance(node, ast.Constant) and isinstance(node.value, str):
                     yield node.value
+
+
+def _computed(loop: ast.For) -> Iterator[str]:
+    """The names that a loop over strings makes by f"_sym_{name}"."""
+    words = [n.value for n in ast.walk(loop.iter) if isinstance(n, ast.Constant)]
+    for node in ast.walk(loop):
+        if isinstance(node, ast.JoinedStr) and isinstance(node.values[0], ast.Constant):
+            yield from (f"{node.values[0].value!s}{word!s}" for word in words)
 
 
 def _of_star_import(statement: ast.ImportFrom, read: Read, depth: int) -> set[str]:
