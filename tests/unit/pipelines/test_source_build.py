@@ -13,13 +13,7 @@ import sample_additions
 import sample_tree as sample
 
 from torchfork.additions.load import Additions
-from torchfork.errors import (
-    CompileError,
-    ForkError,
-    OutputError,
-    StateError,
-    ToolMissingError,
-)
+from torchfork.errors import CompileError, ForkError, OutputError, StateError, ToolMissingError
 from torchfork.native import toolchain
 from torchfork.pipelines import settings, source_build
 from torchfork.pipelines.settings import Environment, Setting
@@ -52,7 +46,7 @@ class Bench:
         self.additions: Additions = sample_additions.write(
             root / "additions", native__cpu__SwingKernel_cpp="// a kernel\n"
         )
-        self.log, self.out = root / "build.log", root / "raw"
+        self.log = root / "build.log"
         self.shown: list[str] = []
         self.python = root / "env" / "bin" / "python"
         modules = root / "modules"
@@ -62,12 +56,12 @@ class Bench:
         self.python.write_text(f'#!/bin/sh\nPYTHONPATH="{modules}" exec "{sys.executable}" "$@"\n')
         self.python.chmod(0o755)
 
-    def build(self, setup: str) -> source_build.Built:
+    def build(self, setup: str) -> tuple[Path, int]:
         (self.tree.root / "setup.py").write_text(setup)
-        return source_build.run_backend(
-            self.tree, self.environment(), self.out, self.log, self.additions,
-            lambda done, total, text: self.shown.append(text),
-        )  # fmt: skip
+        building = source_build.SourceBuild(
+            self.tree, self.additions, self.environment(), self.log.parent
+        )
+        return building.run(lambda done, total, text: self.shown.append(text))
 
     def environment(self, *more: Setting) -> Environment:
         return Environment(self.python, (*SETTLED, *more))
@@ -79,8 +73,8 @@ def bench(tmp_path: Path) -> Bench:
 
 
 def test_the_backends_wheel_comes_out_and_the_output_is_in_the_log(bench: Bench) -> None:
-    built = bench.build(GOOD)
-    assert built.wheel.read_text() == "a wheel" and built.steps == 2
+    wheel, steps = bench.build(GOOD)
+    assert wheel.read_text() == "a wheel" and steps == 2
     assert bench.shown == ["1 of 2", bench.shown[1]] and bench.shown[1].startswith("2 of 2")
     assert "[2/2] Linking CXX shared library 0" in bench.log.read_text()
 

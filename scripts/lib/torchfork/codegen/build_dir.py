@@ -38,6 +38,11 @@ class BuildDir:
         return self.root / "support"
 
     @property
+    def mirror(self) -> Path:
+        """Of a source tree: its code generator as a wheel has it."""
+        return self.root / "mirror"
+
+    @property
     def tree(self) -> Path:
         """The merged copy of torchgen."""
         return self.root / "tree"
@@ -51,6 +56,11 @@ class BuildDir:
     def generated(self) -> Path:
         """What the code generator made."""
         return self.root / "generated"
+
+    @property
+    def symbolic_meta(self) -> Path:
+        """Of a source tree: the generated file of Meta kernels that know symbolic shapes."""
+        return self.root / "symbolic_meta.cpp"
 
     @property
     def sources(self) -> Path:

@@ -199,10 +199,7 @@ def _require_base_of_overlay(base: Base, *, verified: bool) -> None:
         verify.require_wheel(base)
 
 
-def is_up_to_date(
-    layout: BuildDir | workdir.TreeBuildDir, inputs: str, options: argparse.Namespace,
-    ui: Ui,
-) -> bool:  # fmt: skip
+def is_up_to_date(layout: BuildDir, inputs: str, options: argparse.Namespace, ui: Ui) -> bool:
     """Whether an earlier run made the wheel of these inputs; says so."""
     known = workdir.up_to_date(layout, inputs, options.out)
     if known is None:

@@ -11,11 +11,11 @@ from pathlib import Path
 from ..additions import ranges
 from ..additions.load import Additions
 from ..additions.load import load as load_additions
+from ..codegen.build_dir import BuildDir
 from ..errors import BaseRefusedError, StateError
 from ..pipelines import source, source_build, workdir
 from ..pipelines.settings import Environment
 from ..pipelines.source import Planned
-from ..pipelines.workdir import TreeBuildDir
 from ..state import source_tree
 from ..upstream import interpreter, pins, sources
 from ..upstream import tree as sourcetree
@@ -105,12 +105,11 @@ def build(options: argparse.Namespace, ui: Ui) -> None:
         inputs = _inputs(opened, environment, additions, verify=not options.no_verify)
         if build_command.is_up_to_date(layout, inputs, options, ui):
             return
-        built = source_build.build(
-            opened, environment, additions, layout, fresh=options.fresh, ui=ui
+        building = source_build.SourceBuild(
+            tree, additions, environment, layout.root, opened.prefix
         )
-        wheel, base = source_build.finish(
-            opened, built, environment, target, layout, options.out, ui
-        )
+        built = building.build(fresh=options.fresh, ui=ui)
+        wheel, base = building.finish(built, target, options.out, ui)
         if not options.no_verify:
             build_command.in_clean_environment(
                 ui,
@@ -126,7 +125,7 @@ def build(options: argparse.Namespace, ui: Ui) -> None:
 @contextlib.contextmanager
 def _applied(
     tree: SourceTree, additions: Additions, work: Path, ui: Ui
-) -> Iterator[tuple[Additions, TreeBuildDir, Planned]]:
+) -> Iterator[tuple[Additions, BuildDir, Planned]]:
     """Put additions into a tree, or bring what is in it up to date, and hold its build directory.
 
     Gives those of the additions that are for the tree's release.

@@ -9,6 +9,7 @@ from ..additions import merge, validate
 from ..additions.load import Additions
 from ..additions.merge import MERGED_FILES, MergedTree, merge_text
 from ..codegen import client, symbolic, templates
+from ..codegen.build_dir import BuildDir
 from ..codegen.model import Manifest
 from ..edits import lists, patches
 from ..errors import AdditionsError, NeedsSourceLaneError, StateError, combined
@@ -20,7 +21,7 @@ from ..upstream.base import Upstream
 from ..upstream.tree import ATEN, Mirror, SourceTree, in_tree, mirror_generator
 from ..util import cache, files, memo
 from ..util.ui import Ui
-from .workdir import GENERATOR_ROOMS, TreeBuildDir, tooling_fingerprint
+from .workdir import GENERATOR_ROOMS, tooling_fingerprint
 
 Read = Callable[[str], str | None]
 
@@ -35,7 +36,7 @@ class Planned:
     upstream: Upstream  # what the tree has without them
 
 
-def plan(tree: SourceTree, additions: Additions, layout: TreeBuildDir, ui: Ui) -> Planned:
+def plan(tree: SourceTree, additions: Additions, layout: BuildDir, ui: Ui) -> Planned:
     """Merge, have the tree's own code generator validate it, and say which files change how.
 
     The caller holds the layout. Errors name the line of the additions' files.
@@ -109,7 +110,7 @@ def _validate(additions: Additions, upstream: Upstream, version: str) -> None:
         raise combined(errors)
 
 
-def _list_operators(tree: SourceTree, read: Read, copy: Mirror, layout: TreeBuildDir) -> Upstream:
+def _list_operators(tree: SourceTree, read: Read, copy: Mirror, layout: BuildDir) -> Upstream:
     """What the tree has; its code generator is asked once for each state of it."""
     key = files.sha256_text(copy.fingerprint, tooling_fingerprint(GENERATOR_ROOMS))
     upstream = memo.remember(
@@ -120,13 +121,13 @@ def _list_operators(tree: SourceTree, read: Read, copy: Mirror, layout: TreeBuil
     return replace(upstream, attributes=python_names.attributes(read, tree.root, compiled))
 
 
-def _merge(copy: Mirror, additions: Additions, layout: TreeBuildDir) -> MergedTree:
+def _merge(copy: Mirror, additions: Additions, layout: BuildDir) -> MergedTree:
     """A copy of the generator that can parse the additions."""
     for path in files.tree_files(copy.root):
         relative = path.relative_to(copy.root)
         if relative.as_posix() not in MERGED_FILES.values():
-            files.write_if_changed(layout.merged / relative, path.read_bytes())
-    merged = merge.prepare(copy, additions, layout.merged)
+            files.write_if_changed(layout.tree / relative, path.read_bytes())
+    merged = merge.prepare(copy, additions, layout.tree)
     schemas = [entry.key for entry in additions.native.entries]
     edits = lists.edit_parser_lists(patches.directory(copy.root).read, schemas)
     merge.apply_edits(copy, merged, edits, lists.parser_files())
@@ -140,7 +141,7 @@ def _generate_once(
     edits: Mapping[str, str],
     additions: Additions,
     manifest: Manifest,
-    layout: TreeBuildDir,
+    layout: BuildDir,
 ) -> None:
     """Run the whole generator, so that what it refuses is reported before the long build.
 
@@ -163,7 +164,7 @@ def _generate_once(
 
 
 def _contents(
-    read: Read, additions: Additions, texts: Mapping[str, str | None], layout: TreeBuildDir
+    read: Read, additions: Additions, texts: Mapping[str, str | None], layout: BuildDir
 ) -> tuple[source_tree.Wanted, frozenset[str]]:
     """The contents of every file that an apply writes, and which of them are new."""
     contents = {

@@ -12,7 +12,6 @@ import re
 import shutil
 import time
 import zipfile
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +20,7 @@ from packaging.version import Version
 from ..additions.load import Additions
 from ..errors import ForkError, ToolMissingError, VerificationError
 from ..native import diagnostics, toolchain
-from ..native.diagnostics import Diagnostic, Locate
+from ..native.diagnostics import Diagnostic
 from ..native.ninja import Pace, Progress
 from ..upstream.base import Base, Interpreter
 from ..upstream.pins import PINS, Release, WheelName
@@ -33,7 +32,6 @@ from ..util.ui import Ui
 from ..wheel import pack, repair
 from . import settings
 from .settings import SETTINGS, Environment, Setting
-from .workdir import TreeBuildDir
 
 SUPPORT = Path(__file__).resolve().parents[1] / "support" / "source_build.cmake"
 # -O levels; which files they are for stands in source_build.cmake.
@@ -45,14 +43,6 @@ UNITY = PINS.parent
 # Beyond what a tree asks for: the frontend, and the build tools that setup.py calls.
 FRONTEND = ("build", "ninja", "cmake")
 _BUNDLED = "\n\nThe PyTorch repository and source distributions bundle"
-
-
-@dataclass(frozen=True)
-class Built:
-    """The backend's wheel, and how many steps ninja ran in this run."""
-
-    wheel: Path
-    steps: int
 
 
 def wheel_version(opened: SourceCheckout, number: int) -> str:
@@ -182,197 +172,156 @@ def require_cmake(tree: SourceTree, python: Path) -> dict[str, str]:
     return {"CMAKE_POLICY_VERSION_MINIMUM": "3.5"} if here.major >= 4 else {}
 
 
-def build(
-    opened: SourceCheckout,
-    environment: Environment,
-    additions: Additions,
-    layout: TreeBuildDir,
-    *,
-    fresh: bool,
-    ui: Ui,
-) -> Built:
-    """Configure, compile and make the backend's wheel; minutes to hours."""
-    settings.require_same_settings(opened.tree, environment, fresh=fresh)
-    warning = settings.require_space(opened.tree, environment)
-    if warning:
-        ui.warn(warning)
-    log = layout.root / "build.log"
-    ui.note(f"    all output goes to {log}")
-    with ui.step("build all of PyTorch") as step:
-        built = run_backend(
-            opened.tree, environment, layout.root / "raw", log, additions, step.advance
-        )
-        step.say(f"{built.steps} steps, {environment.value('MAX_JOBS')} at once")
-    return built
+@dataclass(frozen=True)
+class SourceBuild:
+    """The build of a tree that has the additions in it.
 
-
-def run_backend(
-    tree: SourceTree,
-    environment: Environment,
-    out: Path,
-    log: Path,
-    additions: Additions,
-    progress: Progress,
-) -> Built:
-    """Run the build to its end; the wheel as the backend made it, in `out`.
-
-    log: gets all that is printed, after what it held before.
-    Raises CompileError with the first compiler error, StateError, OutputError.
+    root: the directory for what is made beside the tree: the log, the backend's wheel.
+    prefix: where a source package's dependencies are unpacked, if it has any.
     """
-    directory = tree.root / "build"
-    directory.mkdir(exist_ok=True)
-    files.write_json(directory / SETTINGS, environment.note)
-    _reconfigure_for_new_files(tree, additions)
-    _restore_license(tree)
-    shutil.rmtree(out, ignore_errors=True)
-    command: list[str | Path] = [
-        environment.python, "-m", "build", "--wheel", "--no-isolation", "--skip-dependency-check",
-        "--outdir", out, tree.root,
-    ]  # fmt: skip
-    start = log.stat().st_size if log.is_file() else 0
-    status, steps = _logged(command, _variables(environment), tree, log, progress)
-    if status:
-        raise _failure(status, log, start, tree, additions, environment)
-    wheels = sorted(out.glob("*.whl"))
-    if len(wheels) != 1:
-        raise ForkError(
-            f"the build left {len(wheels)} wheels where one is expected", where=str(out),
-            next=f"read {log}; --fresh begins the build anew",
-        )  # fmt: skip
-    return Built(wheels[0], steps)
 
+    tree: SourceTree
+    additions: Additions
+    environment: Environment
+    root: Path
+    prefix: Path | None = None
 
-def _variables(environment: Environment) -> dict[str, str]:
-    """The user's environment and the settings; programs of the build environment come first."""
-    programs = environment.python.parent
-    return process.clean_environment(
-        {
-            **environment.values,
-            "PATH": os.pathsep.join([str(programs), os.environ.get("PATH", os.defpath)]),
-            "VIRTUAL_ENV": str(programs.parent),
-            "LC_ALL": "C.UTF-8",
-            "PYTHONUNBUFFERED": "1",
-        }
-    )
+    @property
+    def log(self) -> Path:
+        """Gets all that is printed, after what earlier runs printed."""
+        return self.root / "build.log"
 
+    def build(self, *, fresh: bool, ui: Ui) -> Path:
+        """Configure, compile and make the backend's wheel; minutes to hours."""
+        settings.require_same_settings(self.tree, self.environment, fresh=fresh)
+        if warning := settings.require_space(self.tree, self.environment):
+            ui.warn(warning)
+        ui.note(f"    all output goes to {self.log}")
+        with ui.step("build all of PyTorch") as step:
+            wheel, steps = self.run(step.advance)
+            step.say(f"{steps} steps, {self.environment.value('MAX_JOBS')} at once")
+        return wheel
 
-def _logged(
-    command: Sequence[str | Path],
-    variables: Mapping[str, str],
-    tree: SourceTree,
-    log: Path,
-    progress: Progress,
-) -> tuple[int, int]:
-    """The exit status, and the steps that ninja ran."""
-    log.parent.mkdir(parents=True, exist_ok=True)
-    pace = Pace()
-    try:
-        sink = log.open("ab", buffering=0)
-    except OSError as error:
-        raise files.output_error(log, error) from error
-    with sink:
+    def run(self, progress: Progress) -> tuple[Path, int]:
+        """Run the build to its end: the wheel as the backend made it, and the steps of ninja.
 
-        def see(line: str) -> None:
-            sink.write(line.encode())
-            if pace.see(line, time.monotonic()):
-                progress(pace.done, pace.total, pace.line)
+        Raises CompileError with the first compiler error, StateError, OutputError.
+        """
+        files.write_json(self.tree.root / "build" / SETTINGS, self.environment.note)
+        self._reconfigure_for_new_files()
+        self._restore_license()
+        out, pace = self.root / "raw", Pace()
+        shutil.rmtree(out, ignore_errors=True)
+        command: list[str | Path] = [
+            self.environment.python, "-m", "build", "--wheel", "--no-isolation",
+            "--skip-dependency-check", "--outdir", out, self.tree.root,
+        ]  # fmt: skip
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            sink = self.log.open("ab", buffering=0)
+        except OSError as error:
+            raise files.output_error(self.log, error) from error
+        with sink:
+            start = sink.tell()
 
-        status = process.stream(command, see, cwd=tree.root, env=variables)
-    return status, pace.steps
+            def see(line: str) -> None:
+                sink.write(line.encode())
+                if pace.see(line, time.monotonic()):
+                    progress(pace.done, pace.total, pace.line)
 
+            status = process.stream(command, see, cwd=self.tree.root, env=self._variables())
+        if status:
+            raise self._failure(status, start)
+        wheels = sorted(out.glob("*.whl"))
+        if len(wheels) != 1:
+            raise ForkError(
+                f"the build left {len(wheels)} wheels where one is expected", where=str(out),
+                next=f"read {self.log}; --fresh begins the build anew",
+            )  # fmt: skip
+        return wheels[0], pace.steps
 
-def _reconfigure_for_new_files(tree: SourceTree, additions: Additions) -> None:
-    """Kernels are found by globs, which CMake looks at only when it runs.
-
-    The names of ours are kept beside the build; where they are others now, CMake is made to run.
-    """
-    note = tree.root / "build" / "torchfork-sources.txt"
-    names = "".join(f"{path.relative_to(additions.source_root)}\n" for path in additions.sources)
-    known = note.read_text(encoding="utf-8") if note.is_file() else None
-    cache = tree.root / "build" / "CMakeCache.txt"
-    if known != names and cache.is_file():
-        os.utime(cache)  # build.ninja depends on it
-    files.write_text(note, names)
-
-
-def _restore_license(tree: SourceTree) -> None:
-    """setup.py appends to LICENSE while it packs; one that was killed there left it so."""
-    path = tree.root / "LICENSE"
-    text = path.read_text(encoding="utf-8") if path.is_file() else ""
-    if _BUNDLED in text:
-        files.write_text(path, text.partition(_BUNDLED)[0])
-
-
-def _failure(
-    status: int,
-    log: Path,
-    start: int,
-    tree: SourceTree,
-    additions: Additions,
-    environment: Environment,
-) -> ForkError:
-    with log.open("rb") as stream:
-        stream.seek(start)
-        output = stream.read().decode("utf-8", "replace")
-    jobs = environment.value("MAX_JOBS")
-    error = diagnostics.failure(output, log, jobs, _in_additions(tree, additions))
-    if missing := re.search(r"fatal error: (\S+): No such file or directory", error.why):
-        return ToolMissingError(
-            f"the compiler misses the header {missing[1]}",
-            where=error.where,
-            why=error.why,
-            next="install the development package that has it, or correct the #include; then run "
-            f"the same command again. Full log: {log}",
+    def _variables(self) -> dict[str, str]:
+        """The user's environment and the settings; the build environment's programs come first."""
+        programs = self.environment.python.parent
+        return process.clean_environment(
+            {
+                **self.environment.values,
+                "PATH": os.pathsep.join([str(programs), os.environ.get("PATH", os.defpath)]),
+                "VIRTUAL_ENV": str(programs.parent),
+                "LC_ALL": "C.UTF-8",
+                "PYTHONUNBUFFERED": "1",
+            }
         )
-    error.why = error.why or f"exit status {status}"
-    return error
 
+    def _reconfigure_for_new_files(self) -> None:
+        """Kernels are found by globs, which CMake looks at only when it runs.
 
-def _in_additions(tree: SourceTree, additions: Additions) -> Locate:
-    """Finds the kernel of the additions that was copied into the tree."""
-    prefix = f"{tree.root / ATEN}/"
+        The names of ours are kept beside the build; where they are others now, CMake is made to
+        run: build.ninja depends on its cache.
+        """
+        build, ours = self.tree.root / "build", self.additions
+        note, cache = build / "torchfork-sources.txt", build / "CMakeCache.txt"
+        names = "".join(f"{path.relative_to(ours.source_root)}\n" for path in ours.sources)
+        known = note.read_text(encoding="utf-8") if note.is_file() else None
+        if known != names and cache.is_file():
+            os.utime(cache)
+        files.write_text(note, names)
 
-    def locate(diagnostic: Diagnostic) -> str:
-        original = additions.source_root / diagnostic.file.removeprefix(prefix)
-        if diagnostic.file.startswith(prefix) and original in additions.sources:
+    def _restore_license(self) -> None:
+        """setup.py appends to LICENSE while it packs; one that was killed there left it so."""
+        path = self.tree.root / "LICENSE"
+        text = path.read_text(encoding="utf-8") if path.is_file() else ""
+        if _BUNDLED in text:
+            files.write_text(path, text.partition(_BUNDLED)[0])
+
+    def _failure(self, status: int, start: int) -> ForkError:
+        """What the log says from an offset on."""
+        output = self.log.read_bytes()[start:].decode("utf-8", "replace")
+        jobs = self.environment.value("MAX_JOBS")
+        error = diagnostics.failure(output, self.log, jobs, self._in_additions)
+        if missing := re.search(r"fatal error: (\S+): No such file or directory", error.why):
+            return ToolMissingError(
+                f"the compiler misses the header {missing[1]}",
+                where=error.where,
+                why=error.why,
+                next="install the development package that has it, or correct the #include; then "
+                f"run the same command again. Full log: {self.log}",
+            )
+        error.why = error.why or f"exit status {status}"
+        return error
+
+    def _in_additions(self, diagnostic: Diagnostic) -> str:
+        """The kernel of the additions that was copied into the tree."""
+        prefix = f"{self.tree.root / ATEN}/"
+        original = self.additions.source_root / diagnostic.file.removeprefix(prefix)
+        if diagnostic.file.startswith(prefix) and original in self.additions.sources:
             return f"{original}:{diagnostic.line}"
         return ""
 
-    return locate
+    def finish(self, built: Path, interpreter: Interpreter, out: Path, ui: Ui) -> tuple[Path, Base]:
+        """Bundle libraries, take the build's paths out, and pack reproducibly."""
+        environment = self.environment
+        with ui.step("bundle and pack") as step:
+            unpacked, overlay = self.root / "unpacked", self.root / "overlay"
+            shutil.rmtree(unpacked, ignore_errors=True)
+            with zipfile.ZipFile(built) as archive:
+                archive.extractall(unpacked)
+            compiler = environment.value("CXX") or toolchain.find_cxx(os.environ)
+            added = repair.complete(unpacked, overlay, self._library_directories(), compiler)
+            base = _as_base(built, unpacked, interpreter, overlay)
+            _check_version(base, environment.value("PYTORCH_BUILD_VERSION"))
+            epoch = int(environment.value("SOURCE_DATE_EPOCH"))
+            wheel = pack.pack(base, overlay, base.version, out, epoch)
+            shutil.rmtree(unpacked)
+            libraries = ", ".join(added) or "no libraries"
+            step.say(f"{wheel.stat().st_size / 1e6:.1f} MB, with {libraries}")
+        return wheel, base
 
-
-def finish(
-    opened: SourceCheckout,
-    built: Built,
-    environment: Environment,
-    interpreter: Interpreter,
-    layout: TreeBuildDir,
-    out: Path,
-    ui: Ui,
-) -> tuple[Path, Base]:
-    """Bundle libraries, take the build's paths out, and pack reproducibly."""
-    with ui.step("bundle and pack") as step:
-        unpacked = layout.root / "unpacked"
-        shutil.rmtree(unpacked, ignore_errors=True)
-        with zipfile.ZipFile(built.wheel) as archive:
-            archive.extractall(unpacked)
-        overlay = layout.root / "overlay"
-        compiler = environment.value("CXX") or toolchain.find_cxx(os.environ)
-        added = repair.complete(unpacked, overlay, _library_directories(opened), compiler)
-        base = _as_base(built.wheel, unpacked, interpreter, overlay)
-        _check_version(base, environment.value("PYTORCH_BUILD_VERSION"))
-        epoch = int(environment.value("SOURCE_DATE_EPOCH"))
-        wheel = pack.pack(base, overlay, base.version, out, epoch)
-        shutil.rmtree(unpacked)
-        step.say(f"{wheel.stat().st_size / 1e6:.1f} MB, with {', '.join(added) or 'no libraries'}")
-    return wheel, base
-
-
-def _library_directories(opened: SourceCheckout) -> list[Path]:
-    if not opened.prefix:
-        return []
-    usr = opened.prefix / "usr" / "lib"
-    return [usr, *sorted(path for path in usr.glob("*-linux-gnu*") if path.is_dir())]
+    def _library_directories(self) -> list[Path]:
+        if not self.prefix:
+            return []
+        usr = self.prefix / "usr" / "lib"
+        return [usr, *sorted(path for path in usr.glob("*-linux-gnu*") if path.is_dir())]
 
 
 def _as_base(wheel: Path, unpacked: Path, interpreter: Interpreter, overlay: Path) -> Base:

@@ -6,7 +6,6 @@ import functools
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,28 +34,6 @@ def tooling_fingerprint(rooms: tuple[str, ...] = WHEEL_ROOMS, package: Path = PA
     return files.fingerprint(found, package)
 
 
-@dataclass(frozen=True)
-class TreeBuildDir:
-    """Where the work on one source tree with one set of additions is kept."""
-
-    root: Path
-
-    @property
-    def mirror(self) -> Path:
-        """The tree's code generator as a wheel has it."""
-        return self.root / "mirror"
-
-    @property
-    def merged(self) -> Path:
-        """The same with the additions in it."""
-        return self.root / "merged"
-
-    @property
-    def symbolic_meta(self) -> Path:
-        """The generated file of Meta kernels that know symbolic shapes."""
-        return self.root / "symbolic_meta.cpp"
-
-
 def for_base(base: Base, additions: Additions, work: Path) -> BuildDir:
     """The build directory of these additions on this base; stable between edits."""
     key = files.sha256_text(
@@ -67,14 +44,14 @@ def for_base(base: Base, additions: Additions, work: Path) -> BuildDir:
     return BuildDir(work / f"torch-{base.version}-{base.interpreter.tag}-{key[:12]}")
 
 
-def for_tree(tree: SourceTree, additions: Additions, work: Path) -> TreeBuildDir:
+def for_tree(tree: SourceTree, additions: Additions, work: Path) -> BuildDir:
     """The build directory of these additions on this tree; stable between edits."""
     key = files.sha256_text(str(tree.root), str(additions.root))
-    return TreeBuildDir(work / f"tree-{tree.version}-{key[:12]}")
+    return BuildDir(work / f"tree-{tree.version}-{key[:12]}")
 
 
 @contextmanager
-def locked(layout: BuildDir | TreeBuildDir, ui: Ui) -> Iterator[None]:
+def locked(layout: BuildDir, ui: Ui) -> Iterator[None]:
     """Hold a build directory, made if need be; a second run waits and says for whom.
 
     What killed runs left half-written is deleted.
@@ -88,12 +65,11 @@ def locked(layout: BuildDir | TreeBuildDir, ui: Ui) -> Iterator[None]:
     with files.lock(lock, f"building in {root.name}", waiting, LOCK_SECONDS):
         root.mkdir(parents=True, exist_ok=True)
         files.remove_stale_temporaries(root)
-        if isinstance(layout, BuildDir):
-            files.remove_stale_temporaries(layout.tree)
+        files.remove_stale_temporaries(layout.tree)
         yield
 
 
-def up_to_date(layout: BuildDir | TreeBuildDir, inputs: str, out: Path) -> Path | None:
+def up_to_date(layout: BuildDir, inputs: str, out: Path) -> Path | None:
     """The wheel of an earlier run with these very inputs, if it is still there, byte for byte."""
     known = files.read_json(layout.root / "delivered.json")
     if not isinstance(known, dict) or known.get("inputs") != inputs:
@@ -104,7 +80,7 @@ def up_to_date(layout: BuildDir | TreeBuildDir, inputs: str, out: Path) -> Path 
     return wheel if files.sha256_file(wheel) == known["sha256"] else None
 
 
-def keep_delivered(layout: BuildDir | TreeBuildDir, inputs: str, wheel: Path) -> None:
+def keep_delivered(layout: BuildDir, inputs: str, wheel: Path) -> None:
     """Have the next run with these inputs find the wheel."""
     note = {"inputs": inputs, "wheel": str(wheel.absolute()), "sha256": files.sha256_file(wheel)}
     files.write_json(layout.root / "delivered.json", note)
