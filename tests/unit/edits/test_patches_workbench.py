@@ -171,10 +171,14 @@ def test_a_refresh_that_would_break_another_release_asks_for_a_variant(series: S
     before = content(series.folder)
     with pytest.raises(StateError, match=r"2\.6\.0") as caught:
         workbench.refresh(made, series, known)
-    assert "--variant 2.15.0" in caught.value.next and content(series.folder) == before
+    assert "tau@2.15.0" in caught.value.next and content(series.folder) == before
 
-    workbench.refresh(made, series, known, variant="2.15.0")
+    (series.folder / "tau@2.15.0.patch").write_text(before["tau.patch"])
+    lines = "tau.patch <2.15.0 both # shorter\ntau@2.15.0.patch >=2.15.0 both # shorter\n"
+    listed = before["series"].partition("\n")[2]
+    (series.folder / "series").write_text(lines + listed)
     both = load(series.folder.parent)
+    assert workbench.refresh(made, both, known) == [series.folder / "tau@2.15.0.patch"]
     assert [e.name for e in both.patches][:2] == ["tau.patch", "tau@2.15.0.patch"]
     assert both.variants() == 1 and not lint(both, ["2.6.0", "2.15.0"])
     for version, upstream in known.items():

@@ -9,14 +9,15 @@ from pathlib import Path
 
 from ..errors import DerivativeError, ForkError, NeedsSourceLaneError
 from .load import Additions
-from .schema import argument_names, result_names, same_schema, words
-from .yaml_file import Entry
+from .yaml_file import Entry, same_schema, words
 
 FROM_SOURCE = "scripts/build_torch.sh --from-source"
 # Keys of a derivatives.yaml entry that are no argument names.
 FIELD_NAMES = frozenset({"name", "dispatch", "output_differentiability"})
 # Formulas that are words of torchgen's own.
 SPECIAL = frozenset({"auto_linear", "auto_element_wise", "non_differentiable"})
+# Dispatch keys of kernels that are made of other operators, which autograd sees instead.
+_IMPLICIT = frozenset({"CompositeImplicitAutograd", "CompositeImplicitAutogradNestedTensor"})
 _NEAR_SPECIAL = re.compile(r"(?i)(not|non|no|un)[_ -]?differentiable")
 _STRING = re.compile(r'"(?:\\.|[^"\\])*"|\'(?:\\.|[^\'\\])*\'')
 # A word that no qualifier and no object precedes: x of `x`, `x(...)`, not of `a.x`, `a->x`, `a::x`.
@@ -71,8 +72,8 @@ def formulas_of(entry: Entry) -> Iterator[tuple[str, str]]:
 
 
 def _unknown_keys(entry: Entry) -> Iterator[DerivativeError]:
-    results, named = result_names(entry.key)
-    arguments = argument_names(entry.key)
+    results, named = entry.results
+    arguments = entry.arguments
     for key in entry.fields:
         for name in words(key):
             if key in FIELD_NAMES or name in arguments or name in results:
@@ -89,11 +90,7 @@ def _unknown_keys(entry: Entry) -> Iterator[DerivativeError]:
 
 def _of_composite(entry: Entry, declared: Entry) -> Iterator[DerivativeError]:
     """Autograd never gets to see a CompositeImplicitAutograd operator, so no formula would run."""
-    if {"structured", "structured_delegate"} & declared.fields.keys():
-        return
-    dispatch = declared.fields.get("dispatch", {})
-    keys = {word for key in dispatch for word in words(key)} if isinstance(dispatch, dict) else ()
-    if set(keys) - {"CompositeImplicitAutograd", "CompositeImplicitAutogradNestedTensor"}:
+    if declared.structured or declared.kernels.keys() - _IMPLICIT:
         return
     if any(key not in FIELD_NAMES for key in entry.fields):
         yield DerivativeError(
@@ -109,8 +106,8 @@ def _of_composite(entry: Entry, declared: Entry) -> Iterator[DerivativeError]:
 def _wrong_words(entry: Entry, key: str, formula: str) -> Iterator[DerivativeError]:
     """Words that mean something in every formula, and not what they are used for in this one."""
     used = set(_words(formula))
-    results, named = result_names(entry.key)
-    arguments = argument_names(entry.key)
+    results, named = entry.results
+    arguments = entry.arguments
     if _NEAR_SPECIAL.fullmatch(formula.strip()) and formula.strip() not in SPECIAL:
         yield DerivativeError(
             f"'{formula.strip()}' of '{entry.name}' is no formula",
@@ -202,7 +199,7 @@ def _operator(word: str) -> str:
 
 def _local_words(entry: Entry) -> set[str]:
     """What torchgen gives a formula: arguments, results, gradients, tangents and primals."""
-    values = {*argument_names(entry.key), *result_names(entry.key)[0]}
+    values = {*entry.arguments, *entry.results[0]}
     tangents = {f"{prefix}{v}{end}" for v in values for prefix in ("", "original_")
                 for end in ("_t", "_p")}  # fmt: skip
     return values | tangents | {f"grad_{value}" for value in values} | {"grad", "grads"}

@@ -19,11 +19,10 @@ from ..errors import (
 )
 from ..upstream.base import Upstream
 from . import fake_impls, formulas
+from .formulas import FROM_SOURCE
 from .load import Additions
-from .schema import argument_names, same_schema, words
-from .yaml_file import Entry
+from .yaml_file import Entry, same_schema, words
 
-FROM_SOURCE = "scripts/build_torch.sh --from-source"
 _CPP_KEYWORDS = """
 alignas alignof and_eq asm auto bitand bitor bool case catch char compl concept const constexpr
 const_cast decltype default delete do double dynamic_cast else enum explicit export extern float
@@ -53,12 +52,10 @@ def notes(additions: Additions) -> Iterator[str]:
     """What works and costs more than it need, for the user to know."""
     for formula in additions.derivatives.entries:
         entry = additions.native_entry(formula.name)
-        if entry is None or {"structured", "structured_delegate"} & entry.fields.keys():
+        if entry is None or entry.structured or not entry.kernels:
             continue
-        dispatch = entry.fields.get("dispatch")
-        keys = {k for group in dispatch for k in words(group)} if isinstance(dispatch, dict) else ()
-        shown = any(key == "Meta" or key.startswith("Composite") for key in keys)
-        if keys and not shown and not fake_impls.has_rule(additions.fake_impls, entry.name):
+        shown = any(key == "Meta" or key.startswith("Composite") for key in entry.kernels)
+        if not shown and not fake_impls.has_rule(additions.fake_impls, entry.name):
             yield (
                 f"{entry.where('dispatch')}: '{entry.name}' has a derivative and no Meta kernel: "
                 "torch.compile and export learn its result's shape by running the kernel on zeros, "
@@ -96,7 +93,7 @@ def _unusable_names(entry: Entry) -> Iterator[ForkError]:
             next=f"write it as {name.rpartition('::')[2]}(...)",
         )
         return
-    arguments = [a for a in argument_names(entry.key) if a != "from"]  # torchgen renames it
+    arguments = [a for a in entry.arguments if a != "from"]  # torchgen renames it
     for word, what in [(name, "operator"), *((a, "argument") for a in arguments)]:
         languages = [n for n, words in (("Python", keyword.kwlist), ("C++", CPP_KEYWORDS))
                      if word in words]  # fmt: skip
@@ -131,12 +128,11 @@ def _overwritten_attributes(
     name = entry.name.partition(".")[0]
     if any(existing.partition(".")[0] == name for existing in known):
         return  # a new overload: what upstream has under the name, it has already
-    variants = set(words(entry.fields.get("variants", "function")))
     module = entry.fields.get("python_module")
     homes = []
     if module is None:
-        homes += [("torch", name, "torch")] if "function" in variants else []
-        homes += [("Tensor", name, "torch.Tensor")] if "method" in variants else []
+        homes += [("torch", name, "torch")] if "function" in entry.variants else []
+        homes += [("Tensor", name, "torch.Tensor")] if "method" in entry.variants else []
     elif not name.startswith("_"):
         shown = "torch.nn.functional" if module == "nn" else f"torch.{module}"
         homes.append((str(module), name.removeprefix(f"{module}_"), shown))
@@ -236,15 +232,14 @@ def _tags(entry: Entry, upstream: Upstream, version: str) -> Iterator[NeedsSourc
 
 
 def _keys(entry: Entry, upstream: Upstream, version: str) -> Iterator[ForkError]:
-    dispatch = entry.fields.get("dispatch", {})
-    if not isinstance(dispatch, dict):
+    if not isinstance(entry.fields.get("dispatch", {}), dict):
         yield AdditionsError(
             f"'dispatch' of '{entry.name}' is not a mapping",
             where=entry.where("dispatch"),
             next="write '  dispatch:' and below it '    CPU, CUDA: kernel_name'",
         )
         return
-    for key in (word for group in dispatch for word in words(group)):
+    for key in entry.kernels:
         if key not in upstream.dispatch_keys:
             yield NeedsSourceLaneError(
                 f"'{entry.name}' names the dispatch key '{key}', which torch {version} does not "
@@ -258,10 +253,8 @@ def _keys(entry: Entry, upstream: Upstream, version: str) -> Iterator[ForkError]
 
 
 def _method_without_self(entry: Entry) -> Iterator[AdditionsError]:
-    if "method" not in words(entry.fields.get("variants", "function")):
-        return
     arguments = entry.key.partition("(")[2].rpartition("->")[0]
-    if not re.search(r"\bTensor(\([^)]*\))? self\b", arguments):
+    if "method" in entry.variants and not re.search(r"\bTensor(\([^)]*\))? self\b", arguments):
         yield AdditionsError(
             f"'{entry.name}' is declared as a method and has no argument 'Tensor self'",
             where=entry.where("variants"),

@@ -1,4 +1,4 @@
-"""A YAML file of additions: its text, its entries and the lines they stand on, within limits."""
+"""A YAML file of additions: its entries, what their text says, and the lines they stand on."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import yaml
 
 from ..errors import AdditionsError
 from . import paths
-from .schema import words
 
 # All of upstream's native_functions.yaml has 0.7 MB, nests 3 deep and uses no alias.
 MAX_BYTES = 4_000_000
@@ -25,6 +24,22 @@ _FAST_LOADER: type[Loader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _FUNCTION_NAME = re.compile(r"^([A-Za-z_][\w:]*(?:\.\w+)?)\(")
 # What PyYAML's constructors raise for a scalar that its tag does not fit, beside YAMLError.
 _BAD_VALUE = (ValueError, TypeError, LookupError, AttributeError, OverflowError)
+
+
+def words(value: object) -> Iterator[str]:
+    """The words of a field that is a comma-separated text or a list."""
+    parts = value if isinstance(value, list) else str(value).split(",")
+    return (str(part).strip() for part in parts if str(part).strip())
+
+
+def same_schema(one: str, other: str) -> bool:
+    """Whether two schemas differ in white space only."""
+    return re.sub(r"\s+", "", one) == re.sub(r"\s+", "", other)
+
+
+def _without_annotations(text: str) -> str:
+    """'Tensor(a!) x' as 'Tensor x'."""
+    return re.sub(r"(?<=\w)\([^()]*\)", "", text)
 
 
 @dataclass(frozen=True)
@@ -47,6 +62,42 @@ class Entry:
     def functions(self) -> tuple[str, ...]:
         """The functions that it declares or has generated, each with its overload."""
         return (self.name, *words(self.fields.get("autogen", [])))
+
+    @property
+    def arguments(self) -> list[str]:
+        """The names of the schema's arguments, out= arguments included."""
+        inside = _without_annotations(self.key.partition("(")[2].rpartition("->")[0].strip())
+        parts = re.split(r",\s*(?![^\[]*\])", inside.removesuffix(")"))
+        declared = [part.partition("=")[0].split() for part in parts]
+        return [part[-1] for part in declared if len(part) > 1]
+
+    @property
+    def results(self) -> tuple[list[str], bool]:
+        """How formulas name the results, and whether the schema gives them these names."""
+        returned = _without_annotations(self.key.rpartition("->")[2]).strip()
+        parts = [p.split() for p in returned.strip("()").split(",") if p.strip()]
+        names = [part[1] if len(part) > 1 else "" for part in parts]
+        if all(names):
+            return names, bool(names)
+        numbered = ["result"] if len(names) == 1 else [f"result{n}" for n in range(len(names))]
+        return [name or number for name, number in zip(names, numbered, strict=True)], False
+
+    @property
+    def variants(self) -> set[str]:
+        """'function' and 'method', as far as it asks for them."""
+        return set(words(self.fields.get("variants", "function")))
+
+    @property
+    def structured(self) -> bool:
+        """Whether its kernels, or those of another entry, are structured."""
+        return bool({"structured", "structured_delegate"} & self.fields.keys())
+
+    @property
+    def kernels(self) -> dict[str, str]:
+        """The kernels by their dispatch key."""
+        named = self.fields.get("dispatch")
+        groups = named.items() if isinstance(named, dict) else ()
+        return {key: str(kernel) for keys, kernel in groups for key in words(keys)}
 
     def where(self, field: str = "") -> str:
         """'file:line' of the entry or of one of its fields."""

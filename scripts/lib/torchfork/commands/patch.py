@@ -159,7 +159,7 @@ def run_refresh(options: argparse.Namespace, ui: Ui) -> None:
     bench = workbench.open_bench(options.bench)
     series = patches.load(Path(bench.folder).parent)
     bench = _commit_pending(bench, series, ui)
-    changed = workbench.refresh(bench, series, _known_releases(), options.variant or "")
+    changed = workbench.refresh(bench, series, _known_releases())
     for file in changed:
         ui.result(str(file))
     ui.note(f"{len(changed)} files changed" if changed else "patches/ is what the commits say")
@@ -219,13 +219,10 @@ def add_patch_arguments(parser: argparse.ArgumentParser) -> None:
     command(
         "edit", run_edit, "Make a git tree with a commit for each patch.", _torch, _lane, _bench
     )
-    made = command(
+    command(
         "refresh", run_refresh,
         "Bring its commits into patches/; after a conflict, go on with it.", _bench,
     )  # fmt: skip
-    made.add_argument(
-        "--variant", metavar="TAG", help="beside the old patches, for this release and later ones"
-    )
     made = command("new", run_new, "Make a patch of what is not committed there.", _bench)
     made.add_argument("name")
     made.add_argument("--subject", required=True, help="what it does, in one line")

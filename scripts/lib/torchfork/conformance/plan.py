@@ -12,7 +12,7 @@ from typing import get_args
 from ..additions import ranges
 from ..additions.formulas import FIELD_NAMES
 from ..additions.load import Additions
-from ..additions.schema import argument_names, words
+from ..additions.yaml_file import words
 from ..codegen import client
 from ..codegen.model import FinishedOperator, Kind
 from ..errors import AdditionsError, BaseRefusedError, UsageError
@@ -196,7 +196,7 @@ def formulas(group: Iterable[FinishedOperator], additions: Additions) -> tuple[b
     names = {entry.qualified for entry in group}
     for entry in additions.derivatives.entries:
         if entry.name in names:
-            arguments = argument_names(entry.key)
+            arguments = entry.arguments
             keys = [(name, value) for key, value in entry.fields.items()
                     for name in words(key) if key not in FIELD_NAMES]  # fmt: skip
             return (

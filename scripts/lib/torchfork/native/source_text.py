@@ -14,8 +14,7 @@ from pathlib import Path
 
 from ..additions.formulas import FROM_SOURCE, declared_without_body
 from ..additions.load import Additions
-from ..additions.schema import words
-from ..additions.yaml_file import Entry
+from ..additions.yaml_file import Entry, words
 from ..errors import CompileError, ForkError, KernelError
 from ..upstream.base import Base
 from .compile_steps import SUPPORT

@@ -258,9 +258,7 @@ def _declaration(plain: str, additions: Additions) -> str:
         view = additions.native_entry(base_name.removesuffix("_inverse"))
         return view.where() if view else ""
     for entry in additions.native.entries:
-        dispatch = entry.fields.get("dispatch") or {}
-        kernels = set(map(str, dispatch.values())) if isinstance(dispatch, dict) else set()
-        if {plain, base_name} & kernels:
+        if {plain, base_name} & set(entry.kernels.values()):
             return entry.where("dispatch")
     for entry in additions.native.entries:
         if base_name in {entry.name.replace(".", "_"), entry.name.split(".")[0]}:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
+import symtable
 import threading
 import types
 from collections.abc import Callable, Iterable, Iterator
@@ -44,6 +45,8 @@ IMPLICIT = frozenset(
 _PARSER = threading.Lock()
 _DEEPEST = 4  # star imports followed one from another
 _PRIVATE_STRING = re.compile(rb"[\0\"](_[a-z]\w*)(?=[\0\"])")
+_TYPING_ONLY = re.compile(r"^( *)if (?:typing\.)?TYPE_CHECKING:\n(?:\1 .*\n|\n)*", re.MULTILINE)
+_ALL = re.compile(r"^__all__\b[^=\n]*=(.*?)(?=^[\w@#]|\Z)", re.MULTILINE | re.DOTALL)
 _STUB_NAME = re.compile(r"^(?:async )?(?:def|class) (\w+)|^(\w+) *[:=]", re.MULTILINE)
 
 
@@ -124,12 +127,19 @@ def submodules_of(package: Path) -> set[str]:
     return modules | {path.parent.name for path in package.glob("*/__init__.py")}
 
 
-def _body(text: str) -> list[ast.stmt]:
-    """A module's statements; none of a text that is for another Python than this one."""
+def _symbols(text: str) -> symtable.SymbolTable | None:
+    """A module's symbols; None of a text that is for another Python than this one."""
     try:
-        return parse(text).body
+        with _PARSER:
+            return symtable.symtable(_TYPING_ONLY.sub(r"\1if 0:\n\1    pass\n", text), "", "exec")
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return []
+        return None
+
+
+def _bound(table: symtable.SymbolTable | None) -> set[str]:
+    """The names that a module's or a class's own statements bind."""
+    symbols = table.get_symbols() if table else []
+    return {s.get_name() for s in symbols if s.is_assigned() or s.is_imported()}
 
 
 def _of_files(read: Read, files: Iterable[str]) -> set[str]:
@@ -156,61 +166,27 @@ def _of_stub(text: str) -> set[str]:
 
 
 def _of_module(text: str, read: Read, depth: int) -> set[str]:
-    names: set[str] = set()
-    deleted: set[str] = set()
-    for statement in _statements(_body(text)):
-        if isinstance(statement, ast.Delete):
-            deleted |= {node.id for node in statement.targets if isinstance(node, ast.Name)}
-        elif isinstance(statement, ast.ImportFrom) and statement.names[0].name == "*":
-            names |= _of_star_import(statement, read, depth)
-        else:
-            names |= set(_bound(statement))
-    return names - deleted
+    table = _symbols(text)
+    if table is None:
+        return set()
+    submodules = re.findall(r"^ *from \.(\w+)", text, re.MULTILINE)
+    names = {*_bound(table), *_listed(text), *_computed(text), *submodules}
+    for module in re.findall(r"^ *from (\w[\w.]*) import \*", text, re.MULTILINE):
+        names |= _of_star_import(module.replace(".", "/"), read, depth)
+    deleted = re.findall(r"^ *del ([\w, ]+)$", text, re.MULTILINE)
+    return names - {name for listed in deleted for name in listed.split(", ")}
 
 
-def _statements(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
-    """The statements that run when a module is imported, those in blocks included."""
-    for statement in body:
-        yield statement
-        if isinstance(statement, (ast.If, ast.Try, ast.With, ast.For, ast.While)):
-            parts = [statement.body, *(getattr(statement, n, []) for n in ("orelse", "finalbody"))]
-            if isinstance(statement, ast.If) and "TYPE_CHECKING" in ast.unparse(statement.test):
-                parts = parts[1:]
-            for part in [*parts, *(h.body for h in getattr(statement, "handlers", []))]:
-                yield from _statements(part)
+def _computed(text: str) -> Iterator[str]:
+    """The names that loops over strings make by f"_sym_{name}"."""
+    for loop in [node for node in ast.walk(parse(text)) if isinstance(node, ast.For)]:
+        for node in ast.walk(loop):
+            if isinstance(node, ast.JoinedStr) and isinstance(node.values[0], ast.Constant):
+                words = [n.value for n in ast.walk(loop.iter) if isinstance(n, ast.Constant)]
+                yield from (f"{node.values[0].value!s}{word!s}" for word in words)
 
 
-def _bound(statement: ast.stmt) -> Iterator[str]:
-    """The names that a statement binds, and those that it puts into __all__."""
-    if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-        yield statement.name
-    elif isinstance(statement, (ast.Import, ast.ImportFrom)):
-        for alias in statement.names:
-            yield alias.asname or alias.name.partition(".")[0]
-        if isinstance(statement, ast.ImportFrom) and statement.level == 1 and statement.module:
-            yield statement.module.partition(".")[0]  # the submodule itself
-    elif isinstance(statement, ast.For):
-        yield from _computed(statement)
-    elif isinstance(statement, (ast.Assign, ast.AugAssign, ast.AnnAssign)):
-        targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-        bound = [node.id for t in targets for node in ast.walk(t) if isinstance(node, ast.Name)]
-        yield from bound
-        if "__all__" in bound and statement.value is not None:
-            for node in ast.walk(statement.value):
-                if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                    yield node.value
-
-
-def _computed(loop: ast.For) -> Iterator[str]:
-    """The names that a loop over strings makes by f"_sym_{name}"."""
-    words = [n.value for n in ast.walk(loop.iter) if isinstance(n, ast.Constant)]
-    for node in ast.walk(loop):
-        if isinstance(node, ast.JoinedStr) and isinstance(node.values[0], ast.Constant):
-            yield from (f"{node.values[0].value!s}{word!s}" for word in words)
-
-
-def _of_star_import(statement: ast.ImportFrom, read: Read, depth: int) -> set[str]:
-    module = (statement.module or "").replace(".", "/")
+def _of_star_import(module: str, read: Read, depth: int) -> set[str]:
     names: set[str] = set()
     for file in (f"{module}.py", f"{module}/__init__.py", f"{module}/__init__.pyi"):
         listed = _listed(_text(read, file) or "") if file.endswith(".py") else set()
@@ -220,8 +196,7 @@ def _of_star_import(statement: ast.ImportFrom, read: Read, depth: int) -> set[st
 
 def _listed(text: str) -> set[str]:
     """The strings of a module's __all__."""
-    listed = [s for s in _body(text) if "__all__" in set(_bound(s))]
-    return {name for statement in listed for name in _bound(statement)} - {"__all__"}
+    return {name for block in _ALL.findall(text) for name in re.findall(r"[\"'](\w+)[\"']", block)}
 
 
 def _of_tensor(read: Read) -> set[str]:
@@ -233,8 +208,8 @@ def _of_tensor(read: Read) -> set[str]:
     )
     if stub:
         names |= set(re.findall(r"^    (?:def )?(\w+)(?=[(:]| *=)", stub[1], re.MULTILINE))
-    for statement in _body(_text(read, "torch/_tensor.py") or ""):
-        if isinstance(statement, ast.ClassDef) and statement.name == "Tensor":
-            names |= {name for inner in statement.body for name in _bound(inner)}
+    module = _symbols(_text(read, "torch/_tensor.py") or "")
+    classes = {table.get_name(): table for table in (module.get_children() if module else ())}
+    names |= _bound(classes.get("Tensor"))
     docs = _text(read, "torch/_tensor_docs.py") or ""
     return names | set(re.findall(r"^add_docstr_all\(\s*\"(\w+)\"", docs, re.MULTILINE))

@@ -230,14 +230,10 @@ def commits(bench: Bench) -> Iterator[Commit]:
         yield Commit(bench, commit, names[-1], git.mail_head(header, author, date))
 
 
-def refresh(
-    bench: Bench, series: Series, known: Mapping[str, Tree], variant: str = ""
-) -> list[Path]:
+def refresh(bench: Bench, series: Series, known: Mapping[str, Tree]) -> list[Path]:
     """Write what the commits say; the files below patches/ that changed.
 
     known: releases at hand, which a refreshed patch must not break, by their versions.
-    variant: a tag: changed patches are written beside the old ones, for the bench's release and
-        later, and the old ones end before it.
     Raises PatchError for a commit that is no patch and for a patch whose commit is gone;
     StateError for edits that are not committed, and for a patch that would not apply any more to a
     release of `known` that it applied to.
@@ -254,9 +250,9 @@ def refresh(
     contents: dict[Path, bytes | None] = {}
     done = set(bench.landed)
     for commit in commits(bench):
-        done.add(commit.name)
-        new = commit.contents(series.get(commit.name))
-        contents |= _as_variant(series, bench, new, variant) if new and variant else new
+        patch = _variant_of(series.get(commit.name), series, bench)
+        done.add(patch.name)
+        contents |= commit.contents(patch)
     for patch in series.patches:
         if patch.covers(bench.version, bench.build_mode) and patch.name not in done:
             raise PatchError(
@@ -266,28 +262,16 @@ def refresh(
                 next=f"to drop it delete {patch.path} and its line in {series.folder / SERIES}, "
                 "else make the workbench anew with patch edit",
             )
-    if contents and not variant:
+    if contents:
         _require_others(series, contents, known, bench)
     _write(contents)
     return sorted(contents)
 
 
-def _as_variant(series: Series, bench: Bench, new: Contents, tag: str) -> dict[Path, bytes | None]:
-    """The changed patch beside the old one, and the series with both ranges."""
-    (path, data), *more = new.items()
-    patch = series.get(path.name)
-    if more or not patch.is_diff:
-        raise PatchError(
-            f"'{patch.name}' is a folder: refresh makes no variants of folders",
-            where=str(patch.path), next=f"copy it to {patch.concern}@{tag} and edit the copy",
-        )  # fmt: skip
-    lines = patch.read_text(series.folder / SERIES).split("\n")
-    old_name, _, rest = lines[patch.line - 1].split(None, 2)
-    before, after = (f"{patch.versions},{op}{bench.release}".lstrip(",") for op in ("<", ">="))
-    name = f"{patch.concern}@{tag}.patch"
-    both = [f"{old_name}  {before}  {rest}", f"{name}  {after}  {rest}"]
-    lines[patch.line - 1 : patch.line] = both
-    return {series.folder / name: data, series.folder / SERIES: "\n".join(lines).encode()}
+def _variant_of(patch: Patch, series: Series, bench: Bench) -> Patch:
+    """The patch, or that of its variants which the series has for the workbench's release."""
+    variants = [p for p in series.patches if p.concern == patch.concern]
+    return next((p for p in variants if p.covers(bench.version, bench.build_mode)), patch)
 
 
 def _require_others(
@@ -304,13 +288,15 @@ def _require_others(
                 {o.name for o in planning.plan(s, tree, version, bench.build_mode).conflicts}
                 for s in (series, refreshed)
             )
-            for patch in sorted(after - before):
+            for patch in map(series.get, sorted(after - before)):
                 raise StateError(
-                    f"refreshed on torch {bench.release}, '{patch}' does not apply to torch "
+                    f"refreshed on torch {bench.release}, '{patch.name}' does not apply to torch "
                     f"{version} any more",
-                    where=str(series.folder / patch),
+                    where=str(patch.path),
                     why="one text cannot serve both releases",
-                    next=f"scripts/torchfork patch refresh --variant {bench.release} keeps both",
+                    next=f"copy it as a variant, {patch.concern}@{bench.release}, with a line of "
+                    f"its own in {series.folder / SERIES} (>={bench.release}; <{bench.release} for "
+                    "the old one), and run the same command again",
                 )
 
 
