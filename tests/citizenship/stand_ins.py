@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from torchfork.conformance.checks import samples
-from torchfork.conformance.checks.items import Bench, CheckFailed, NotApplicable, Unavailable
+from torchfork.conformance.checks.bench import Bench, CheckFailed, NotApplicable, Unavailable
 from torchfork.conformance.checks.operators import CppCall, Entry, Operator
 from torchfork.conformance.checks.samples import Sample
 

@@ -23,11 +23,11 @@ from stand_ins import (
     upstreams,
 )
 
-from torchfork.conformance.checks import cpp, graphs, programs, tools, worker
-from torchfork.conformance.checks.items import CheckFailed, Unavailable, failing
+from torchfork.conformance.checks import cpp, graphs, programs, tools
+from torchfork.conformance.checks.bench import CheckFailed, Unavailable, failing
+from torchfork.conformance.checks.items import BY_TITLE as ITEMS
 from torchfork.conformance.checks.operators import Operator
 
-ITEMS = worker.every_item()
 Break = Callable[[pytest.MonkeyPatch], Operator]
 NEEDS_A_GPU = ("CUDA gives what CPU gives", "CUDA graphs")
 # Of the whole environment: tested below with what the other operators are tested with.

@@ -290,42 +290,43 @@ def test_formulas_tell_gradients_and_forward_mode_apart(additions: Any) -> None:
 # A stand-in for the worker: what it does with each cell is the cell's item.
 PROGRAM = """
 import json, os, signal, sys, time
+sys.path.append(sys.argv[1])
+from torchfork.conformance.checks.worker import end_after, write
 job = json.load(open(sys.argv[2]))
-out = open(job["results"], "a")
-def tell(**event):
-    out.write(json.dumps(event) + chr(10)); out.flush()
 if job["samples"] == "dead":
     sys.exit("ImportError: no torch here")
-tell(event="torch", version="2.13.0", file="torch", devices=["cpu"],
-     items=[[i, ""] for i in ("full", "gap", "crash", "hang", "once")] + [["built", "task"]])
+write("torch", version="2.13.0", file="torch", devices=["cpu"],
+      items=[[i, ""] for i in ("full", "gap", "crash", "hang", "once")] + [["built", "task"]])
 if job["task"]:
     if job["samples"] == "task dies":
         os.kill(os.getpid(), signal.SIGSEGV)
-    tell(event="task", task=job["task"], result={"operators": {"twice": "built"}})
+    write("task", task=job["task"], result={"operators": {"twice": "built"}})
     sys.exit()
 for number, (operator, item) in enumerate(job["cells"]):
-    tell(event="begin", operator=operator, item=item)
+    print("checks print", end="")
+    write("begin", operator=operator, item=item)
+    end_after(job["timeout"])
     if item == "crash" or (item == "once" and number):
         os.kill(os.getpid(), signal.SIGSEGV)
     if item == "hang":
         time.sleep(600)
     state = "gap" if item == "gap" else "full"
     why = str(job["prepared"].get("task", {}).get("operators", {}).get(operator, ""))
-    tell(event="end", operator=operator, item=item, state=state, why=why, seconds=0.1)
+    write("end", operator=operator, item=item, state=state, why=why, seconds=0.1)
 """
 
 
-JOB = Job(operators=[], samples="", documented=[], devices=[], extras="", scratch="")
+JOB = Job(operators=[], samples="", documented=[], devices=[], extras="", scratch="", timeout=3.0)
 
 
 @pytest.fixture
 def standing_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Workers:
     monkeypatch.setattr(run, "_BOOT", PROGRAM)
-    return Workers(Path(sys.executable), tmp_path / "scratch", JOB, 3.0)
+    return Workers(Path(sys.executable), tmp_path / "scratch", JOB)
 
 
 def checked(at: Workers, *items: str) -> list[tuple[str, str]]:
-    cells = list(at.cells([("twice", item) for item in items], {}))
+    cells = at.cells([("twice", item) for item in items], {})
     assert [cell.item for cell in cells] == list(items)
     return [(cell.state, cell.why) for cell in cells]
 

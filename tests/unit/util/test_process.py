@@ -81,6 +81,15 @@ def test_descendants_end_with_a_run_that_is_killed(tmp_path: Path, call: str, nu
     assert _eventually(lambda: "" if _alive(grandchild) else "ended") == "ended"
 
 
+@pytest.mark.parametrize("ending", ["exit 3", "kill -9 $$"])
+def test_what_a_program_leaves_running_ends_with_it(ending: str) -> None:
+    """Else its output, which is read to the end, would not end."""
+    script, started = f"sleep 60 & {ending}", time.monotonic()
+    status = process.stream(["sh", "-c", script], print, env=process.clean_environment())
+    assert status == (3 if ending == "exit 3" else 128 + signal.SIGKILL)
+    assert time.monotonic() - started < 30
+
+
 def _eventually(read: Callable[[], str], seconds: float = 30) -> str:
     deadline = time.monotonic() + seconds
     while not (found := read()) and time.monotonic() < deadline:

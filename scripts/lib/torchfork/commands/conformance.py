@@ -82,8 +82,9 @@ def run(options: argparse.Namespace, ui: Ui) -> None:
             operators=[serde.dump(operator) for operator in planned.operators],
             samples=str(planned.samples or ""), documented=list(planned.documented),
             devices=options.device, extras=str(extras), scratch=str(scratch),
+            timeout=options.timeout,
         )  # fmt: skip
-        workers = runner.Workers(target.executable, scratch, job, options.timeout)
+        workers = runner.Workers(target.executable, scratch, job)
         with ui.step("check") as step:
             chosen = runner.Chosen(tuple(options.operator), tuple(options.item))
             jobs = options.jobs or toolchain.cores()

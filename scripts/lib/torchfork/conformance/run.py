@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ..errors import UsageError, VerificationError
 from ..util import files, process, serde
-from .checks.worker import Job
+from .checks.worker import EVENT, Job
 from .plan import Plan
 from .table import GAP, Cell, Explanation, Table, apply, unknown
 
@@ -28,8 +28,6 @@ _BOOT = (
     "from torchfork.conformance.checks.worker import main; main(sys.argv[2])"
 )
 _SIGNALLED = 128  # a supervised program that a signal N ended gives 128 + N
-_POLL = 0.2
-_START = 900.0  # seconds that a worker may take to import torch, on a machine that is busy
 
 
 @dataclass(frozen=True)
@@ -50,15 +48,15 @@ class Torch:
     items: tuple[tuple[str, str], ...]
 
 
-@dataclass(frozen=True)
+@dataclass
 class Run:
-    """What one worker wrote, and how it ended: '' for well."""
+    """What one worker said, and how it ended: '' for well."""
 
-    torch: Torch | None
-    cells: tuple[Cell, ...]
-    unfinished: Wanted | None  # the cell that it died in
-    result: object  # of its task
-    ending: str
+    torch: Torch | None = None
+    cells: list[Cell] = field(default_factory=list)
+    begun: Wanted | None = None  # the cell that it died in
+    result: object = None  # of its task
+    ending: str = ""
 
 
 def run(
@@ -76,22 +74,17 @@ def run(
         )
     items = [title for title in every if not chosen.items or title in chosen.items]
     tasks = dict.fromkeys(task for title, task in torch.items if task and title in items)
-    total, done = len(operators) * len(items), 0
+    done, total = itertools.count(1), len(operators) * len(items)
+
+    def seen(cell: Cell) -> None:
+        progress(next(done), total, f"{cell.operator}: {cell.item}")
 
     with ThreadPoolExecutor(jobs) as pool:
         progress(0, total, ", ".join(tasks))
         prepared = dict(zip(tasks, pool.map(workers.task, tasks), strict=True))
-
-        def check(operator: str) -> list[Cell]:
-            nonlocal done
-            found = []
-            for cell in workers.cells([(operator, item) for item in items], prepared):
-                found.append(cell)
-                done += 1
-                progress(done, total, f"{cell.operator}: {cell.item}")
-            return found
-
-        cells = [cell for found in pool.map(check, operators) for cell in found]
+        wanted = ([(operator, item) for item in items] for operator in operators)
+        found = list(pool.map(lambda cells: workers.cells(cells, prepared, seen), wanted))
+    cells = itertools.chain.from_iterable(found)
     return Table(
         version=torch.version,
         torch=torch.file,
@@ -106,15 +99,11 @@ def run(
 
 @dataclass
 class Workers:
-    """How workers are started.
-
-    python: the interpreter that has the torch. job: what every job has. timeout: seconds a cell.
-    """
+    """How workers are started: python has the torch, and job is what every one of them has."""
 
     python: Path
     scratch: Path
     job: Job
-    timeout: float
     numbers: Iterator[int] = field(default_factory=itertools.count)
 
     def torch(self) -> Torch:
@@ -134,21 +123,22 @@ class Workers:
         found = self._run(replace(self.job, task=name))
         return found.result or {"unavailable": f"it failed: {found.ending}"}
 
-    def cells(self, wanted: Sequence[Wanted], prepared: Prepared) -> Iterator[Cell]:
+    def cells(
+        self, wanted: Sequence[Wanted], prepared: Prepared,
+        seen: Callable[[Cell], None] = lambda cell: None,
+    ) -> list[Cell]:  # fmt: skip
         """Check cells. A worker that dies is followed by another, which goes on after its cell."""
-        remaining = list(wanted)
-        while remaining:
-            found = self._run(replace(self.job, cells=remaining, prepared=prepared))
-            yield from found.cells
-            remaining = remaining[len(found.cells) :]
-            if found.unfinished:
-                yield self._alone(found.unfinished, prepared, found.ending)
-                remaining = remaining[1:]
-            elif remaining:
-                yield from (
-                    Cell(*cell, GAP, f"no check began: {found.ending}") for cell in remaining
-                )
-                return
+        cells: list[Cell] = []
+        while remaining := wanted[len(cells) :]:
+            found = self._run(replace(self.job, cells=remaining, prepared=prepared), seen)
+            cells += found.cells
+            if found.begun:
+                cells.append(self._alone(found.begun, prepared, found.ending))
+                seen(cells[-1])
+            else:
+                why = f"no check began: {found.ending}"
+                cells += (Cell(*cell, GAP, why) for cell in wanted[len(cells) :])
+        return cells
 
     def _alone(self, cell: Wanted, prepared: Prepared, ending: str) -> Cell:
         """The cell that a worker died in, by itself: the fault may have been an earlier cell's."""
@@ -160,34 +150,34 @@ class Workers:
             GAP, f"{alone.why or 'full'} by itself, but after the operator's others {ending}"
         )
 
-    def _run(self, job: Job) -> Run:
+    def _run(self, job: Job, seen: Callable[[Cell], None] = lambda cell: None) -> Run:
         place = self.scratch / f"worker-{next(self.numbers)}"
         place.mkdir(parents=True, exist_ok=True)
-        results, log, path = place / "results.jsonl", place / "log.txt", place / "job.json"
-        results.write_bytes(b"")
-        files.write_json(path, asdict(replace(job, results=str(results))))
-        status, late = self._wait(place, results, log, path)
-        ending = self._ending(status, late, log.read_text(encoding="utf-8", errors="replace"))
-        return _read(results.read_text("utf-8"), ending)
+        files.write_json(place / "job.json", asdict(job))
+        found, log = Run(), list[str]()
 
-    def _wait(self, place: Path, results: Path, log: Path, job: Path) -> tuple[int, bool]:
-        """The exit status, and whether a cell took too long."""
-        late = False
-        command: list[str | Path] = [self.python, "-c", _BOOT, _LIB, job]
-        with (
-            log.open("wb") as sink,
-            process.started(
-                command, cwd=place, env=self._environment(place), stdout=sink
-            ) as running,
-        ):
-            while running.poll() is None:
-                time.sleep(_POLL)
-                written = results.stat()
-                limit = self.timeout if written.st_size else max(self.timeout, _START)
-                if not late and time.time() - written.st_mtime > limit:
-                    late = True
-                    running.send_signal(signal.SIGTERM)
-        return running.returncode, late
+        def see(line: str) -> None:
+            mark, event, text = line.partition(EVENT)
+            if mark or not event:
+                log.append(line)
+                return
+            said = json.loads(text)
+            match said.pop("event"):
+                case "torch":
+                    found.torch = serde.load(Torch, said)
+                case "begin":
+                    found.begun = (said["operator"], said["item"])
+                case "end":
+                    found.begun = None
+                    found.cells.append(serde.load(Cell, said))
+                    seen(found.cells[-1])
+                case _:
+                    found.result = said["result"]
+
+        command: list[str | Path] = [self.python, "-c", _BOOT, _LIB, place / "job.json"]
+        status = process.stream(command, see, cwd=place, env=self._environment(place))
+        found.ending = self._ending(status, "".join(log))
+        return found
 
     def _environment(self, place: Path) -> dict[str, str]:
         """The user's, with nothing kept between runs and programs of the environment at hand."""
@@ -203,34 +193,11 @@ class Workers:
             }
         )
 
-    def _ending(self, status: int, late: bool, log: str) -> str:
-        if late:
-            return f"it did not finish within {self.timeout:.0f} s"
-        if status > _SIGNALLED:
-            return f"ended by {_signal_name(status - _SIGNALLED)}"
+    def _ending(self, status: int, log: str) -> str:
+        number = status - _SIGNALLED
+        if number == signal.SIGALRM:
+            return f"it did not finish within {self.job.timeout:.0f} s"
+        if number > 0:
+            known = {one.value: f" ({one.name})" for one in signal.Signals}
+            return f"ended by signal {number}{known.get(number, '')}"
         return f"ended with status {status}: {log.strip()}" if status else ""
-
-
-def _read(text: str, ending: str) -> Run:
-    """The events that a worker wrote."""
-    torch, cells, begun, result = None, list[Cell](), list[Wanted](), None
-    for line in text.splitlines():
-        event = json.loads(line)
-        kind = event.pop("event")
-        if kind == "torch":
-            torch = serde.load(Torch, event)
-        elif kind == "begin":
-            begun.append((event["operator"], event["item"]))
-        elif kind == "end":
-            cells.append(serde.load(Cell, event))
-        else:
-            result = event["result"]
-    unfinished = begun[len(cells)] if len(begun) > len(cells) else None
-    return Run(torch, tuple(cells), unfinished, result, ending)
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return f"signal {number} ({signal.Signals(number).name})"
-    except ValueError:
-        return f"signal {number}"

@@ -56,9 +56,10 @@ def main(command: list[str]) -> int:
             deadline = time.monotonic() + _GRACE
         if deadline is not None and time.monotonic() > deadline:
             os.killpg(0, signal.SIGKILL)
+    # What is left: it ignores interrupts where a shell started us in the background, and lives on
+    # where the command died without its own programs.
+    _signal_group(signal.SIGTERM)
     if ended:
-        # What a shell started in the background ignores interrupts.
-        _signal_group(signal.SIGTERM)
         return 128 + ended[0]
     return status if status >= 0 else 128 - status
 

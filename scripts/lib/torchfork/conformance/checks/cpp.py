@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from .items import Bench, Check, CheckFailed, Item, Unavailable, message, require_compiler
+from .bench import Bench, Check, CheckFailed, Unavailable, message, require_compiler
 from .operators import CppCall, Operator
 from .programs import same
 from .samples import Sample, invoke
@@ -184,7 +184,7 @@ def _errors(error: Exception) -> str:
     return "\n".join(lines) or message(error)
 
 
-def _called(way: str) -> Check:
+def called_from(way: str) -> Check:
     def check(op: Operator, device: str, bench: Bench) -> None:
         built = bench.result(way, op)
         if "complaint" in built:
@@ -205,9 +205,3 @@ def _compare(op: Operator, namespace: str, sample: Sample) -> None:
         actual = invoke(op, sample, call)
         name = f"at::{op.name}" if way == "function" else f"tensor.{op.name}()"
         same(actual, expected, name, tolerance=0)
-
-
-ITEMS = (
-    Item("C++ extension: at::, tensor.", _called("extension"), task="extension"),
-    Item("C++ from CMake", _called("cmake"), each_device=False, task="cmake"),
-)

@@ -9,20 +9,15 @@ from typing import Any
 
 import torch
 
-from .items import (
+from .bench import (
     Bench,
     Check,
-    Item,
     NotApplicable,
     Unavailable,
-    a_python_name,
     failing,
-    no_numbers,
     require,
     require_compiler,
     takes_sizes,
-    tensors_in,
-    tensors_out,
 )
 from .operators import Operator
 from .programs import Program, gradients, make, same, same_layout
@@ -41,7 +36,7 @@ def _compiled_as_eager(op: Operator, program: Program, call: Callable[..., Any],
                  f"gradients, {what}")  # fmt: skip
 
 
-def _compile(backend: str, limit: int) -> Check:
+def compiled_with(backend: str, limit: int) -> Check:
     def check(op: Operator, device: str, bench: Bench) -> None:
         if backend == "inductor":
             require_compiler()
@@ -69,7 +64,7 @@ def _resized(op: Operator, device: str, bench: Bench) -> list[tuple[Sample, list
     return chosen
 
 
-def _symbolic(op: Operator, device: str, bench: Bench) -> None:
+def check_symbolic(op: Operator, device: str, bench: Bench) -> None:
     from torch.fx.experimental import _config
 
     # Sizes that are equal by chance in the first call are not taken to be one size.
@@ -113,7 +108,7 @@ def _exported(op: Operator, sample: Sample, others: list[Sample]) -> tuple[Any, 
     return exported, program
 
 
-def _export(op: Operator, device: str, bench: Bench) -> None:
+def check_export(op: Operator, device: str, bench: Bench) -> None:
     for sample, others in _resized(op, device, bench)[:2]:
         exported, program = _exported(op, sample, others)
         targets = {node.target for node in exported.graph.nodes if node.op == "call_function"}
@@ -156,7 +151,7 @@ def package_of_relu(device: str, scratch: Path) -> torch.Tensor:
     return result
 
 
-def _package(op: Operator, device: str, bench: Bench) -> None:
+def check_package(op: Operator, device: str, bench: Bench) -> None:
     require_compiler()
     upstreams = bench.prepared.get("packages", {})
     if device != "cpu" and "unavailable" in upstreams:
@@ -182,20 +177,14 @@ def _saved(op: Operator, made: Any, program: Program, what: str) -> None:
     same(op.seeded(loaded)(*program.tensors), expected, f"{what}, loaded")
 
 
-def _script(op: Operator, device: str, bench: Bench) -> None:
+def check_script(op: Operator, device: str, bench: Bench) -> None:
     for sample in bench.source.defined(op, device, limit=2):
         program = make(op, sample)
         with failing():
             _saved(op, torch.jit.script(program.module()), program, "script")
 
 
-def _traceable(op: Operator) -> str:
-    """Upstream's tracer refuses std::array, for its own operators too (torch/csrc/jit/tracer.h)."""
-    masks = [a.name for a in op.schema.arguments if str(a.type) == "List[bool]" and a.N]
-    return f"upstream's tracer takes no bool[N] ({', '.join(masks)})" if masks else ""
-
-
-def _trace(op: Operator, device: str, bench: Bench) -> None:
+def check_trace(op: Operator, device: str, bench: Bench) -> None:
     for sample in bench.source.typical(op, device, limit=2):
         program = make(op, sample)
         with failing():
@@ -205,7 +194,7 @@ def _trace(op: Operator, device: str, bench: Bench) -> None:
             _saved(op, traced, program, "trace")
 
 
-def _fx(op: Operator, device: str, bench: Bench) -> None:
+def check_fx(op: Operator, device: str, bench: Bench) -> None:
     program = make(op, bench.source.typical(op, device, limit=1)[0])
     with failing():
         traced = torch.fx.symbolic_trace(program.module())
@@ -218,15 +207,3 @@ def _fx(op: Operator, device: str, bench: Bench) -> None:
         if node.target == op.function and node.op == "call_function":
             arguments = node.normalized_arguments(traced, normalize_to_only_use_kwargs=True)
             require(arguments is not None, "torch.fx cannot tell which argument is which")
-
-
-ITEMS = (
-    Item("SymInt shapes: one graph", _symbolic, (no_numbers, tensors_in)),
-    Item("torch.compile: aot_eager", _compile("aot_eager", 4), (no_numbers, tensors_in)),
-    Item("torch.compile: inductor", _compile("inductor", 1), (no_numbers, tensors_in)),
-    Item("torch.export", _export, (no_numbers, tensors_in)),
-    Item("AOTInductor package", _package, (no_numbers, tensors_in), task="packages"),
-    Item("torch.jit.script", _script, (tensors_in,)),
-    Item("torch.jit.trace", _trace, (tensors_in, tensors_out, _traceable)),
-    Item("torch.fx.symbolic_trace", _fx, (a_python_name, tensors_in), each_device=False),
-)

@@ -1,70 +1,16 @@
-"""An item of the list: what its check is given, how it ends, and when it applies."""
+"""The items of the list: what each checks, and which operators it applies to."""
 
 from __future__ import annotations
 
-import contextlib
-import os
-import re
-import shutil
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from .operators import Operator
-    from .samples import Source
+from . import cpp, graphs, kernels, python_api, tools, transforms, variants
+from .bench import Bench, Check, NotApplicable
+from .operators import Operator
 
-
-# What torch appends to an error where C++ raised it.
-_BACKTRACE = re.compile(r"\n(Exception raised from |C\+\+ CapturedTraceback:).*", re.DOTALL)
-
-
-class CheckFailed(Exception):
-    """The item does not hold; the message says how that was seen."""
-
-
-class NotApplicable(Exception):
-    """The item does not apply to this operator; the message says why."""
-
-
-class Unavailable(Exception):
-    """This machine cannot run the check: no GPU, no tool; the message says what is missing."""
-
-
-@contextlib.contextmanager
-def failing(what: str = "") -> Iterator[None]:
-    """Any error as a CheckFailed; what: its context, before the error's own text."""
-    try:
-        yield
-    except (CheckFailed, NotApplicable, Unavailable):
-        raise
-    except Exception as error:
-        raise CheckFailed(f"{what}: {message(error)}" if what else message(error)) from error
-
-
-def message(error: BaseException) -> str:
-    """The type of an error and all of its text, without C++ stack frames and empty lines."""
-    text = _BACKTRACE.sub("", str(error))
-    lines = [line.rstrip() for line in text.splitlines() if line.strip()]
-    return "\n".join([f"{type(error).__name__}: {lines[0].lstrip()}", *lines[1:]] if lines else
-                     [type(error).__name__])  # fmt: skip
-
-
-def require_compiler() -> None:
-    """Raise Unavailable where there is no C++ compiler, as CXX or g++."""
-    if not shutil.which(os.environ.get("CXX", "g++")):
-        raise Unavailable("no C++ compiler: install g++")
-
-
-def require(condition: object, message: str) -> None:
-    """Raise CheckFailed with a message unless the condition holds."""
-    if not condition:
-        raise CheckFailed(message)
-
-
-Need = Callable[["Operator"], str]  # why an item does not apply, '' where it does
+Need = Callable[[Operator], str]  # why an item does not apply, '' where it does
 
 
 def need(holds: Callable[[Operator], object], why: str) -> Need:
@@ -106,47 +52,24 @@ def no_numbers(op: Operator) -> str:
     return tensors_out(op) or known_sizes(op)
 
 
-def takes_sizes(op: Operator) -> bool:
-    """Whether an argument is a list of sizes, of any length, which must fit its tensors."""
-    return any(str(a.type) == "List[int]" and not a.N for a in op.schema.arguments)
-
-
-@dataclass
-class Bench:
-    """What checks work with.
-
-    prepared: results of the tasks that were done for all operators at once, by task.
-    documented: the entries of the additions' documentation pages, by dotted name.
-    """
-
-    source: Source
-    scratch: Path
-    prepared: Mapping[str, Any]
-    documented: frozenset[str]
-
-    def result(self, task: str, op: Operator) -> Any:
-        """What a task gave for an operator. Raises Unavailable where it could not be done."""
-        found = self.prepared.get(task, {"unavailable": f"{task} was not run"})
-        if "unavailable" in found:
-            raise Unavailable(found["unavailable"])
-        return found["operators"][op.id]
-
-
-Check = Callable[["Operator", str, "Bench"], None]
+def traceable(op: Operator) -> str:
+    """Upstream's tracer refuses std::array, for its own operators too (torch/csrc/jit/tracer.h)."""
+    masks = [a.name for a in op.schema.arguments if str(a.type) == "List[bool]" and a.N]
+    return f"upstream's tracer takes no bool[N] ({', '.join(masks)})" if masks else ""
 
 
 @dataclass(frozen=True)
 class Item:
     """An item of the list.
 
-    title: as the table has it; each_device: whether it is run on every device that there is.
+    title: as the table has it; once: whether it is the same on every device.
     task: what must have been done before for all operators at once.
     """
 
     title: str
     check: Check
     needs: tuple[Need, ...] = ()
-    each_device: bool = True
+    once: bool = False
     task: str = ""
 
     def run(self, op: Operator, device: str, bench: Bench) -> None:
@@ -157,3 +80,73 @@ class Item:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # those that matter, a check looks for itself
             self.check(op, device, bench)
+
+
+# In the order of the table.
+ITEMS = (
+    Item("schema in torch.ops.aten", python_api.check_schema),
+    Item("Python builtin", python_api.check_builtin, (a_function,)),
+    Item("Tensor method", python_api.check_method, (a_method,)),
+    Item("signature", python_api.check_signature, (a_python_name,), once=True),
+    Item(
+        "__torch_function__",
+        python_api.check_torch_function,
+        (a_python_name, tensors_in),
+        once=True,
+    ),
+    Item("__torch_dispatch__", python_api.check_torch_dispatch, (tensors_in,)),
+    Item("torch.overrides", python_api.check_overrides, (a_torch_name, tensors_in), once=True),
+    Item("C++ extension: at::, tensor.", cpp.called_from("extension"), task="extension"),
+    Item("C++ from CMake", cpp.called_from("cmake"), once=True, task="cmake"),
+    Item("autograd node by its name", transforms.check_node, (a_formula,), once=True),
+    Item("gradcheck", transforms.check_first, (a_derivative,)),
+    Item("gradgradcheck", transforms.check_second, (a_derivative,)),
+    Item("forward-mode AD", transforms.check_forward, (a_derivative,)),
+    Item("batched gradients", transforms.check_batched, (a_derivative, no_numbers)),
+    Item("opcheck", transforms.check_opcheck),
+    Item("FakeTensor, meta: same strides", transforms.check_fake, (tensors_out, known_sizes)),
+    Item("functionalization", transforms.check_functionalized, (tensors_in, no_numbers)),
+    Item("vmap: a batch rule", transforms.check_vmap, (tensors_in, tensors_out, known_sizes)),
+    Item("SymInt shapes: one graph", graphs.check_symbolic, (no_numbers, tensors_in)),
+    Item(
+        "torch.compile: aot_eager", graphs.compiled_with("aot_eager", 4), (no_numbers, tensors_in)
+    ),
+    Item("torch.compile: inductor", graphs.compiled_with("inductor", 1), (no_numbers, tensors_in)),
+    Item("torch.export", graphs.check_export, (no_numbers, tensors_in)),
+    Item("AOTInductor package", graphs.check_package, (no_numbers, tensors_in), task="packages"),
+    Item("torch.jit.script", graphs.check_script, (tensors_in,)),
+    Item("torch.jit.trace", graphs.check_trace, (tensors_in, tensors_out, traceable)),
+    Item("torch.fx.symbolic_trace", graphs.check_fx, (a_python_name, tensors_in), once=True),
+    Item("autocast", kernels.check_autocast, (a_python_name, tensors_in, tensors_out)),
+    Item("channels_last", kernels.check_channels_last, (tensors_in, tensors_out)),
+    Item("non-contiguous inputs", kernels.check_noncontiguous, (tensors_in,)),
+    Item("empty inputs", kernels.check_empty, (tensors_in,)),
+    Item("deterministic mode", kernels.check_deterministic, (tensors_out,)),
+    Item("dtypes", kernels.check_runs, (tensors_in,)),
+    Item("OpInfo in op_db", kernels.check_info, (a_python_name, an_overload_of_its_own)),
+    Item("out=", variants.out_variants(False, "{name}.out is not declared, so Python has no out=")),
+    Item(
+        "autogen: out overload",
+        variants.out_variants(True, "no 'autogen' of an out variant by its declaration"),
+    ),
+    Item("in-place", variants.check_in_place),
+    Item("docstring in help()", tools.check_docstring, (a_torch_name,), once=True),
+    Item(
+        "type stubs: mypy", tools.type_checked_by("mypy"), (a_python_name,), once=True, task="mypy"
+    ),
+    Item(
+        "type stubs: pyright",
+        tools.type_checked_by("pyright"),
+        (a_python_name,),
+        once=True,
+        task="pyright",
+    ),
+    Item("documentation page", tools.check_page, (a_torch_name,), once=True),
+    Item("error messages", tools.check_errors),
+    Item("profiler name", tools.check_profiler),
+    Item("FLOP counter", tools.check_flops, (tensors_in,)),
+    Item("pickle and deepcopy", tools.check_pickle, (a_python_name,), once=True),
+    Item("CUDA gives what CPU gives", tools.check_cuda_as_cpu, (tensors_out,)),
+    Item("CUDA graphs", tools.check_graphs, (tensors_in, tensors_out, known_sizes)),
+)
+BY_TITLE = {item.title: item for item in ITEMS}

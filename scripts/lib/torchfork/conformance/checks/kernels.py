@@ -6,20 +6,7 @@ from typing import Any
 
 import torch
 
-from .items import (
-    Bench,
-    CheckFailed,
-    Item,
-    NotApplicable,
-    a_python_name,
-    an_overload_of_its_own,
-    failing,
-    message,
-    require,
-    takes_sizes,
-    tensors_in,
-    tensors_out,
-)
+from .bench import Bench, CheckFailed, NotApplicable, failing, message, require, takes_sizes
 from .operators import Operator
 from .programs import differentiated, make, near, same
 from .samples import LAYOUTS, Layout, Sample, accepted, channels_last, kept, without_elements
@@ -61,16 +48,16 @@ def _as_plain(op: Operator, changed: Sample, plain: Sample, name: str) -> None:
     same(ours, theirs, f"gradients, {what}")
 
 
-def _noncontiguous(op: Operator, device: str, bench: Bench) -> None:
+def check_noncontiguous(op: Operator, device: str, bench: Bench) -> None:
     require(_laid_out(op, device, bench, LAYOUTS), "no sample can be laid out otherwise")
 
 
-def _channels_last(op: Operator, device: str, bench: Bench) -> None:
+def check_channels_last(op: Operator, device: str, bench: Bench) -> None:
     if not _laid_out(op, device, bench, {"channels_last": channels_last}):
         raise NotApplicable("none of its inputs has four dimensions with more than one channel")
 
 
-def _empty(op: Operator, device: str, bench: Bench) -> None:
+def check_empty(op: Operator, device: str, bench: Bench) -> None:
     """No elements: a result or an error, the same without data; and gradients where it runs."""
     taken = 0
     for sample in bench.source.typical(op, device, limit=2):
@@ -99,7 +86,7 @@ def _differentiate(op: Operator, sample: Sample, what: str) -> None:
         require(grad is None or grad.shape == tensor.shape, f"gradients, {what}: another shape")
 
 
-def _autocast(op: Operator, device: str, bench: Bench) -> None:
+def check_autocast(op: Operator, device: str, bench: Bench) -> None:
     """float32, bfloat16 and both together run, and gradients come in the arguments' dtypes."""
     narrow = torch.bfloat16
     for sample in bench.source.typical(op, device, requires_grad=op.differentiable, limit=2):
@@ -123,7 +110,7 @@ def _cast(tensor: Any, dtype: Any) -> Any:
     return tensor.detach().to(dtype).requires_grad_(tensor.requires_grad)
 
 
-def _deterministic(op: Operator, device: str, bench: Bench) -> None:
+def check_deterministic(op: Operator, device: str, bench: Bench) -> None:
     threads = torch.get_num_threads()
     before = torch.are_deterministic_algorithms_enabled()
     samples = bench.source.typical(op, device, requires_grad=op.differentiable, limit=3)
@@ -144,7 +131,7 @@ def _all(op: Operator, sample: Sample) -> list[Any]:
     return [*results, *grads]
 
 
-def _runs(op: Operator, device: str, bench: Bench) -> None:
+def check_runs(op: Operator, device: str, bench: Bench) -> None:
     """A dtype is taken or refused in words; who has an OpInfo takes those that it lists."""
     info = bench.source.info(op)
     claimed = None if info is None else set(info.supported_dtypes(torch.device(device).type))
@@ -186,7 +173,7 @@ def _accurate(op: Operator, sample: Sample, dtype: Any) -> None:
     near(make(op, sample).results(), expected, TOLERANCE[dtype], str(dtype))
 
 
-def _info(op: Operator, device: str, bench: Bench) -> None:
+def check_info(op: Operator, device: str, bench: Bench) -> None:
     info = bench.source.info(op)
     require(info is not None, "op_db has none")
     own = info.op is op.function or info.method_variant is op.method
@@ -214,14 +201,3 @@ def _consistent(info: Any, sample: Any, dtype: Any) -> None:
         return
     loose = {torch.float16: 5e-3, torch.bfloat16: 4e-2}.get(dtype)
     same(actual, expected, f"{dtype}, reference", tolerance=loose)
-
-
-ITEMS = (
-    Item("autocast", _autocast, (a_python_name, tensors_in, tensors_out)),
-    Item("channels_last", _channels_last, (tensors_in, tensors_out)),
-    Item("non-contiguous inputs", _noncontiguous, (tensors_in,)),
-    Item("empty inputs", _empty, (tensors_in,)),
-    Item("deterministic mode", _deterministic, (tensors_out,)),
-    Item("dtypes", _runs, (tensors_in,)),
-    Item("OpInfo in op_db", _info, (a_python_name, an_overload_of_its_own)),
-)

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from .items import failing, require
+from .bench import failing, require
 from .operators import Operator
 from .samples import Sample, tensors_of
 

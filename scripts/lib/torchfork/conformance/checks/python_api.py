@@ -10,21 +10,12 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from .items import (
-    Bench,
-    Item,
-    a_function,
-    a_method,
-    a_python_name,
-    a_torch_name,
-    require,
-    tensors_in,
-)
+from .bench import Bench, require
 from .operators import Operator, overload
 from .programs import make, same
 
 
-def _schema(op: Operator, device: str, bench: Bench) -> None:
+def check_schema(op: Operator, device: str, bench: Bench) -> None:
     for entry in (op.entry, *op.variants):
         found = overload(entry)._schema
         expected = torch._C.parse_schema("aten::" + entry.schema)
@@ -33,7 +24,7 @@ def _schema(op: Operator, device: str, bench: Bench) -> None:
     make(op, sample, call=f"torch.ops.aten.{op.id}").results()
 
 
-def _builtin(op: Operator, device: str, bench: Bench) -> None:
+def check_builtin(op: Operator, device: str, bench: Bench) -> None:
     function: Any = op.function
     holder = getattr(torch._C, f"_{op.entry.python_module}" if op.home else "_VariableFunctions")
     require(function is getattr(holder, op.name), f"it is not the one in {holder}")
@@ -42,7 +33,7 @@ def _builtin(op: Operator, device: str, bench: Bench) -> None:
         _agree(op, sample, f"torch.{op.home}{op.name}", "the builtin")
 
 
-def _method(op: Operator, device: str, bench: Bench) -> None:
+def check_method(op: Operator, device: str, bench: Bench) -> None:
     require(type(op.method) is type(torch.Tensor.add), f"it is a {type(op.method).__name__}")
     for sample in bench.source.every(op, device)[:4]:
         _agree(op, sample, f"torch.Tensor.{op.name}", "the method")
@@ -55,7 +46,7 @@ def _agree(op: Operator, sample: Any, call: str, what: str) -> None:
     same(mine, theirs, what, tolerance=0)
 
 
-def _signature(op: Operator, device: str, bench: Bench) -> None:
+def check_signature(op: Operator, device: str, bench: Bench) -> None:
     from torch.fx.operator_schemas import get_signature_for_torch_op
 
     function = op.function if op.function is not None else op.overload
@@ -128,7 +119,7 @@ def _rewrapped(leaf: Any) -> Any:
     return _Wrapped(leaf) if isinstance(leaf, torch.Tensor) else leaf
 
 
-def _torch_function(op: Operator, device: str, bench: Bench) -> None:
+def check_torch_function(op: Operator, device: str, bench: Bench) -> None:
     sample = bench.source.typical(op, device, limit=1)[0]
     ways = [(op.function, f"torch.{op.home}{op.name}"), (op.method, f"torch.Tensor.{op.name}")]
     for target, call in ways:
@@ -147,7 +138,7 @@ def _torch_function(op: Operator, device: str, bench: Bench) -> None:
         require(target in CALLED, f"a mode sees {CALLED} instead of {call}")
 
 
-def _torch_dispatch(op: Operator, device: str, bench: Bench) -> None:
+def check_torch_dispatch(op: Operator, device: str, bench: Bench) -> None:
     sample = bench.source.typical(op, device, limit=1)[0]
     program = make(op, sample)
     expected = op.seeded(program.call)(*program.tensors)
@@ -165,7 +156,7 @@ def _torch_dispatch(op: Operator, device: str, bench: Bench) -> None:
     same(pytree.tree_map(_unwrapped, results), expected, "of a subclass")
 
 
-def _overrides(op: Operator, device: str, bench: Bench) -> None:
+def check_overrides(op: Operator, device: str, bench: Bench) -> None:
     table = torch.overrides.get_testing_overrides()
     every = torch.overrides.get_overridable_functions()
     for target, where in ((op.function, "function"), (op.method, "method")):
@@ -179,19 +170,3 @@ def _overrides(op: Operator, device: str, bench: Bench) -> None:
         require(any(target in found for found in every.values()),
                 f"get_overridable_functions() lacks the {where}")  # fmt: skip
         require(torch.overrides.resolve_name(target), f"resolve_name() has none for the {where}")
-
-
-ITEMS = (
-    Item("schema in torch.ops.aten", _schema),
-    Item("Python builtin", _builtin, (a_function,)),
-    Item("Tensor method", _method, (a_method,)),
-    Item("signature", _signature, (a_python_name,), each_device=False),
-    Item(
-        "__torch_function__",
-        _torch_function,
-        (a_python_name, tensors_in),
-        each_device=False,
-    ),
-    Item("__torch_dispatch__", _torch_dispatch, (tensors_in,)),
-    Item("torch.overrides", _overrides, (a_torch_name, tensors_in), each_device=False),
-)

@@ -17,7 +17,7 @@ import torch
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from .items import CheckFailed
+from .bench import CheckFailed
 from .operators import Operator
 
 Make = Callable[..., Any]

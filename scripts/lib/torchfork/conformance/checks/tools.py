@@ -20,27 +20,13 @@ from typing import Any
 
 import torch
 
-from .items import (
-    Bench,
-    CheckFailed,
-    Item,
-    NotApplicable,
-    Unavailable,
-    a_python_name,
-    a_torch_name,
-    failing,
-    known_sizes,
-    message,
-    require,
-    tensors_in,
-    tensors_out,
-)
+from .bench import Bench, CheckFailed, NotApplicable, Unavailable, failing, message, require
 from .operators import Operator
 from .programs import differentiated, make, same, source
 from .samples import Sample, Source
 
 
-def _docstring(op: Operator, device: str, bench: Bench) -> None:
+def check_docstring(op: Operator, device: str, bench: Bench) -> None:
     for target, what in ((op.function, "the function"), (op.method, "the method")):
         if target is None:
             continue
@@ -69,7 +55,7 @@ def _examples(op: Operator, text: str) -> None:
     require(not result.failed, f"an example fails: {output.getvalue()}")
 
 
-def _type_checked(task: str) -> Any:
+def type_checked_by(task: str) -> Any:
     def check(op: Operator, device: str, bench: Bench) -> None:
         complaint = bench.result(task, op)
         require(not complaint, str(complaint))
@@ -77,7 +63,7 @@ def _type_checked(task: str) -> Any:
     return check
 
 
-def _page(op: Operator, device: str, bench: Bench) -> None:
+def check_page(op: Operator, device: str, bench: Bench) -> None:
     wanted = [f"torch.{op.name}"] if op.function is not None and not op.home else []
     if module := op.entry.python_module:
         wanted = [f"torch.{module}.{op.name.removeprefix(module + '_')}"]
@@ -96,7 +82,7 @@ def _resolves(name: str) -> None:
             found = getattr(found, part)
 
 
-def _errors(op: Operator, device: str, bench: Bench) -> None:
+def check_errors(op: Operator, device: str, bench: Bench) -> None:
     """A wrong argument's error names operator, argument and type; error inputs match by regex."""
     sample = bench.source.typical(op, device, limit=1)[0]
     _wrong_type(op, sample)
@@ -220,7 +206,7 @@ def pyright(operators: Sequence[Operator], samples: Source, scratch: Path, extra
     return calls.complaints(operators, found)
 
 
-def _profiler(op: Operator, device: str, bench: Bench) -> None:
+def check_profiler(op: Operator, device: str, bench: Bench) -> None:
     program = make(op, bench.source.typical(op, device, limit=1)[0])
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
         program.call(*program.tensors)
@@ -228,7 +214,7 @@ def _profiler(op: Operator, device: str, bench: Bench) -> None:
     require(f"aten::{op.name}" in names, f"the profile has {sorted(names)}")
 
 
-def _flops(op: Operator, device: str, bench: Bench) -> None:
+def check_flops(op: Operator, device: str, bench: Bench) -> None:
     """What its reference of upstream's operators counts, it counts."""
     from torch.utils.flop_counter import flop_registry
 
@@ -264,7 +250,7 @@ def _info_counts(info: Any, function: Any, device: str) -> list[int]:
         return []  # a reference in numpy
 
 
-def _pickle(op: Operator, device: str, bench: Bench) -> None:
+def check_pickle(op: Operator, device: str, bench: Bench) -> None:
     program = make(op, bench.source.typical(op, device, limit=1)[0])
     module = program.module()
     expected = op.seeded(program.call)(*program.tensors)
@@ -280,7 +266,7 @@ def _pickle(op: Operator, device: str, bench: Bench) -> None:
         require(again is op.function, "the pickled function comes back as another")
 
 
-def _cuda_as_cpu(op: Operator, device: str, bench: Bench) -> None:
+def check_cuda_as_cpu(op: Operator, device: str, bench: Bench) -> None:
     if device != "cuda":
         raise Unavailable("no GPU on this machine")
     if op.random:
@@ -306,7 +292,7 @@ def _moved(sample: Sample) -> Sample:
     return Sample(sample.args, kwargs).mapped(to_cuda)
 
 
-def _graphs(op: Operator, device: str, bench: Bench) -> None:
+def check_graphs(op: Operator, device: str, bench: Bench) -> None:
     """Captured once, replayed on other values."""
     if device != "cuda":
         raise Unavailable("no GPU on this machine")
@@ -327,17 +313,3 @@ def _graphs(op: Operator, device: str, bench: Bench) -> None:
     graph.replay()
     torch.cuda.synchronize()
     same(results, program.results(), "a replay")
-
-
-ITEMS = (
-    Item("docstring in help()", _docstring, (a_torch_name,), each_device=False),
-    Item("type stubs: mypy", _type_checked("mypy"), (a_python_name,), False, "mypy"),
-    Item("type stubs: pyright", _type_checked("pyright"), (a_python_name,), False, "pyright"),
-    Item("documentation page", _page, (a_torch_name,), each_device=False),
-    Item("error messages", _errors),
-    Item("profiler name", _profiler),
-    Item("FLOP counter", _flops, (tensors_in,)),
-    Item("pickle and deepcopy", _pickle, (a_python_name,), each_device=False),
-    Item("CUDA gives what CPU gives", _cuda_as_cpu, (tensors_out,)),
-    Item("CUDA graphs", _graphs, (tensors_in, tensors_out, known_sizes)),
-)

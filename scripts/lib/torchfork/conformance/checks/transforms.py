@@ -12,19 +12,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from .items import (
-    Bench,
-    Item,
-    NotApplicable,
-    a_derivative,
-    a_formula,
-    failing,
-    known_sizes,
-    no_numbers,
-    require,
-    tensors_in,
-    tensors_out,
-)
+from .bench import Bench, NotApplicable, failing, require
 from .operators import Operator
 from .programs import Program, leaf, make, same, same_layout, weight
 from .samples import LAYOUTS, Sample, channels_last, tensors_of
@@ -74,7 +62,7 @@ def _check(program: Program, op: Operator, check: Any, **options: Any) -> None:
         check(_differentiable_call(op, program), tensors, fast_mode=True, **options)
 
 
-def _node(op: Operator, device: str, bench: Bench) -> None:
+def check_node(op: Operator, device: str, bench: Bench) -> None:
     camel = "".join(part.title() for part in op.entry.base_name.split("_"))
     expected = f"{camel}Backward".replace("ForwardBackward", "Backward")
     program = differentiable(op, device, bench, limit=1)[0]
@@ -84,17 +72,17 @@ def _node(op: Operator, device: str, bench: Bench) -> None:
     require(expected in bare, f"the nodes are {sorted(nodes)}, none of them {expected}N")
 
 
-def _first(op: Operator, device: str, bench: Bench) -> None:
+def check_first(op: Operator, device: str, bench: Bench) -> None:
     for program in differentiable(op, device, bench):
         _check(program, op, torch.autograd.gradcheck)
 
 
-def _second(op: Operator, device: str, bench: Bench) -> None:
+def check_second(op: Operator, device: str, bench: Bench) -> None:
     for program in differentiable(op, device, bench):
         _check(program, op, torch.autograd.gradgradcheck)
 
 
-def _forward(op: Operator, device: str, bench: Bench) -> None:
+def check_forward(op: Operator, device: str, bench: Bench) -> None:
     first = {"check_forward_ad": True, "check_backward_ad": False, "check_undefined_grad": False}
     second = {"check_fwd_over_rev": True, "check_rev_over_rev": False}
     for program in differentiable(op, device, bench):
@@ -102,7 +90,7 @@ def _forward(op: Operator, device: str, bench: Bench) -> None:
         _check(program, op, torch.autograd.gradgradcheck, **second, check_undefined_grad=False)
 
 
-def _batched(op: Operator, device: str, bench: Bench) -> None:
+def check_batched(op: Operator, device: str, bench: Bench) -> None:
     for program in differentiable(op, device, bench, limit=2):
         with no_fallback():
             forward = {"check_batched_forward_grad": True, "check_forward_ad": True}
@@ -131,7 +119,7 @@ _OPCHECK = (
 )  # fmt: skip
 
 
-def _opcheck(op: Operator, device: str, bench: Bench) -> None:
+def check_opcheck(op: Operator, device: str, bench: Bench) -> None:
     samples = bench.source.typical(op, device, requires_grad=op.differentiable)
     tests: tuple[str, ...] = _OPCHECK
     if op.data_dependent or op.random or not op.tensor_results:
@@ -142,7 +130,7 @@ def _opcheck(op: Operator, device: str, bench: Bench) -> None:
             torch.library.opcheck(op.overload, sample.args, sample.kwargs, test_utils=tests)
 
 
-def _fake(op: Operator, device: str, bench: Bench) -> None:
+def check_fake(op: Operator, device: str, bench: Bench) -> None:
     laid = {**LAYOUTS, "channels_last": channels_last}
     for sample in bench.source.every(op, device)[:6]:
         for name, layout in [("as they come", None), *laid.items()]:
@@ -184,7 +172,7 @@ def _compare_meta(op: Operator, sample: Sample, real: list[Any], what: str) -> N
 _BATCH = 3
 
 
-def _functionalized(op: Operator, device: str, bench: Bench) -> None:
+def check_functionalized(op: Operator, device: str, bench: Bench) -> None:
     from torch.fx.experimental.proxy_tensor import make_fx
 
     for sample in bench.source.typical(op, device, limit=2):
@@ -224,7 +212,7 @@ def _may_be_written(tensor: Any) -> bool:
     )
 
 
-def _vmap(op: Operator, device: str, bench: Bench) -> None:
+def check_vmap(op: Operator, device: str, bench: Bench) -> None:
     for sample in bench.source.every(op, device)[:5]:
         program = make(op, sample)
         for dims in _in_dims(program.tensors):
@@ -264,16 +252,3 @@ def _batch(tensor: Any) -> Any:
     """A batch of tensors of the same sizes with the same values in another order."""
     values = tensor.detach().reshape(-1)
     return torch.stack([values.roll(k).reshape(tensor.shape) for k in range(_BATCH)])
-
-
-ITEMS = (
-    Item("autograd node by its name", _node, (a_formula,), each_device=False),
-    Item("gradcheck", _first, (a_derivative,)),
-    Item("gradgradcheck", _second, (a_derivative,)),
-    Item("forward-mode AD", _forward, (a_derivative,)),
-    Item("batched gradients", _batched, (a_derivative, no_numbers)),
-    Item("opcheck", _opcheck),
-    Item("FakeTensor, meta: same strides", _fake, (tensors_out, known_sizes)),
-    Item("functionalization", _functionalized, (tensors_in, no_numbers)),
-    Item("vmap: a batch rule", _vmap, (tensors_in, tensors_out, known_sizes)),
-)

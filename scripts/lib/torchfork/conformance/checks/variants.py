@@ -6,13 +6,13 @@ from typing import Any
 
 import torch
 
-from .items import Bench, Check, CheckFailed, Item, NotApplicable, failing, require
+from .bench import Bench, Check, CheckFailed, NotApplicable, failing, require
 from .operators import Entry, Operator, overload
 from .programs import differentiated, flat, gradients, make, same
 from .samples import Sample, fresh_args, invoke
 
 
-def _outs(generated: bool, lack: str) -> Check:
+def out_variants(generated: bool, lack: str) -> Check:
     """The out variants that were declared, or that autogen made: overloads in torch.ops.aten alone.
 
     lack: why the item does not apply where there are none.
@@ -79,7 +79,7 @@ def _refusals(
         raise CheckFailed(f"{entry.id} takes an out {what}")
 
 
-def _in_place(op: Operator, device: str, bench: Bench) -> None:
+def check_in_place(op: Operator, device: str, bench: Bench) -> None:
     entries = op.variant("inplace")
     if not entries:
         raise NotApplicable("no in-place variant by its declaration")
@@ -137,13 +137,3 @@ def _gradient_in_place(op: Operator, entry: Entry, bench: Bench, device: str) ->
     except RuntimeError:
         return
     raise CheckFailed(f"{entry.id} writes to a leaf that requires a gradient")
-
-
-ITEMS = (
-    Item("out=", _outs(False, "{name}.out is not declared, so Python has no out=")),
-    Item(
-        "autogen: out overload",
-        _outs(True, "no 'autogen' of an out variant by its declaration"),
-    ),
-    Item("in-place", _in_place),
-)

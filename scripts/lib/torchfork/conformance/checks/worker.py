@@ -1,4 +1,4 @@
-"""A process that checks cells one by one, and writes an event as each begins and ends.
+"""A process that checks cells one by one, and prints an event as each begins and ends.
 
 The process that started it reads the events: where a cell began and did not end, the worker died.
 """
@@ -7,18 +7,25 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .items import Bench, Item
+    from .bench import Bench
+    from .items import Item
     from .operators import Operator
     from .samples import Source
+
+
+# Begins a line that is an event, in JSON (RFC 7464); all others are what checks print.
+EVENT = "\x1e"
+_START = 900.0  # seconds that a worker may take to import torch, on a machine that is busy
 
 
 @dataclass(frozen=True)
@@ -28,7 +35,7 @@ class Job:
     operators: the plan's; devices: none for all that there are.
     extras: a directory of packages that the environment may lack, the last on the path.
     cells: [operator, item] each; task: one for all operators at once ('mypy') instead of cells.
-    prepared: what earlier tasks gave. results: the file for events, a line of JSON each.
+    prepared: what earlier tasks gave. timeout: seconds for a task or a cell.
     """
 
     operators: list[Any]
@@ -37,10 +44,10 @@ class Job:
     devices: list[str]
     extras: str
     scratch: str
+    timeout: float
     cells: Sequence[Sequence[str]] = ()
     task: str = ""
     prepared: Mapping[str, Any] = field(default_factory=dict)
-    results: str = ""
 
 
 def main(path: str) -> None:
@@ -52,33 +59,33 @@ def main(path: str) -> None:
     os.environ["PATH"] = os.pathsep.join([*map(str, places), os.environ.get("PATH", os.defpath)])
     # Inductor compiles in this process, and keeps nothing that another run could find.
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
-    with Path(job.results).open("a", encoding="utf-8") as stream:
-
-        def write(event: str, **values: Any) -> None:
-            stream.write(json.dumps({"event": event, **values}) + "\n")
-            stream.flush()
-
-        _work(job, write)
+    _work(job)
 
 
-def every_item() -> dict[str, Item]:
-    """Every item by its title, in the order of the table."""
-    from . import cpp, graphs, kernels, python_api, tools, transforms, variants
+def write(event: str, **values: Any) -> None:
+    """Print an event, in a line of its own whatever was printed before."""
+    sys.stdout.flush()
+    sys.stdout.write(f"\n{EVENT}{json.dumps({'event': event, **values})}\n")
+    sys.stdout.flush()
 
-    families = (python_api, cpp, transforms, graphs, kernels, variants, tools)
-    return {item.title: item for family in families for item in family.ITEMS}
+
+def end_after(seconds: float) -> None:
+    """Have SIGALRM end this process, whatever it is doing then."""
+    signal.setitimer(signal.ITIMER_REAL, seconds)
 
 
-def _work(job: Job, write: Callable[..., None]) -> None:
+def _work(job: Job) -> None:
+    end_after(max(job.timeout, _START))
     import torch
 
     from . import operators, programs, samples
-    from .items import Bench
+    from .bench import Bench
+    from .items import BY_TITLE
 
-    items = every_item()
     devices = job.devices or ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
     write("torch", version=torch.__version__, file=torch.__file__, devices=devices,
-          items=[[item.title, item.task] for item in items.values()])  # fmt: skip
+          items=[[item.title, item.task] for item in BY_TITLE.values()])  # fmt: skip
+    end_after(job.timeout)
     scratch = Path(job.scratch)
     programs.write_to(scratch / f"programs-{os.getpid()}")
     by_id = {op.id: op for op in map(operators.from_plan, job.operators)}
@@ -90,8 +97,9 @@ def _work(job: Job, write: Callable[..., None]) -> None:
     bench = Bench(source, scratch, job.prepared, frozenset(job.documented))
     for name, title in job.cells:
         write("begin", operator=name, item=title)
+        end_after(job.timeout)
         started = time.monotonic()
-        state, why = _cell(by_id[name], items[title], devices, bench)
+        state, why = _cell(by_id[name], BY_TITLE[title], devices, bench)
         seconds = round(time.monotonic() - started, 2)
         write("end", operator=name, item=title, state=state, why=why, seconds=seconds)
 
@@ -111,7 +119,7 @@ def _task(
 def _cell(op: Operator, item: Item, devices: Sequence[str], bench: Bench) -> tuple[str, str]:
     """'full', 'gap', 'na' or 'unavailable', and why; full on one device counts without a gap."""
     states: dict[str, str] = {}
-    chosen = devices if item.each_device else devices[:1]
+    chosen = devices[:1] if item.once else devices
     for device in chosen:
         state, why = _on_device(op, item, device, bench)
         if state == "gap":
@@ -123,7 +131,7 @@ def _cell(op: Operator, item: Item, devices: Sequence[str], bench: Bench) -> tup
 def _on_device(op: Operator, item: Item, device: str, bench: Bench) -> tuple[str, str]:
     import torch
 
-    from .items import CheckFailed, NotApplicable, Unavailable, message
+    from .bench import CheckFailed, NotApplicable, Unavailable, message
 
     torch.manual_seed(0)
     try:
