@@ -9,8 +9,8 @@ import pytest
 import sample_additions as sample
 
 from torchfork import errors
-from torchfork.native import compile_steps, toolchain, unity
-from torchfork.native.compile_steps import CompileStep
+from torchfork.native import compile_steps, toolchain
+from torchfork.native.compile_steps import CompileStep, group_in_check, group_in_wheel, unite
 from torchfork.native.toolchain import Cuda, Toolchain
 from torchfork.upstream.abi import DEFAULT_ONLY
 
@@ -85,7 +85,7 @@ def test_only_what_hides_nothing_is_compiled_as_one(tmp_path: Path) -> None:
         step("Other", ours=True),
         step("Wide", "", "-mavx512f", ours=True),
     ]
-    found = unity.unite([*together, *vectors, *alone], tmp_path, unity.checked)
+    found = unite([*together, *vectors, *alone], tmp_path, group_in_check)
     assert [s for s in found if not s.object.startswith("united/")] == alone
     generated, kernels = (s for s in found if s.object.startswith("united/"))
     assert (generated.ours, kernels.ours, kernels.flags) == (False, True, ("-O0", "-mavx2"))
@@ -109,7 +109,7 @@ def test_a_wheels_generated_files_are_three_and_what_a_person_wrote_stays_alone(
     for name in "AB":
         (tmp_path / f"{name}.cpp").touch()
     build = tmp_path / "build"  # nothing was compiled yet
-    found = unity.unite([mine, *aten, *python, *autograd, cuda], build, unity.generated)
+    found = unite([mine, *aten, *python, *autograd, cuda], build, group_in_wheel)
     assert [step.object for step in found] == [
         "united/ATen0.cpp.o", "united/python0.cpp.o", "united/autograd0.cpp.o",
         mine.object, cuda.object,
@@ -132,7 +132,7 @@ def test_what_files_define_under_one_name_gets_names_of_its_own(tmp_path: Path) 
     step = Sources(tmp_path).step
     kernels = [step(f"Register{key}", KERNEL.format(space=key)) for key in ("CPU", "Meta")]
     bindings = [step(how, BINDING.format(how=how), python=True) for how in ("called", "bound")]
-    (made,) = unity.unite([*kernels, *bindings], tmp_path, unity.checked)
+    (made,) = unite([*kernels, *bindings], tmp_path, group_in_check)
     text = (tmp_path / made.source).read_text()
     for number, space in enumerate(("CPU", "Meta")):
         own = f"structured_swing_out_{number}"

@@ -16,8 +16,8 @@ from ..additions.load import Additions
 from ..upstream.abi import BaseAbi
 from ..upstream.base import Base
 from ..util import files, process
-from . import diagnostics, unity
-from .compile_steps import ADDITIONS_COPY, CompileStep
+from . import diagnostics
+from .compile_steps import ADDITIONS_COPY, UNITED, CompileStep
 from .toolchain import Cuda, Toolchain
 
 # Steps done, steps in all, and what is compiled or how fast.
@@ -57,10 +57,10 @@ def ninja_file(base: Base, abi: BaseAbi, toolchain: Toolchain, steps: Sequence[C
         program = f"{_quote(str(toolchain.cuda.nvcc))} -ccbin {toolchain.cxx} -MD"
         _rule(writer, toolchain, "nvcc", program, nvcc)
     # Compilers of united files take the most memory; beside them something else is always left.
-    writer.pool(unity.FOLDER, max(1, toolchain.jobs // 2))
+    writer.pool(UNITED, max(1, toolchain.jobs // 2))
     for step in steps:
         flags = " ".join(map(_quote, step.flags))
-        pool = unity.FOLDER if step.object.startswith(f"{unity.FOLDER}/") else None
+        pool = UNITED if step.object.startswith(f"{UNITED}/") else None
         writer.build(
             [_dollars(step.object)], step.rule, [_dollars(step.source)],
             variables={"flags": flags}, pool=pool,

@@ -18,7 +18,7 @@ from ..codegen.model import Manifest
 from ..codegen.select import Generated
 from ..edits import lists, text_edits
 from ..errors import CompileError, ForkError, combined
-from ..native import compile_steps, link, ninja, source_text, symbols, toolchain, unity
+from ..native import compile_steps, link, ninja, source_text, symbols, toolchain
 from ..native.compile_steps import CompileStep
 from ..native.symbols import Exports
 from ..native.toolchain import Toolchain
@@ -254,7 +254,7 @@ def compile_united(
     The steps that were taken, and the number of objects that were not up to date.
     """
     build = context.layout.build
-    together = unity.unite(steps, build, unity.generated)
+    together = compile_steps.unite(steps, build, compile_steps.group_in_wheel)
     try:
         return together, compile_objects(context, tools, together, progress)
     except CompileError:
@@ -264,10 +264,10 @@ def compile_united(
             raise
 
     def group_of(step: CompileStep) -> str:
-        group = unity.generated(step)
+        group = compile_steps.group_in_wheel(step)
         return "" if group and any(group in name for name in failed) else group
 
-    apart = unity.unite(steps, build, group_of)
+    apart = compile_steps.unite(steps, build, group_of)
     return apart, compile_objects(context, tools, apart, progress)
 
 

@@ -17,7 +17,7 @@ from ..edits import patches, text_edits
 from ..edits.lists import FileEdit
 from ..edits.patches import Outcome, State
 from ..errors import CompileError, ForkError, VerificationError, combined
-from ..native import compile_steps, link, source_text, symbols, toolchain, unity
+from ..native import compile_steps, link, source_text, symbols, toolchain
 from ..native.compile_steps import CompileStep
 from ..native.ninja import Progress
 from ..native.toolchain import Toolchain
@@ -181,7 +181,7 @@ def _compile_fast(
     """Compile for the check alone: several files as one, and alone where that fails."""
     alone = compile_steps.for_check(context.base, objects, context.layout.build)
     try:
-        together = unity.unite(alone, context.layout.build, unity.checked)
+        together = compile_steps.unite(alone, context.layout.build, compile_steps.group_in_check)
         _compile(context, tools, together)
         return together
     except CompileError:

@@ -8,16 +8,14 @@ run goes on from there. What is neither was edited by somebody, and is never ove
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import os
 import shutil
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from ..errors import BusyError, ForkError, OutputError, StateError
+from ..errors import OutputError, StateError
 from ..upstream.tree import ABSENT, state_of
 from ..util import files, serde
 
@@ -342,20 +340,14 @@ def make_directory(path: Path) -> None:
 def exclusive(
     directory: Path, purpose: str, on_wait: OnWait, seconds: float, next: str
 ) -> Iterator[None]:
-    """Hold a directory against other runs, whoever they are and wherever their caches lie.
+    """Hold a directory against other runs.
 
-    The lock is on the directory itself: no file is left behind, and to read it is enough.
     Raises BusyError after `seconds`, OutputError with `next` where the directory cannot be locked,
     or a file not be changed.
     """
     try:
-        handle = _locked(directory, purpose, on_wait, seconds)
-        try:
+        with files.lock(directory, purpose, on_wait, seconds):
             yield
-        finally:
-            os.close(handle)
-    except ForkError:
-        raise
     except OSError as error:
         raise OutputError(
             "cannot change these files; the next run finishes what was begun, or undoes it",
@@ -363,27 +355,3 @@ def exclusive(
             why=error.strerror or str(error),
             next=next,
         ) from error
-
-
-def _locked(directory: Path, purpose: str, on_wait: OnWait, seconds: float) -> int:
-    deadline = time.monotonic() + seconds
-    waited = False
-    while True:
-        handle = os.open(directory, os.O_RDONLY)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.fstat(handle).st_ino == directory.stat().st_ino:
-                return handle
-        except BlockingIOError:
-            if not waited:
-                on_wait(f"another run is {purpose} {directory}")
-            waited = True
-        os.close(handle)
-        if time.monotonic() > deadline:
-            raise BusyError(
-                f"another run is still {purpose} this after {seconds:.0f} s",
-                where=str(directory),
-                why="two runs must not change the same files at once",
-                next="wait for it, or stop it and run the same command again",
-            )
-        time.sleep(0.1)

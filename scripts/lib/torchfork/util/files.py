@@ -214,39 +214,55 @@ def scratch_directory(near: Path) -> Iterator[Path]:
 def lock(
     path: Path, purpose: str, on_wait: Callable[[str], None], timeout: float
 ) -> Iterator[None]:
-    """Hold `path` as a lock; say who holds it while waiting; give up after `timeout` seconds."""
-    holder = path.with_name(path.name + ".holder")
+    """Hold `path` as a lock; say who holds it while waiting; give up after `timeout` seconds.
+
+    A directory is held itself, whoever the others are and wherever their caches lie: no file is
+    left in it, and to read it is enough.
+    """
+    holder = None if path.is_dir() else path.with_name(path.name + ".holder")
+
+    def who() -> str:
+        if holder and holder.is_file():
+            return holder.read_text(encoding="utf-8")
+        return f"another run, {purpose} {path}"
+
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        guard = path.open("ab")
+        if holder:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        guard = _acquired(path, who, on_wait, timeout)
     except OSError as error:
+        if holder is None:
+            raise
         raise output_error(path, error) from error
-    with guard:  # closed, or its process ended, it is free again
-        if not _acquired(guard, 0):
-            who = holder.read_text(encoding="utf-8") if holder.is_file() else "another run"
-            on_wait(who)
-            if not _acquired(guard, timeout):
-                raise BusyError(
-                    f"still held after {timeout:.0f} s by {who}",
-                    where=str(path),
-                    why="two runs must not write the same build directory at once",
-                    next="wait for it, or stop it and run the same command again",
-                )
-        try:
+    try:
+        if holder:
             write_text(holder, f"process {os.getpid()} ({purpose})")
-            yield
-        finally:
+        yield
+    finally:
+        if holder:
             holder.unlink(missing_ok=True)
+        os.close(guard)  # or the end of its process: then it is free again
 
 
-def _acquired(guard: IO[bytes], timeout: float) -> bool:
-    """Whether the lock on an open file was got within `timeout` seconds."""
-    end = time.monotonic() + timeout
+def _acquired(
+    path: Path, who: Callable[[], str], on_wait: Callable[[str], None], timeout: float
+) -> int:
+    end, waited = time.monotonic() + timeout, False
     while True:
-        try:
+        guard = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR | os.O_CREAT, 0o666)
+        with contextlib.suppress(BlockingIOError):
             fcntl.flock(guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
-        except BlockingIOError:
-            if time.monotonic() >= end:
-                return False
-            time.sleep(0.05)
+            if os.fstat(guard).st_ino == path.stat().st_ino:  # not one that was replaced since
+                return guard
+        os.close(guard)
+        if not waited:
+            on_wait(who())
+        waited = True
+        if time.monotonic() >= end:
+            raise BusyError(
+                f"still held after {timeout:.0f} s by {who()}",
+                where=str(path),
+                why="two runs must not change the same files at once",
+                next="wait for it, or stop it and run the same command again",
+            )
+        time.sleep(0.05)
