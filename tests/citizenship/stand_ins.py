@@ -13,31 +13,34 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchfork.codegen.model import CppCall, FinishedOperator
 from torchfork.conformance.checks import samples
 from torchfork.conformance.checks.bench import Bench, CheckFailed, NotApplicable, Unavailable
-from torchfork.conformance.checks.operators import CppCall, Entry, Operator
+from torchfork.conformance.checks.operators import Operator
 from torchfork.conformance.checks.samples import Sample
 
 _LIBRARY = torch.library.Library("aten", "FRAGMENT")
 _MADE: set[str] = set()
 
 
-def entry(schema: str, **changes: Any) -> Entry:
+def entry(schema: str, **changes: Any) -> FinishedOperator:
     """What the plan would say of a function."""
     name, _, variant = schema.partition("(")[0].partition(".")
-    plain = Entry(
+    plain = FinishedOperator(
         name=name, overload=variant, schema=schema, base_name=name.removesuffix("_"),
-        kind="functional", generated=False, python_module=None, python_function=False,
-        python_method=False, new_base_name=True, composite_implicit=False, tensor_arguments=True,
-        structseq=False,
+        kind="functional", generated=False, variants=(), python_module=None, python_function=False,
+        python_method=False, new_name=True, new_base_name=True, view_of=None,
+        composite_implicit=False, differentiable=False, tensor_arguments=True, factory=False,
+        structseq=None, pyi_function=(), pyi_method=(), signature="", cpp_function=None,
+        cpp_method=None,
     )  # fmt: skip
     return replace(plain, **changes)
 
 
 def upstreams() -> Operator:
     """torch.sigmoid with all of its variants: every check holds for it."""
-    function = CppCall("sigmoid", "at::Tensor", [["const at::Tensor &", "self"]], 0)
-    method = replace(function, arguments=[])
+    function = CppCall("sigmoid", "at::Tensor", (("const at::Tensor &", "self"),), 0)
+    method = replace(function, arguments=())
     both = {"python_function": True, "python_method": True}
     return Operator(
         entry("sigmoid(Tensor self) -> Tensor", **both, cpp_function=function, cpp_method=method),
@@ -50,7 +53,7 @@ def upstreams() -> Operator:
     )  # fmt: skip
 
 
-def declared(schema: str, key: str = "CPU", **kernels: Callable[..., Any]) -> Entry:
+def declared(schema: str, key: str = "CPU", **kernels: Callable[..., Any]) -> FinishedOperator:
     """Register a function from Python; kernels: a kernel by dispatch key, by default one that
     doubles.
     """
@@ -64,7 +67,7 @@ def declared(schema: str, key: str = "CPU", **kernels: Callable[..., Any]) -> En
 
 
 def broken(
-    name: str, *variants: Entry, formula: bool = False, changes: Any = None,
+    name: str, *variants: FinishedOperator, formula: bool = False, changes: Any = None,
     **kernels: Callable[..., Any],
 ) -> Operator:  # fmt: skip
     """An operator of one argument with the given kernels, and a Meta kernel unless they have one.

@@ -15,8 +15,9 @@ from typing import Any
 
 import torch
 
+from ...codegen.model import CppCall
 from .bench import Bench, Check, CheckFailed, Unavailable, message, require_compiler
-from .operators import CppCall, Operator
+from .operators import Operator
 from .programs import same
 from .samples import Sample, invoke
 

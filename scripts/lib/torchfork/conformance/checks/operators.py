@@ -10,49 +10,7 @@ from typing import Any
 
 import torch
 
-
-@dataclass(frozen=True)
-class CppCall:
-    """How C++ calls a function: as a function of namespace at, or as a method."""
-
-    name: str
-    returns: str
-    arguments: list[list[str]]  # [type, name] each
-    self_index: int
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A function: the fields of torchfork.codegen.model.FinishedOperator that checks read."""
-
-    name: str
-    overload: str
-    schema: str
-    base_name: str
-    kind: str
-    generated: bool
-    python_module: str | None
-    python_function: bool
-    python_method: bool
-    new_base_name: bool
-    composite_implicit: bool
-    tensor_arguments: bool
-    structseq: bool  # its returns are named
-    cpp_function: CppCall | None = None
-    cpp_method: CppCall | None = None
-
-    @property
-    def id(self) -> str:
-        """'name' or 'name.overload'."""
-        return f"{self.name}.{self.overload}" if self.overload else self.name
-
-
-def entry_from_json(data: Mapping[str, Any]) -> Entry:
-    """A function from the plan's JSON."""
-    calls = {key: data[key] and CppCall(**data[key]) for key in ("cpp_function", "cpp_method")}
-    known = {key: data[key] for key in Entry.__dataclass_fields__}
-    return Entry(**{**known, **calls, "structseq": data["structseq"] is not None})
-
+from ...codegen.model import CppCall, FinishedOperator
 
 # The shape or the control flow of what follows depends on the values.
 _DATA = {"data_dependent_output", "dynamic_output_shape"}
@@ -62,20 +20,20 @@ _DATA = {"data_dependent_output", "dynamic_output_shape"}
 class Operator:
     """One operator of the additions with its variants.
 
-    entry: the manifest's entry of the variant that gives the operator its name.
+    entry: what the plan says of the variant that gives the operator its name.
     variants: the entries of all others: in-place, out=, functional ones that were generated.
     formula: whether it has a derivative formula; forward: whether forward mode has one.
     """
 
-    entry: Entry
-    variants: tuple[Entry, ...]
+    entry: FinishedOperator
+    variants: tuple[FinishedOperator, ...]
     formula: bool
     forward: bool
 
     @property
     def id(self) -> str:
         """'name' or 'name.overload'."""
-        return self.entry.id
+        return self.entry.qualified
 
     @property
     def name(self) -> str:
@@ -166,12 +124,12 @@ class Operator:
 
         return call
 
-    def variant(self, kind: str) -> list[Entry]:
+    def variant(self, kind: str) -> list[FinishedOperator]:
         """The entries of a kind: 'inplace', 'out'; the operator's own among them."""
         return [e for e in (self.entry, *self.variants) if e.kind == kind]
 
 
-def overload(entry: Entry) -> Any:
+def overload(entry: FinishedOperator) -> Any:
     """A manifest's entry in torch.ops.aten."""
     packet = getattr(torch.ops.aten, entry.name)
     return getattr(packet, entry.overload or "default")
@@ -179,9 +137,10 @@ def overload(entry: Entry) -> Any:
 
 def from_plan(planned: Mapping[str, Any]) -> Operator:
     """An operator from the plan's JSON."""
-    return Operator(
-        entry_from_json(planned["entry"]),
-        tuple(entry_from_json(variant) for variant in planned["variants"]),
-        planned["formula"],
-        planned["forward"],
-    )
+    entry, *variants = map(_function, (planned["entry"], *planned["variants"]))
+    return Operator(entry, tuple(variants), planned["formula"], planned["forward"])
+
+
+def _function(data: Mapping[str, Any]) -> FinishedOperator:
+    calls = {key: data[key] and CppCall(**data[key]) for key in ("cpp_function", "cpp_method")}
+    return FinishedOperator(**{**data, **calls})

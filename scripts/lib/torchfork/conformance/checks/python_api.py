@@ -19,7 +19,7 @@ def check_schema(op: Operator, device: str, bench: Bench) -> None:
     for entry in (op.entry, *op.variants):
         found = overload(entry)._schema
         expected = torch._C.parse_schema("aten::" + entry.schema)
-        require(str(found) == str(expected), f"{entry.id} is registered as {found}")
+        require(str(found) == str(expected), f"{entry.qualified} is registered as {found}")
     sample = bench.source.typical(op, device, limit=1)[0]
     make(op, sample, call=f"torch.ops.aten.{op.id}").results()
 

@@ -6,8 +6,9 @@ from typing import Any
 
 import torch
 
+from ...codegen.model import FinishedOperator
 from .bench import Bench, Check, CheckFailed, NotApplicable, failing, require
-from .operators import Entry, Operator, overload
+from .operators import Operator, overload
 from .programs import differentiated, flat, gradients, make, same
 from .samples import Sample, fresh_args, invoke
 
@@ -40,14 +41,14 @@ def _python_out(op: Operator, sample: Sample) -> None:
     same(given, expected, "out= in Python", tolerance=0)
 
 
-def _one_out(op: Operator, entry: Entry, sample: Sample) -> None:
+def _one_out(op: Operator, entry: FinishedOperator, sample: Sample) -> None:
     names = [a.name for a in overload(entry)._schema.arguments if a.is_out]
     expected = flat(invoke(op, sample))
     if len(names) != len(expected) or not all(isinstance(t, torch.Tensor) for t in expected):
         raise NotApplicable("its out variant writes a list")
     right = [torch.full_like(t, 3) for t in expected]
-    same(_call(op, entry, sample, names, right), expected, entry.id, tolerance=0)
-    same(right, expected, f"{entry.id}: the given tensors", tolerance=0)
+    same(_call(op, entry, sample, names, right), expected, entry.qualified, tolerance=0)
+    same(right, expected, f"{entry.qualified}: the given tensors", tolerance=0)
     strange = [torch.empty(0, dtype=t.dtype, device=t.device) for t in expected]
     same(_call(op, entry, sample, names, strange), expected, "resized", tolerance=0)
     require(
@@ -56,7 +57,9 @@ def _one_out(op: Operator, entry: Entry, sample: Sample) -> None:
     _refusals(op, entry, sample, names, expected)
 
 
-def _call(op: Operator, entry: Entry, sample: Sample, names: list[str], outs: list[Any]) -> Any:
+def _call(
+    op: Operator, entry: FinishedOperator, sample: Sample, names: list[str], outs: list[Any]
+) -> Any:
     call = op.seeded(overload(entry))
     kwargs = {k: v for k, v in sample.kwargs.items() if k in
               {a.name for a in overload(entry)._schema.arguments}}  # fmt: skip
@@ -65,7 +68,7 @@ def _call(op: Operator, entry: Entry, sample: Sample, names: list[str], outs: li
 
 
 def _refusals(
-    op: Operator, entry: Entry, sample: Sample, names: list[str], expected: list[Any]
+    op: Operator, entry: FinishedOperator, sample: Sample, names: list[str], expected: list[Any]
 ) -> None:
     """Results that cannot hold what is computed: another device, a dtype of another kind."""
     bad = {"on meta": [t.to("meta") for t in expected] if expected[0].device.type != "meta" else []}
@@ -76,7 +79,7 @@ def _refusals(
             _call(op, entry, sample, names, outs)
         except (RuntimeError, TypeError, NotImplementedError):
             continue
-        raise CheckFailed(f"{entry.id} takes an out {what}")
+        raise CheckFailed(f"{entry.qualified} takes an out {what}")
 
 
 def check_in_place(op: Operator, device: str, bench: Bench) -> None:
@@ -89,7 +92,7 @@ def check_in_place(op: Operator, device: str, bench: Bench) -> None:
         _gradient_in_place(op, entry, bench, device)
 
 
-def _one_in_place(op: Operator, entry: Entry, sample: Sample) -> None:
+def _one_in_place(op: Operator, entry: FinishedOperator, sample: Sample) -> None:
     expected = make(op, sample).results()[0]
     given = sample.args[0].clone()
     call = op.seeded(overload(entry))
@@ -100,12 +103,14 @@ def _one_in_place(op: Operator, entry: Entry, sample: Sample) -> None:
         except RuntimeError:
             same(given, before, "an argument after a refusal", tolerance=0)
             return
-        raise CheckFailed(f"{entry.id} writes {tuple(expected.shape)} to {tuple(given.shape)}")
+        raise CheckFailed(
+            f"{entry.qualified} writes {tuple(expected.shape)} to {tuple(given.shape)}"
+        )
     version = given._version
     result = call(given, *sample.args[1:], **sample.kwargs)
-    require(result is given, f"{entry.id} does not return its argument")
-    require(given._version > version, f"{entry.id} does not count as a change")
-    same(given, expected, entry.id, tolerance=0)
+    require(result is given, f"{entry.qualified} does not return its argument")
+    require(given._version > version, f"{entry.qualified} does not count as a change")
+    same(given, expected, entry.qualified, tolerance=0)
     if entry.python_method:
         again = sample.args[0].clone()
         if op.random:
@@ -114,7 +119,7 @@ def _one_in_place(op: Operator, entry: Entry, sample: Sample) -> None:
         same(again, expected, f"Tensor.{entry.name}", tolerance=0)
 
 
-def _gradient_in_place(op: Operator, entry: Entry, bench: Bench, device: str) -> None:
+def _gradient_in_place(op: Operator, entry: FinishedOperator, bench: Bench, device: str) -> None:
     """A leaf that requires a gradient is refused; of another tensor the gradient is the same."""
     if not op.formula:
         return
@@ -130,10 +135,10 @@ def _gradient_in_place(op: Operator, entry: Entry, bench: Bench, device: str) ->
         return given
 
     _, found = gradients(op.seeded(written), sample.tensors())
-    same(found, grads, f"gradients of {entry.id}")
+    same(found, grads, f"gradients of {entry.qualified}")
     leaf = sample.args[0].detach().requires_grad_()
     try:
         overload(entry)(leaf, *sample.args[1:], **sample.kwargs)
     except RuntimeError:
         return
-    raise CheckFailed(f"{entry.id} writes to a leaf that requires a gradient")
+    raise CheckFailed(f"{entry.qualified} writes to a leaf that requires a gradient")
