@@ -59,6 +59,12 @@ def combined(errors: Sequence[ForkError]) -> ForkError:
     return first
 
 
+def listed(names: Sequence[str]) -> str:
+    """At most ten names, one a line, and how many more there are."""
+    more = [f"and {len(names) - 10} more"] if len(names) > 10 else []
+    return "\n".join([*names[:10], *more])
+
+
 class UsageError(ForkError, exit_code=2):
     """Options that contradict one another or name nothing."""
 

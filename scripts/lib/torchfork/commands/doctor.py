@@ -13,9 +13,9 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 from ..conformance.plan import of_environment
-from ..errors import StateError
+from ..errors import StateError, listed
 from ..state import installed_torch
-from ..state.journal import Journal, listed
+from ..state.journal import Journal
 from ..upstream import pins
 from ..upstream.archives import read_record
 from ..upstream.base import read_text

@@ -12,7 +12,7 @@ from ..additions import ranges
 from ..additions.load import Additions
 from ..additions.load import load as load_additions
 from ..codegen.build_dir import BuildDir
-from ..errors import BaseRefusedError, StateError
+from ..errors import BaseRefusedError, StateError, listed
 from ..pipelines import source, source_build, workdir
 from ..pipelines.settings import Environment
 from ..pipelines.source import Planned
@@ -194,7 +194,7 @@ def status(options: argparse.Namespace, ui: Ui) -> None:
         raise StateError(
             f"{len(wrong)} file{'s' * (len(wrong) > 1)} of ours are not as they were applied",
             where=str(tree.root),
-            why="\n".join(wrong[:10]),
+            why=listed(wrong),
             next="carry your edits over to the additions, put the tree's own files back, and run "
             "scripts/torchfork apply again",
         )
@@ -208,11 +208,10 @@ def require_clean(tree: SourceTree, *, unpinned: bool) -> Release | None:
     release = sourcetree.require_pinned(tree, pins.load(), unpinned=unpinned)
     edits = sourcetree.hand_edits(tree, source_tree.applied_content(tree))
     if edits and not unpinned:
-        more = f"\nand {len(edits) - 10} more" if len(edits) > 10 else ""
         raise StateError(
             f"{len(edits)} file{'s' * (len(edits) > 1)} of this tree are edited",
             where=str(tree.root),
-            why="\n".join(edits[:10]) + more,
+            why=listed(edits),
             next="commit your edits elsewhere and put the files back, or say --unpinned to build "
             "them in",
         )

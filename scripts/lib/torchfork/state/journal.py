@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from ..errors import OutputError, StateError
+from ..errors import OutputError, StateError, listed
 from ..upstream.tree import ABSENT, state_of
 from ..util import files, serde
 
@@ -316,12 +316,6 @@ def edited_since(root: Path, names: list[str], next: str) -> StateError:
         why=listed(names),
         next=next,
     )
-
-
-def listed(names: list[str]) -> str:
-    """At most ten names, and how many more there are."""
-    more = [f"and {len(names) - 10} more"] if len(names) > 10 else []
-    return "\n".join([*names[:10], *more])
 
 
 def make_directory(path: Path) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..edits import decode
-from ..errors import CollisionError, StateError
+from ..errors import CollisionError, StateError, listed
 from ..upstream.tree import ABSENT, STATE, SourceTree, state_of
 from ..util import files
 from . import journal
@@ -162,8 +162,7 @@ def current(tree: SourceTree) -> Journal | None:
         raise StateError(
             "the tree is at another commit than when the additions were applied",
             where=str(tree.root),
-            why=f"applied at {known.identity}, now at {tree.commit}; still ours:\n"
-            f"{journal.listed(edited)}",
+            why=f"applied at {known.identity}, now at {tree.commit}; still ours:\n{listed(edited)}",
             next=f"git checkout {known.identity}, scripts/torchfork unapply, and then move on",
         )
     for name in sorted(known.entries.keys() - left.keys()):

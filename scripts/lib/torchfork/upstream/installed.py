@@ -17,7 +17,7 @@ from pathlib import Path
 
 from packaging.tags import parse_tag
 
-from ..errors import BaseRefusedError
+from ..errors import BaseRefusedError, listed
 from ..util import files, process
 from .archives import Recorded, is_of_wheel, read_record
 from .base import Base, Interpreter, read_text
@@ -152,11 +152,10 @@ def _check_files(found: Installation, record: Mapping[str, Recorded], original: 
         if row.size and not _as_recorded(original(name), name, row)
     ]
     if wrong:
-        shown = "\n".join(wrong[:10]) + (f"\nand {len(wrong) - 10} more" if len(wrong) > 10 else "")
         raise BaseRefusedError(
             "files of the installed torch are not those that its wheel brought",
             where=str(found.site),
-            why=shown,
+            why=listed(wrong),
             next="put them back: pip install --force-reinstall --no-deps torch==VERSION",
         )
 

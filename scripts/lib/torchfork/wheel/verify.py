@@ -15,7 +15,7 @@ from pathlib import Path
 from packaging.specifiers import SpecifierSet
 
 from ..codegen.model import Manifest
-from ..errors import UsageError, VerificationError
+from ..errors import UsageError, VerificationError, listed
 from ..upstream import archives
 from ..upstream.archives import Recorded
 from ..upstream.base import Base
@@ -88,7 +88,7 @@ def verify(
         own, record = f"{archives.dist_info_of(archive)}/RECORD", archives.record_of(archive)
     if members != set(record):
         odd = sorted(members ^ set(record))
-        raise _failed("RECORD does not list exactly the wheel's files", _listed(odd), str(wheel))
+        raise _failed("RECORD does not list exactly the wheel's files", listed(odd), str(wheel))
     if is_overlay := metadata["name"] != "torch":
         workdir /= metadata["name"]  # two overlays in one environment are refused
     neutral = workdir / "neutral"
@@ -158,7 +158,7 @@ def _check_files(wheel: Path, record: Mapping[str, Recorded], python: Path, neut
         good = pool.map(lambda name: _as_recorded(site / name, record[name]), record)
         wrong = sorted(name for name, same in zip(record, good, strict=True) if not same)
     if wrong:
-        raise _failed("files are not those that RECORD lists", _listed(wrong), str(wheel))
+        raise _failed("files are not those that RECORD lists", listed(wrong), str(wheel))
 
 
 def _as_recorded(path: Path, recorded: Recorded) -> bool:
@@ -254,10 +254,10 @@ def _check_operators(wheel: Path, upstream: Mapping[str, str], probed: Probed) -
     ]
     if problems:
         what = "the wheel's operators are not upstream's and the additions"
-        raise _failed(what, _listed(problems), str(wheel))
+        raise _failed(what, listed(problems), str(wheel))
     lacking = [f"{op.name} lacks {', '.join(op.missing)}" for op in probed.operators if op.missing]
     if lacking:
-        raise _failed("an added operator is not complete", _listed(lacking), str(wheel))
+        raise _failed("an added operator is not complete", listed(lacking), str(wheel))
 
 
 def _check_requirement(python: Path, neutral: Path, base: Base, version: str) -> None:
@@ -270,11 +270,6 @@ def _check_requirement(python: Path, neutral: Path, base: Base, version: str) ->
             f"the requirement {wanted} is not satisfied by {version}",
             (outcome.stdout + outcome.stderr).strip(),
         )
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = [f"and {len(names) - 10} more"] if len(names) > 10 else []
-    return "\n".join([*names[:10], *more])
 
 
 def _failed(what: str, why: str, where: str = "") -> VerificationError:
