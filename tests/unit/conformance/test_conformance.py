@@ -331,17 +331,18 @@ def checked(at: Workers, *items: str) -> list[tuple[str, str]]:
     return [(cell.state, cell.why) for cell in cells]
 
 
-def test_a_crash_is_a_red_cell_with_its_signal_and_the_others_are_checked(
-    standing_in: Workers,
+@pytest.mark.parametrize(
+    ("items", "cells"),
+    [
+        (("full", "crash", "gap", "full"),
+         [(FULL, ""), (GAP, "ended by signal 11 (SIGSEGV)"), (GAP, ""), (FULL, "")]),
+        (("hang", "full"), [(GAP, "it did not finish within 3 s"), (FULL, "")]),
+    ],
+)  # fmt: skip
+def test_a_crash_or_a_hang_is_a_red_cell_that_says_so_and_the_others_are_checked(
+    standing_in: Workers, items: tuple[str, ...], cells: list[tuple[str, str]]
 ) -> None:
-    assert checked(standing_in, "full", "crash", "gap", "full") == [
-        (FULL, ""), (GAP, "ended by signal 11 (SIGSEGV)"), (GAP, ""), (FULL, ""),
-    ]  # fmt: skip
-
-
-def test_a_cell_that_hangs_is_ended_and_red(standing_in: Workers) -> None:
-    cells = checked(standing_in, "hang", "full")
-    assert cells == [(GAP, "it did not finish within 3 s"), (FULL, "")]
+    assert checked(standing_in, *items) == cells
 
 
 def test_a_crash_that_does_not_come_back_is_red_all_the_same(standing_in: Workers) -> None:
