@@ -17,7 +17,6 @@ from torchfork.additions.load import Additions, load
 from torchfork.codegen.build_dir import BuildDir
 from torchfork.errors import CompileError
 from torchfork.native import compile_steps, ninja
-from torchfork.native.ninja import Pace
 from torchfork.native.toolchain import Toolchain
 from torchfork.upstream.abi import DEFAULT_ONLY, BaseAbi
 from torchfork.upstream.binaries import Elf
@@ -108,34 +107,18 @@ def test_all_that_can_be_compiled_is_and_each_file_with_errors_is_named(project:
     assert (project.layout.build / "additions/native/Fine.cpp.o").is_file()
 
 
-def test_the_pace_has_steps_rate_and_the_time_that_is_left() -> None:
-    pace = Pace()
-    for step in range(1, 61):
-        assert pace.see(f"[{step}/300] Building CXX object x.o\n", float(step * 2))
-    assert pace.line == "60 of 300, 30 a minute, 8 min left"
-
-
-def test_lines_that_are_no_steps_change_nothing() -> None:
-    pace = Pace()
-    assert not pace.see("-- Found [3/4] of it\n", 1.0)
-    assert not pace.see("a [1/2] b\n", 2.0)
-    assert pace.line == "0 of 0"
-
-
-def test_the_rate_is_that_of_the_last_minutes_and_not_of_the_whole_build() -> None:
-    pace = Pace()
-    for step in range(1, 11):
-        pace.see(f"[{step}/100] slow", step * 100.0)
-    for step in range(11, 73):
-        pace.see(f"[{step}/100] fast", 1000.0 + (step - 10) * 2.0)
-    assert 29 < pace.rate < 31
-
-
-def test_another_ninja_starts_the_count_anew() -> None:
-    pace = Pace()
-    pace.see("[5/6] Generating", 1.0)
-    pace.see("[1/1600] Building", 2.0)
-    assert pace.rate == 0 and pace.line.startswith("1 of 1600")
+@pytest.mark.parametrize(
+    ("line", "step"),
+    [
+        ("[60/300] Building CXX object x.o\n", (60, 300, "Building CXX object x.o")),
+        ("-- Found [3/4] of it\n", None),
+        ("a [1/2] b\n", None),
+    ],
+)
+def test_a_step_is_a_line_that_begins_with_its_number(
+    line: str, step: tuple[int, int, str] | None
+) -> None:
+    assert ninja.read_step(line) == step
 
 
 def build_file(seconds: float) -> str:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import io
 import re
 import shlex
-from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from ninja import BIN_DIR, ninja_syntax
@@ -20,10 +18,9 @@ from . import diagnostics
 from .compile_steps import ADDITIONS_COPY, UNITED, CompileStep
 from .toolchain import Cuda, Toolchain
 
-# Steps done, steps in all, and what is compiled or how fast.
+# Steps done, steps in all, and what is compiled.
 Progress = Callable[[int, int, str], None]
 _STEP = re.compile(r"\[(\d+)/(\d+)\] (.*)")
-WINDOW = 120.0  # seconds over which the rate is taken
 
 OVERLAY_INCLUDE = "../overlay/torch/include"
 API_INCLUDE = "torch/csrc/api/include"
@@ -132,45 +129,10 @@ def _prefix_maps(base: Base) -> list[str]:
     return [f"-ffile-prefix-map={old}={new}" for old, new in reversed(maps.items())]
 
 
-@dataclass
-class Pace:
-    """Steps done and the rate of the last two minutes, which gives the time that is left."""
-
-    done: int = 0
-    total: int = 0
-    steps: int = 0  # lines of ninja's so far
-    _seen: deque[tuple[float, int]] = field(default_factory=deque)
-
-    def see(self, line: str, now: float) -> bool:
-        """Take one line of the output; whether it says how far ninja is. now: seconds."""
-        found = _STEP.match(line)
-        if not found:
-            return False
-        done, total = int(found[1]), int(found[2])
-        if done < self.done or total != self.total:
-            self._seen.clear()  # another ninja, or a run of its own that CMake started
-        self.done, self.total, self.steps = done, total, self.steps + 1
-        self._seen.append((now, done))
-        while now - self._seen[0][0] > WINDOW:
-            self._seen.popleft()
-        return True
-
-    @property
-    def rate(self) -> float:
-        """Steps a minute; 0 where it is not known yet."""
-        if len(self._seen) < 2:
-            return 0.0
-        (start, first), (end, last) = self._seen[0], self._seen[-1]
-        return 60 * (last - first) / (end - start) if end > start else 0.0
-
-    @property
-    def line(self) -> str:
-        """'812 of 1604, 24 a minute, 33 min left'."""
-        text = f"{self.done} of {self.total}"
-        if self.rate > 0:
-            left = (self.total - self.done) / self.rate
-            text += f", {self.rate:.0f} a minute, {left:.0f} min left"
-        return text
+def read_step(line: str) -> tuple[int, int, str] | None:
+    """Of a line that ninja prints: steps done, steps in all, and what this one does."""
+    found = _STEP.match(line)
+    return (int(found[1]), int(found[2]), found[3]) if found else None
 
 
 def compile_all(
@@ -190,9 +152,9 @@ def compile_all(
     def see(line: str) -> None:
         nonlocal compiled
         lines.append(line)
-        if found := _STEP.match(line):
-            compiled = int(found[1])
-            progress(compiled, int(found[2]), Path(found[3]).name)
+        if step := read_step(line):
+            compiled, total, name = step
+            progress(compiled, total, Path(name).name)
 
     status = process.stream(command, see, env=environment)
     log, output = build / "compile.log", "".join(lines)

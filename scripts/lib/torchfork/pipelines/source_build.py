@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import time
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +20,7 @@ from ..additions.load import Additions
 from ..errors import ForkError, ToolMissingError, VerificationError
 from ..native import diagnostics, toolchain
 from ..native.diagnostics import Diagnostic
-from ..native.ninja import Pace, Progress
+from ..native.ninja import Progress, read_step
 from ..upstream.base import Base, Interpreter
 from ..upstream.pins import PINS, Release, WheelName
 from ..upstream.sources import SourceCheckout
@@ -210,7 +209,7 @@ class SourceBuild:
         files.write_json(self.tree.root / "build" / SETTINGS, self.environment.note)
         self._reconfigure_for_new_files()
         self._restore_license()
-        out, pace = self.root / "raw", Pace()
+        out, steps = self.root / "raw", 0
         shutil.rmtree(out, ignore_errors=True)
         command: list[str | Path] = [
             self.environment.python, "-m", "build", "--wheel", "--no-isolation",
@@ -225,9 +224,11 @@ class SourceBuild:
             start = sink.tell()
 
             def see(line: str) -> None:
+                nonlocal steps
                 sink.write(line.encode())
-                if pace.see(line, time.monotonic()):
-                    progress(pace.done, pace.total, pace.line)
+                if step := read_step(line):
+                    steps += 1
+                    progress(step[0], step[1], f"{step[0]} of {step[1]}")
 
             status = process.stream(command, see, cwd=self.tree.root, env=self._variables())
         if status:
@@ -238,7 +239,7 @@ class SourceBuild:
                 f"the build left {len(wheels)} wheels where one is expected", where=str(out),
                 next=f"read {self.log}; --fresh begins the build anew",
             )  # fmt: skip
-        return wheels[0], pace.steps
+        return wheels[0], steps
 
     def _variables(self) -> dict[str, str]:
         """The user's environment and the settings; the build environment's programs come first."""

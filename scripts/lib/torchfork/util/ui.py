@@ -10,7 +10,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    SpinnerColumn,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)  # fmt: skip
 
 # Control characters but newline and tab, and those that change the direction of text: in a path or
 # a name they could move the cursor, or make it look like another.
@@ -64,6 +72,8 @@ class Ui:
             BarColumn(bar_width=24),
             TextColumn("{task.fields[what]}"),
             TimeElapsedColumn(),
+            TimeRemainingColumn(compact=True),  # empty where the length is not known
+            speed_estimate_period=120.0,
             console=self.console,
             transient=True,
             disable=self.console.quiet or not self.console.is_terminal,
