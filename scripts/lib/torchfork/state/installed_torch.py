@@ -9,8 +9,6 @@ remains true. The journal and the originals lie in torch/, so that they go where
 
 from __future__ import annotations
 
-import csv
-import io
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -19,7 +17,7 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 
 from ..errors import StateError, UsageError
-from ..upstream.archives import Recorded, is_of_wheel, read_record, record_hash
+from ..upstream.archives import Recorded, is_of_wheel, read_record, record_hash, record_text
 from ..upstream.base import Base, Interpreter
 from ..upstream.installed import Installation, locate, open_installed, record_identity
 from ..upstream.pins import Releases
@@ -244,10 +242,7 @@ def _record_file(
     kept = [name for name, entry in entries.items() if entry.original is not None]
     for name in [*kept, *compiled]:
         rows[f"{DIRECTORY}/files/{name}"] = Recorded("", "")
-    rows[f"{DIRECTORY}/journal.json"] = Recorded("", "")
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows((name, *row) for name, row in rows.items())
-    return Content.of_bytes(text.getvalue().encode())
+    return Content.of_bytes(record_text(rows, f"{DIRECTORY}/journal.json"))
 
 
 def _compiled(site: Path, names: Sequence[str]) -> list[str]:

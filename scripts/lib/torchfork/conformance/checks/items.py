@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from . import cpp, graphs, kernels, python_api, tools, transforms, variants
+from . import cpp, graphs, kernels, python_api, tools, transforms
 from .bench import Bench, Check, NotApplicable
 from .operators import Operator
 
@@ -124,12 +124,9 @@ ITEMS = (
     Item("deterministic mode", kernels.check_deterministic, (tensors_out,)),
     Item("dtypes", kernels.check_runs, (tensors_in,)),
     Item("OpInfo in op_db", kernels.check_info, (a_python_name, an_overload_of_its_own)),
-    Item("out=", variants.out_variants(False, "{name}.out is not declared, so Python has no out=")),
-    Item(
-        "autogen: out overload",
-        variants.out_variants(True, "no 'autogen' of an out variant by its declaration"),
-    ),
-    Item("in-place", variants.check_in_place),
+    Item("out=", python_api.out_variants(generated=False)),
+    Item("autogen: out overload", python_api.out_variants(generated=True)),
+    Item("in-place", python_api.check_in_place),
     Item("docstring in help()", tools.check_docstring, (a_torch_name,), once=True),
     Item(
         "type stubs: mypy", tools.type_checked_by("mypy"), (a_python_name,), once=True, task="mypy"
