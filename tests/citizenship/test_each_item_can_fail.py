@@ -296,14 +296,13 @@ def test_mypy_is_run_on_right_and_wrong_calls(
 
 
 def test_a_call_that_should_not_pass_and_does_is_a_complaint() -> None:
-    about, wrong = {5: "sigmoid", 6: "sigmoid"}, {5}
-    calls = tools.Calls(Path("program.py"), about, wrong)
+    about = {"right_0_method": "sigmoid", "wrong_0_method": "sigmoid"}
 
-    def complaint(found: dict[int, str]) -> str:
-        return str(calls.complaints([upstreams()], found)["operators"]["sigmoid"])
+    def complaint(found: dict[str, str]) -> str:
+        return str(tools.complaints([upstreams()], about, found)["operators"]["sigmoid"])
 
-    assert complaint({5: "no"}) == "" and "passes" in complaint({})
-    assert complaint({5: "no", 6: "x"}) == "x"
+    assert complaint({"wrong_0_method": "no"}) == "" and "passes" in complaint({})
+    assert complaint({"wrong_0_method": "no", "right_0_method": "x"}) == "x"
 
 
 # A checker that looks at what the project it is given includes, and at nothing without one.

@@ -14,7 +14,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -118,65 +117,58 @@ def _wrong_type(op: Operator, sample: Sample) -> None:
         raise CheckFailed(f"takes an object() for {argument.name}")
 
 
-_NUMBER = re.compile(r"^.*?program\.py:(\d+): error: (.*)$")
+def _programs(operators: Sequence[Operator], samples: Source, folder: Path) -> dict[str, str]:
+    """Programs that call every operator in each way: its id by the program's name.
 
-
-@dataclass(frozen=True)
-class Calls:
-    """A program that calls operators: the operator of each line, and the lines that are wrong."""
-
-    file: Path
-    about: dict[int, str]
-    wrong: set[int]
-
-    def complaints(self, operators: Sequence[Operator], found: dict[int, str]) -> dict[str, Any]:
-        """The first complaint about each operator, '' for none; found: a checker's, by line."""
-        first = dict.fromkeys((op.id for op in operators), "")
-        for line, op in self.about.items():
-            if line in self.wrong and line not in found:
-                first[op] = first[op] or "a call with an argument that does not exist passes"
-            elif line not in self.wrong and line in found:
-                first[op] = first[op] or found[line]
-        return {"operators": first}
-
-
-def _written(operators: Sequence[Operator], samples: Source, directory: Path) -> Calls:
-    """Every operator called in each way: wrongly, and as in a sample."""
-    lines, about, wrong = ["import torch", ""], dict[int, str](), set[int]()
+    One is as in a sample, one is wrong: it has an argument that does not exist.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    about = {}
     for number, op in enumerate(operators):
         ways = {"function": f"torch.{op.home}{op.name}"} if op.function is not None else {}
         ways |= {"method": f"torch.Tensor.{op.name}"} if op.method is not None else {}
         for way, call in ways.items():
             text, _ = source(op, samples.typical(op, "cpu", limit=1)[0], call)
-            head, _, rest = text.partition("def program(")[2].partition("):\n")
-            body = [line.strip() for line in rest.partition("\n\n\nclass")[0].strip().splitlines()]
-            body.insert(-1, f"{call}(no_such_argument=object())")
-            lines += ["", f"def f{number}_{way}({head}) -> object:", *(f"    {b}" for b in body)]
-            about |= {len(lines) - k: op.id for k in range(len(body))}
-            wrong.add(len(lines) - 1)
-    directory.mkdir(parents=True, exist_ok=True)
-    calls = Calls(directory / "program.py", dict(sorted(about.items())), wrong)
-    calls.file.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return calls
+            wrong = f"import torch\n\n{call}(no_such_argument=object())\n"
+            for kind, program in (("right", text.partition("\n\n\nclass")[0]), ("wrong", wrong)):
+                name = f"{kind}_{number}_{way}"
+                (folder / f"{name}.py").write_text(program, encoding="utf-8")
+                about[name] = op.id
+    return about
+
+
+def complaints(
+    operators: Sequence[Operator], about: dict[str, str], found: dict[str, str]
+) -> dict[str, Any]:
+    """The first complaint about each operator, '' for none; found: a checker's, by program."""
+    first = dict.fromkeys((op.id for op in operators), "")
+    for name, op in about.items():
+        passes = "" if name in found else "a call with an argument that does not exist passes"
+        first[op] = first[op] or (passes if name.startswith("wrong") else found.get(name, ""))
+    return {"operators": first}
+
+
+_ERROR = re.compile(r"^(\w+)\.py:\d+: error: (.*)$", re.MULTILINE)
 
 
 def mypy(operators: Sequence[Operator], samples: Source, scratch: Path, extras: str) -> Any:
     """What mypy says of each operator."""
-    calls = _written(operators, samples, scratch / "mypy")
+    folder = scratch / "mypy"
+    about = _programs(operators, samples, folder)
     command = [
         sys.executable, "-m", "mypy", "--python-executable", sys.executable, "--config-file", "",
-        "--cache-dir", str(calls.file.parent / "cache"), "--no-color-output", "--no-error-summary",
-        "--follow-imports", "silent", str(calls.file),
+        "--cache-dir", "cache", "--no-color-output", "--no-error-summary", "--check-untyped-defs",
+        "--follow-imports", "silent", ".",
     ]  # fmt: skip
     environment = {**os.environ, **({"PYTHONPATH": extras} if extras else {})}
     done = subprocess.run(
-        command, capture_output=True, text=True, check=False, cwd=calls.file.parent, env=environment
+        command, capture_output=True, text=True, check=False, cwd=folder, env=environment
     )
-    found = [match for line in done.stdout.splitlines() if (match := _NUMBER.match(line))]
+    found = _ERROR.findall(done.stdout)
     # 1 is the verdict that something is wrong, and what Python gives where there is no mypy.
     if done.returncode not in (0, 1) or (done.returncode and not found):
         return {"unavailable": f"mypy cannot be run: {(done.stdout + done.stderr).strip()[-200:]}"}
-    return calls.complaints(operators, {int(m[1]): m[2] for m in found})
+    return complaints(operators, about, dict(reversed(found)))
 
 
 def pyright(operators: Sequence[Operator], samples: Source, scratch: Path, extras: str) -> Any:
@@ -185,10 +177,10 @@ def pyright(operators: Sequence[Operator], samples: Source, scratch: Path, extra
     if checker is None:
         return {"unavailable": "pyright is not on the path"}
     folder = scratch / "pyright"
-    calls = _written(operators, samples, folder)
+    about = _programs(operators, samples, folder)
     # A project of its own: of one around it (a pyproject.toml above) this would be a hidden folder,
     # which pyright passes over without a word.
-    settings = {"include": [calls.file.name], "exclude": []}
+    settings = {"include": ["."], "exclude": []}
     (folder / "pyrightconfig.json").write_text(json.dumps(settings), encoding="utf-8")
     command = [
         checker, "--outputjson", "--pythonpath", sys.executable, "--project", str(folder),
@@ -201,9 +193,8 @@ def pyright(operators: Sequence[Operator], samples: Source, scratch: Path, extra
         return {"unavailable": f"pyright cannot be run: {done.stderr.strip()[-200:]}"}
     if not analyzed:
         return {"unavailable": f"pyright looked at no file: run it in {folder}"}
-    found = {d["range"]["start"]["line"] + 1: d["message"] for d in diagnostics
-             if d["severity"] == "error"}  # fmt: skip
-    return calls.complaints(operators, found)
+    errors = (d for d in reversed(diagnostics) if d["severity"] == "error")
+    return complaints(operators, about, {Path(d["file"]).stem: d["message"] for d in errors})
 
 
 def check_profiler(op: Operator, device: str, bench: Bench) -> None:
