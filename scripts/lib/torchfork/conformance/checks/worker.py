@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 # Begins a line that is an event, in JSON (RFC 7464); all others are what checks print.
 EVENT = "\x1e"
-_START = 900.0  # seconds that a worker may take to import torch, on a machine that is busy
+_START = 900.0  # seconds that a worker may take to import torch and its OpInfos, on a busy machine
 
 
 @dataclass(frozen=True)
@@ -85,12 +85,12 @@ def _work(job: Job) -> None:
     devices = job.devices or ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
     write("torch", version=torch.__version__, file=torch.__file__, devices=devices,
           items=[[item.title, item.task] for item in BY_TITLE.values()])  # fmt: skip
-    end_after(job.timeout)
     scratch = Path(job.scratch)
     programs.write_to(scratch / f"programs-{os.getpid()}")
     by_id = {op.id: op for op in map(operators.from_plan, job.operators)}
     source = samples.source(Path(job.samples) if job.samples else None, list(by_id.values()))
     if job.task:
+        end_after(job.timeout)
         result = _task(job, devices, list(by_id.values()), source, scratch)
         write("task", task=job.task, result=result)
         return
