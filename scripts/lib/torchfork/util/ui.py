@@ -9,16 +9,8 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from rich import progress as bars
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    Progress,
-    SpinnerColumn,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)  # fmt: skip
 
 # Control characters but newline and tab, and those that change the direction of text: in a path or
 # a name they could move the cursor, or make it look like another.
@@ -35,8 +27,8 @@ class Step:
     """A step under way; its owner says what came out of it and how far it is."""
 
     name: str
-    _progress: Progress
-    _task: TaskID
+    _progress: bars.Progress
+    _task: bars.TaskID
     outcome: str = ""
 
     def advance(self, done: int, total: int, what: str = "") -> None:
@@ -66,13 +58,13 @@ class Ui:
         self._count += 1
         label = f"{self._count:>2}. {name}"
         started = time.monotonic()
-        progress = Progress(
-            SpinnerColumn(),
-            TextColumn(label),
-            BarColumn(bar_width=24),
-            TextColumn("{task.fields[what]}"),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(compact=True),  # empty where the length is not known
+        progress = bars.Progress(
+            bars.SpinnerColumn(),
+            bars.TextColumn(label),
+            bars.BarColumn(bar_width=24),
+            bars.TextColumn("{task.fields[what]}"),
+            bars.TimeElapsedColumn(),
+            bars.TimeRemainingColumn(compact=True),  # empty where the length is not known
             speed_estimate_period=120.0,
             console=self.console,
             transient=True,
