@@ -386,25 +386,15 @@ def _resized(sample: Sample, places: list[Place], step: int | None) -> Sample:
     """The call with some sizes changed: by a step, or to zero; lists of sizes follow."""
     tensors = sample.tensors()
     shapes = [list(tensor.shape) for tensor in tensors]
-    olds = {k: list(shape) for k, shape in enumerate(shapes)}
     for k, d in places:
         shapes[k][d] = 0 if step is None else shapes[k][d] + step
     made = [_like(t, shape) if shape != list(t.shape) else t
             for t, shape in zip(tensors, shapes, strict=True)]  # fmt: skip
-    return _with_lists(sample.with_tensors(made), olds, shapes, {k for k, _ in places})
-
-
-def _with_lists(
-    sample: Sample, olds: dict[int, list[int]], shapes: list[list[int]], changed: set[int]
-) -> Sample:
-    """A list of numbers that was a changed tensor's shape, in rank and all but size, follows it."""
-    args = list(sample.args)
-    for place, value in enumerate(args):
-        if isinstance(value, list) and value and all(type(v) is int for v in value):
-            for k in changed:
-                if value == olds[k]:
-                    args[place] = list(shapes[k])
-    return Sample(tuple(args), sample.kwargs)
+    changed = sample.with_tensors(made)
+    # A list of numbers that was a changed tensor's shape, in rank and all but size, follows it.
+    follow = {str(list(tensors[k].shape)): shapes[k] for k, _ in places}
+    args = (list(follow.get(str(a), a)) if isinstance(a, list) else a for a in changed.args)
+    return Sample(tuple(args), changed.kwargs)
 
 
 def _like(tensor: Any, shape: list[int]) -> Any:
