@@ -20,7 +20,7 @@ from ..edits import lists, text_edits
 from ..errors import CompileError, ForkError, combined
 from ..native import compile_steps, link, ninja, source_text, symbols, toolchain
 from ..native.compile_steps import CompileStep
-from ..native.symbols import Exports
+from ..native.symbols import Exports, Symbols
 from ..native.toolchain import Toolchain
 from ..upstream import abi
 from ..upstream.base import Base, Upstream
@@ -76,7 +76,7 @@ def build(context: BuildContext, checked: CheckedBase, ui: Ui, *, here: bool = F
         cuda = f", CUDA for {tools.cuda.chosen}" if tools.cuda else ""
         step.say(f"{compiled} of {len(steps)} objects, {tools.jobs} at once{cuda}")
     with ui.step("compare declared and defined kernels") as step:
-        kernels = compare_symbols(context, steps)
+        kernels = compare_symbols(context, symbols.read_objects(layout.build, steps))
         step.say(f"{kernels} kernels, none missing, none without a declaration")
     with ui.step("link") as step:
         libraries = link.link(base, abi.detect(base), tools, steps, layout.build, layout.overlay)
@@ -284,7 +284,6 @@ def compile_objects(
     return ninja.compile_all(build_file, layout.build, tools, context.additions, progress)
 
 
-def compare_symbols(context: BuildContext, steps: Sequence[CompileStep]) -> int:
+def compare_symbols(context: BuildContext, found: Mapping[CompileStep, Symbols]) -> int:
     """Compare the kernels that are declared with those that are defined; how many there are."""
-    found = symbols.read_objects(context.layout.build, steps)
     return symbols.check(context.additions, found, _exports(context))

@@ -166,12 +166,12 @@ def compile_all(
     else:
         objects = _compile_fast(context, tools, objects)
     context.log("compare declared and defined kernels")
-    kernels = graft.compare_symbols(context, objects)
-    needed = symbols.read_objects(layout.build, objects)
+    found = symbols.read_objects(layout.build, objects)
+    kernels = graft.compare_symbols(context, found)
     has_cuda = any(path.suffix == ".cu" for path in additions.sources)
     note = f"; CUDA: {tools.cuda_note}" if tools.cuda is None and has_cuda else ""
     outcome = f"{len(objects)} objects, {kernels} kernels declared and defined{note}"
-    signatures = tuple(symbols.needed_signatures(needed.values()))
+    signatures = tuple(symbols.needed_signatures(found.values()))
     return tools, objects, Passed(outcome, needed=signatures)
 
 
