@@ -293,13 +293,6 @@ class ArithmeticValues {
   AlignedBuffer<acc_t> converted_;
 };
 
-// Whether results are taken by kManyTapsTile.
-template <typename acc_t>
-bool are_tiles_of_many(const Params& p, const Dimension& width) {
-  return kHasManyTaps<acc_t> && p.kernel_size() >= kManyTaps &&
-      width.results_of(0) > kPixelTile.rows;
-}
-
 // The order of a kernel row's weights: those of a group follow each other, as their sources do.
 class TapOrder {
  public:
@@ -351,8 +344,7 @@ LaneWeights<opmath_type<scalar_t>> lane_weights(
       places.push_back((row * p.kernel_width + order[column]) * kLanes);
     }
   }
-  const bool even_and_odd =
-      kEvenAndOdd<scalar_t> && last == LastVector::kOfLast && !are_tiles_of_many<acc_t>(p, width);
+  const bool even_and_odd = kEvenAndOdd<scalar_t> && last == LastVector::kOfLast;
   const ArithmeticValues<scalar_t> values(weight.const_data_ptr<scalar_t>(), p.channels * size);
   const scalar_t* const biases = bias.defined() ? bias.const_data_ptr<scalar_t>() : nullptr;
   for (const auto i : c10::irange(vectors)) {
@@ -398,9 +390,8 @@ class PixelRows {
         source_step_(height_.source_step()),
         target_step_(width_.result_step() * pitch),
         line_step_(width_.source_step() * pitch),
-        kernel_rows_(height_) {
-    const bool many = are_tiles_of_many<acc_t>(p, width_);
-    shape_ = pitch < kLanes ? kPartialTile : many ? kManyTapsTile : kPixelTile;
+        kernel_rows_(height_),
+        shape_(pitch < kLanes ? kPartialTile : kPixelTile) {
     const TapGroups taps(width_);
     const TapOrder order(width_);
     for (const auto phase : c10::irange(width_.phases())) {
@@ -510,10 +501,8 @@ class PixelRows {
     const auto first = static_cast<int64_t>(groups_.size());
     if (shape_.vectors == kPartialTile.vectors) {
       add_shape<kPartialTile.rows, kPartialTile.vectors>(taps, order);
-    } else if (shape_.rows == kPixelTile.rows) {
+    } else {
       add_shape<kPixelTile.rows, kPixelTile.vectors>(taps, order);
-    } else if constexpr (kHasManyTaps<acc_t>) {
-      add_shape<kManyTapsTile.rows, kManyTapsTile.vectors>(taps, order);
     }
     phases_.push_back(
         {width_.results_of(phase), first, static_cast<int64_t>(groups_.size()) - first});

@@ -38,17 +38,6 @@ constexpr bool kReadsWeights = false;
 constexpr TileShape kPlaneTile = kVectorsAreArrays ? TileShape{4, 1} : TileShape{7, 2};
 constexpr TileShape kPixelTile = kPlaneTile;
 #endif
-// Of pixels where weights are many: they come from the second-level cache for each tile, so that a tile has
-// more results for each. 14 sums and 7 weights by one vector.
-constexpr TileShape kManyTapsTile{14, 1};
-constexpr int64_t kManyTaps = 112;
-#if defined(CPU_CAPABILITY_AVX512)
-template <typename acc_t>
-constexpr bool kHasManyTaps = !std::is_same_v<acc_t, double>;
-#else
-template <typename acc_t>
-constexpr bool kHasManyTaps = false;
-#endif
 // Of pixels of fewer channels than a vector has lanes.
 constexpr TileShape kPartialTile{4, 0};
 
@@ -535,9 +524,8 @@ void add_tile_groups(
 // kernel that is larger than the image.
 template <typename scalar_t>
 void run_tile(const Tiles<scalar_t>& t, TilePlace& at, int vectors) {
-  constexpr int64_t kMostSums = std::max(kPixelTile.rows * kPixelTile.vectors, kManyTapsTile.rows);
   using acc_t = opmath_type<scalar_t>;
-  alignas(kCacheLine) acc_t sums[kMostSums * Vectorized<acc_t>::size()];
+  alignas(kCacheLine) acc_t sums[kPixelTile.rows * kPixelTile.vectors * Vectorized<acc_t>::size()];
   const auto is_met = [&](const TileGroup<scalar_t>& group) {
     const int64_t first = t.first_result + at.first;
     return group.together > 1 ||
