@@ -10,6 +10,7 @@
 #include <array>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <new>
 #include <tuple>
@@ -488,116 +489,74 @@ void unpack_row(
   }
 }
 
-#if defined(CPU_CAPABILITY_AVX2)
-// Four columns of eight rows, whose halves are brought together as they are loaded: 8 shuffles within halves of
-// vectors where interleaving takes 24 across them, of which a cycle takes one.
-C10_ALWAYS_INLINE std::array<Vectorized<float>, 4> transpose_half(
-    const float* from,
-    int64_t pitch) {
-  const auto load = [=](int64_t i) {
-    return _mm256_insertf128_ps(
-        _mm256_castps128_ps256(_mm_loadu_ps(from + i * pitch)),
-        _mm_loadu_ps(from + (i + 4) * pitch),
-        1);
+// A vector of the compiler's own, whose shuffles it chooses itself.
+template <typename acc_t>
+struct NativeVector {
+  typedef acc_t Lanes __attribute__((vector_size(sizeof(acc_t) * Vectorized<acc_t>::size())));
+  using Index = std::conditional_t<sizeof(acc_t) == 4, int32_t, int64_t>;
+  typedef Index Indices __attribute__((vector_size(sizeof(Lanes))));
+};
+
+// Of each span of lanes of both vectors every second unit of kUnit lanes, the first one's before the second's.
+template <int kUnit, int kSpan, bool kOdd, typename acc_t, int... i>
+C10_ALWAYS_INLINE auto every_second_unit(
+    const typename NativeVector<acc_t>::Lanes& first,
+    const typename NativeVector<acc_t>::Lanes& second,
+    std::integer_sequence<int, i...> /*lanes*/) {
+  constexpr auto from = [](int lane) {
+    const int in_half = lane % (kSpan / 2);
+    const int unit = 2 * (in_half / kUnit) + kOdd;
+    const bool of_second = lane % kSpan >= kSpan / 2;
+    return lane / kSpan * kSpan + unit * kUnit + in_half % kUnit +
+        (of_second ? int(sizeof...(i)) : 0);
   };
-  const __m256 first = load(0);
-  const __m256 second = load(1);
-  const __m256 third = load(2);
-  const __m256 fourth = load(3);
-  const __m256 low = _mm256_unpacklo_ps(first, second);
-  const __m256 high = _mm256_unpackhi_ps(first, second);
-  const __m256 other_low = _mm256_unpacklo_ps(third, fourth);
-  const __m256 other_high = _mm256_unpackhi_ps(third, fourth);
-  return {
-      _mm256_shuffle_ps(low, other_low, 0x44),
-      _mm256_shuffle_ps(low, other_low, 0xee),
-      _mm256_shuffle_ps(high, other_high, 0x44),
-      _mm256_shuffle_ps(high, other_high, 0xee)};
+#if defined(__clang__)
+  return __builtin_shufflevector(first, second, from(i)...);
+#else
+  return __builtin_shuffle(first, second, typename NativeVector<acc_t>::Indices{from(i)...});
+#endif
 }
-#endif
 
-#if defined(CPU_CAPABILITY_AVX512)
-// 16 x 16: four by four within quarters of vectors, then the quarters. On Zen 5 37 to 45 cycles, by
-// interleaving across whole vectors, which needs as many shuffles, 53 to 57.
-template <typename RowAt>
-C10_ALWAYS_INLINE void transpose_by_quarters(
-    const float* from,
-    int64_t from_pitch,
-    const RowAt& row_at) {
-  __m512 columns[4][4]; // quarter q of [g][c]: column 4 * q + c of rows 4 * g to 4 * g + 3
-  DEPTHWISE_UNROLL for (int g = 0; g < 4; ++g) {
-    const float* const rows = from + 4 * g * from_pitch;
-    const __m512 first = _mm512_loadu_ps(rows);
-    const __m512 second = _mm512_loadu_ps(rows + from_pitch);
-    const __m512 third = _mm512_loadu_ps(rows + 2 * from_pitch);
-    const __m512 fourth = _mm512_loadu_ps(rows + 3 * from_pitch);
-    const __m512 low = _mm512_unpacklo_ps(first, second);
-    const __m512 high = _mm512_unpackhi_ps(first, second);
-    const __m512 other_low = _mm512_unpacklo_ps(third, fourth);
-    const __m512 other_high = _mm512_unpackhi_ps(third, fourth);
-    columns[g][0] = _mm512_shuffle_ps(low, other_low, 0x44);
-    columns[g][1] = _mm512_shuffle_ps(low, other_low, 0xee);
-    columns[g][2] = _mm512_shuffle_ps(high, other_high, 0x44);
-    columns[g][3] = _mm512_shuffle_ps(high, other_high, 0xee);
-  }
-  DEPTHWISE_UNROLL for (int c = 0; c < 4; ++c) {
-    // Quarters 0 and 1, then 2 and 3, of both.
-    const __m512 low = _mm512_shuffle_f32x4(columns[0][c], columns[1][c], 0x44);
-    const __m512 high = _mm512_shuffle_f32x4(columns[0][c], columns[1][c], 0xee);
-    const __m512 other_low = _mm512_shuffle_f32x4(columns[2][c], columns[3][c], 0x44);
-    const __m512 other_high = _mm512_shuffle_f32x4(columns[2][c], columns[3][c], 0xee);
-    _mm512_storeu_ps(row_at(c), _mm512_shuffle_f32x4(low, other_low, 0x88));
-    _mm512_storeu_ps(row_at(c + 4), _mm512_shuffle_f32x4(low, other_low, 0xdd));
-    _mm512_storeu_ps(row_at(c + 8), _mm512_shuffle_f32x4(high, other_high, 0x88));
-    _mm512_storeu_ps(row_at(c + 12), _mm512_shuffle_f32x4(high, other_high, 0xdd));
-  }
-}
-#endif
-
-// A square of as many vectors as a vector has lanes. Interleaving the first with the middle vector,
-// the second with the one after it and so on moves the highest bit of a row's number to the lowest
-// place of the column's, and that of the column's to the row's: done for each bit, they are exchanged.
-template <typename acc_t, typename RowAt>
-C10_ALWAYS_INLINE void transpose_square(
-    const acc_t* from,
-    int64_t from_pitch,
-    const RowAt& row_at) {
-  using Vec = Vectorized<acc_t>;
-  constexpr int kLanes = Vec::size();
-  static_assert((kLanes & (kLanes - 1)) == 0);
-#if defined(CPU_CAPABILITY_AVX512)
-  if constexpr (std::is_same_v<acc_t, float>) {
-    transpose_by_quarters(from, from_pitch, row_at);
-    return;
-  }
-#elif defined(CPU_CAPABILITY_AVX2)
-  if constexpr (std::is_same_v<acc_t, float>) {
-    const auto low = transpose_half(from, from_pitch);
-    const auto high = transpose_half(from + kLanes / 2, from_pitch);
-    DEPTHWISE_UNROLL for (int i = 0; i < kLanes / 2; ++i) {
-      low[i].store(row_at(i));
-      high[i].store(row_at(i + kLanes / 2));
-    }
-    return;
-  }
-#endif
-  Vec rows[kLanes];
-  DEPTHWISE_UNROLL for (int i = 0; i < kLanes; ++i) {
-    rows[i] = Vec::loadu(from + i * from_pitch);
-  }
-  DEPTHWISE_UNROLL for (int bit = 1; bit < kLanes; bit *= 2) {
-    Vec mixed[kLanes];
-    DEPTHWISE_UNROLL for (int i = 0; i < kLanes / 2; ++i) {
-      const auto pair = vec::interleave2(rows[i], rows[i + kLanes / 2]);
-      mixed[2 * i] = pair.first;
-      mixed[2 * i + 1] = pair.second;
+// Exchanges units of lanes and vectors that are kUnit apart, for each bit of their numbers within a span.
+template <int kUnit, int kSpan, typename acc_t, int kLanes>
+C10_ALWAYS_INLINE void exchange_units(typename NativeVector<acc_t>::Lanes (&rows)[kLanes]) {
+  constexpr std::make_integer_sequence<int, kLanes> lanes;
+  constexpr int kPairs = kSpan / kUnit / 2;
+  DEPTHWISE_UNROLL for (int bit = 1; bit <= kPairs; bit *= 2) {
+    typename NativeVector<acc_t>::Lanes mixed[kLanes];
+    DEPTHWISE_UNROLL for (int n = 0; n < kLanes / 2; ++n) {
+      const int pair = n / kUnit % kPairs;
+      const int begin = n / (kSpan / 2) * kSpan + n % kUnit;
+      const auto& first = rows[begin + 2 * pair * kUnit];
+      const auto& second = rows[begin + (2 * pair + 1) * kUnit];
+      mixed[begin + pair * kUnit] =
+          every_second_unit<kUnit, kSpan, false, acc_t>(first, second, lanes);
+      mixed[begin + (pair + kPairs) * kUnit] =
+          every_second_unit<kUnit, kSpan, true, acc_t>(first, second, lanes);
     }
     DEPTHWISE_UNROLL for (int i = 0; i < kLanes; ++i) {
       rows[i] = mixed[i];
     }
   }
+}
+
+// A square of as many vectors as a vector has lanes: within quarters of 16 bytes, whose shuffles take a cycle,
+// then the quarters.
+template <typename acc_t, typename RowAt>
+C10_ALWAYS_INLINE void transpose_square(
+    const acc_t* from,
+    int64_t from_pitch,
+    const RowAt& row_at) {
+  constexpr int kLanes = Vectorized<acc_t>::size();
+  constexpr int kQuarter = 16 / sizeof(acc_t);
+  typename NativeVector<acc_t>::Lanes rows[kLanes];
   DEPTHWISE_UNROLL for (int i = 0; i < kLanes; ++i) {
-    rows[i].store(row_at(i));
+    std::memcpy(&rows[i], from + i * from_pitch, sizeof(rows[i]));
+  }
+  exchange_units<1, kQuarter, acc_t>(rows);
+  exchange_units<kQuarter, kLanes, acc_t>(rows);
+  DEPTHWISE_UNROLL for (int i = 0; i < kLanes; ++i) {
+    std::memcpy(row_at(i), &rows[i], sizeof(rows[i]));
   }
 }
 
