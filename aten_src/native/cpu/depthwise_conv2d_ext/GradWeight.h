@@ -43,20 +43,62 @@ constexpr int kMaxProductCross = kTapsAtOnce.size();
 // What is gone through for the sums: some rows in the first-level cache, or a tensor as it is.
 enum class Lines { kNear, kFar };
 
-// What later products read, asked for along the way: two cache lines with each step, in bytes from the
-// first ones. They go to the second-level cache; the first one has no room (240@28 k5 N=16 2.5 ms, and
-// 2.0 this way).
-struct Ahead {
-  const void* first;
-  int64_t step;
-  int64_t repeat_step;
+// What is read next, asked for a little with each step of products: runs of pairs of cache lines, which memory
+// delivers twice as fast together as every other line alone (25 GB/s instead of 12). They go to the second-level
+// cache; the first one has no room (240@28 k5 N=16 2.5 ms, and 2.0 this way).
+class LinesAhead {
+ public:
+  struct Part {
+    const char* first;
+    int64_t step; // bytes
+    int64_t steps;
+    int64_t run_step;
+    int64_t runs;
+  };
+  // Of some steps, a pair with each; where nothing is left, the same one.
+  struct Share {
+    const char* at;
+    int64_t step;
+    C10_ALWAYS_INLINE void ask() {
+      __builtin_prefetch(at, 0, 2);
+      __builtin_prefetch(at + kCacheLine, 0, 2);
+      at += step;
+    }
+  };
+  // Of two parts, one after the other.
+  void begin(const Part& first, const Part& second) {
+    parts_ = {first, second};
+    left_ = 0;
+  }
+  Share take(int64_t steps) {
+    for (Part& part : parts_) {
+      if (left_ <= steps / 8 && part.runs > 0) {
+        for (; left_ > 0; --left_) { // rather than have most of the steps idle
+          next_.ask();
+        }
+        next_ = {part.first, part.step};
+        left_ = part.steps;
+        part.first += part.run_step;
+        --part.runs;
+      }
+    }
+    const Share share{next_.at, left_ > 0 ? next_.step : 0};
+    const int64_t taken = std::min(left_, steps);
+    next_.at += taken * next_.step;
+    left_ -= taken;
+    return share;
+  }
+
+ private:
+  std::array<Part, 2> parts_{};
+  Share next_{};
+  int64_t left_ = 0; // of a run
 };
 
 template <typename scalar_t>
 struct Products {
   using acc_t = opmath_type<scalar_t>;
-  // Vectors in two neighbouring cache lines, which memory delivers twice as fast together as every other
-  // line alone (25 GB/s instead of 12).
+  // Vectors in two neighbouring cache lines.
   static constexpr int64_t kPairVectors =
       2 * kCacheLine / (Vectorized<acc_t>::size() * static_cast<int64_t>(sizeof(scalar_t)));
   acc_t* sums; // one vector for each pair of taps
@@ -77,8 +119,6 @@ struct Products {
   // Neighbouring vectors of lanes, one after the other, and from one's sums to the next one's.
   int64_t vectors = 1;
   int64_t vector_sums = 0;
-  std::array<Ahead, kPairVectors> ahead; // by each of a pair of cache lines; of null, nothing
-  Ahead also_ahead; // by the first of them
 };
 
 // What is in registers. Lambdas that refer to it would have GCC 12 keep it in memory, loops a part.
@@ -159,40 +199,22 @@ struct ProductSums {
   }
 };
 
-inline const char* first_ahead(const Ahead& ahead, int64_t repeat) {
-  return static_cast<const char*>(ahead.first) + repeat * ahead.repeat_step;
-}
-C10_ALWAYS_INLINE void ask_for(const char* lines) {
-  __builtin_prefetch(lines, 0, 2);
-  __builtin_prefetch(lines + kCacheLine, 0, 2);
-}
-
 template <typename scalar_t, int kTaps, int kCross>
-void add_products(const Products<scalar_t>& p) {
+void add_products(const Products<scalar_t>& p, LinesAhead& ahead) {
   using Vec = Vectorized<opmath_type<scalar_t>>;
-  constexpr int64_t kPair = Products<scalar_t>::kPairVectors;
   const int64_t positions_end = std::min(p.positions, p.last);
   for (int64_t v = 0; v < p.vectors; ++v) {
     const int64_t lane = v * Vec::size();
-    const Ahead of_vector = p.ahead[v % kPair];
-    const bool also = v % kPair == 0 && p.also_ahead.first;
-    const int64_t pair = v / kPair * 2 * kCacheLine;
     auto* const values = p.sums + v * p.vector_sums;
     ProductSums<scalar_t, kTaps, kCross> sums(p, values);
     for (int64_t repeat = 0; repeat < p.repeats; ++repeat) {
       const scalar_t* const input = p.input + lane + repeat * p.input_repeat_step;
       const scalar_t* const grad = p.grad + lane + repeat * p.grad_repeat_step;
-      const char* const ahead = first_ahead(of_vector, repeat) + pair;
-      const char* const also_ahead = first_ahead(p.also_ahead, repeat) + pair;
+      auto share = ahead.take(positions_end - p.first);
       sums.load_grads(grad, p, typename decltype(sums)::Taps());
       int64_t j = p.first;
       for (; j < positions_end; ++j) {
-        if (of_vector.first) {
-          ask_for(ahead + j * of_vector.step);
-        }
-        if (also) {
-          ask_for(also_ahead + j * p.also_ahead.step);
-        }
+        share.ask();
         sums.step(
             input + j * p.input_step,
             load_lanes(grad + j * p.grad_step),
@@ -212,7 +234,7 @@ void add_products(const Products<scalar_t>& p) {
 }
 
 template <typename scalar_t>
-using ProductFunction = void (*)(const Products<scalar_t>&);
+using ProductFunction = void (*)(const Products<scalar_t>&, LinesAhead&);
 
 inline int64_t group_taps_at_once(int64_t taps, int64_t cross) {
   return std::min<int64_t>(taps, kTapsAtOnce[cross - 1]);
@@ -262,11 +284,6 @@ constexpr int64_t kTermsPerLane = 512;
 // Chunks that all channels together are cut into at least, where the batch allows.
 constexpr int64_t kWantedTasks = 32;
 
-// From so many taps on, the pixels of a vector of channels are copied next to each other first. fp32,
-// one thread of AVX2: 128@56 k31 29.1 -> 19.3 ms, 512@14 k27 5.2 -> 4.3, 1024@7 k13 1.62 -> 1.46; windows
-// of 7 within a tenth of what they were, of 5 up to a fifth slower.
-constexpr int64_t kPackedTaps = 64;
-
 // Operands of one call; a result that is not wanted is null.
 template <typename scalar_t>
 struct GradWeightCall {
@@ -276,6 +293,42 @@ struct GradWeightCall {
   const scalar_t* grad;
   const scalar_t* input;
 };
+
+// Rows of some channels of an image of a tensor; of channels last they may go on into the next one.
+template <typename scalar_t>
+LinesAhead::Part part_of(
+    const GradWeightCall<scalar_t>& call,
+    const scalar_t* tensor,
+    int64_t image,
+    Range rows,
+    Range filters) {
+  constexpr int64_t kBytes = sizeof(scalar_t);
+  constexpr int64_t kPair = 2 * kCacheLine;
+  const Params& p = call.p;
+  const bool of_input = tensor == call.input;
+  const int64_t channels = of_input ? p.channels : p.output_channels();
+  const int64_t height = of_input ? p.input_height : p.output_height;
+  const int64_t width = of_input ? p.input_width : p.output_width;
+  const auto at = [&](int64_t value) {
+    return reinterpret_cast<const char*>(tensor) + value * kBytes;
+  };
+  if (p.channels_last) {
+    return {
+        at((image * height + rows.begin) * width * channels + filters.begin),
+        channels * kBytes,
+        rows.size() * width,
+        kPair,
+        ceil_div(filters.size() * kBytes, kPair)};
+  }
+  const bool whole = rows.size() == height; // planes follow each other
+  const int64_t bytes = rows.size() * width * kBytes;
+  return {
+      at(((image * channels + filters.begin) * height + rows.begin) * width),
+      kPair,
+      ceil_div(whole ? bytes * filters.size() : bytes, kPair),
+      height * width * kBytes,
+      whole ? 1 : filters.size()};
+}
 
 // Sums of each chunk, of all filters by vectors of them: [chunk][vector][tap or bias][lane].
 template <int64_t kLanes>
@@ -330,26 +383,6 @@ void find_steps(
   work.first = source >= 0 ? 0 : ceil_div(-source, step);
   work.last =
       std::min(work.positions + taps - 1, floor_div(dimension.sources - 1 - source, step) + 1);
-}
-
-// Neighbouring bytes that will be read later; of null, none.
-struct Slice {
-  const char* first;
-  int64_t size;
-};
-
-// Part `part` of `parts` of a slice, asked for in equal shares by all steps of some products.
-template <typename stored_t>
-Ahead spread(const Slice& slice, int64_t part, int64_t parts, const Products<stored_t>& work) {
-  const int64_t steps = (work.last - work.first) * work.repeats;
-  if (!slice.first || part >= parts || steps <= 0) {
-    return {nullptr, 0, 0};
-  }
-  const int64_t step = ceil_div(slice.size / parts, steps);
-  return {
-      slice.first + slice.size * part / parts - work.first * step,
-      step,
-      (work.last - work.first) * step};
 }
 
 // Adds `count` vectors, `step` apart, to a vector of sums.

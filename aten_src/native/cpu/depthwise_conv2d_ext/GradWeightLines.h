@@ -27,62 +27,6 @@ constexpr int kChainsWanted = 8; // a multiply-add takes 4 cycles, and two begin
 #endif
 constexpr int kWideWindow = 13;
 
-// What is read next, asked for a little with each row of a block: runs of pairs of cache lines.
-class LinesAhead {
- public:
-  struct Part {
-    const char* first;
-    int64_t step; // bytes
-    int64_t steps;
-    int64_t run_step;
-    int64_t runs;
-  };
-  // Of two parts, one after the other, in so many steps.
-  void begin(const Part& first, const Part& second, int64_t in_steps) {
-    parts_ = {first, second};
-    part_ = 0;
-    run_ = -1;
-    left_ = 0;
-    const int64_t all = first.steps * first.runs + second.steps * second.runs;
-    at_once_ = std::min<int64_t>(ceil_div(all, std::max<int64_t>(1, in_steps)), kMostAtOnce);
-  }
-  void end() {
-    left_ = 0;
-    part_ = 2;
-  }
-  // Before some steps: not within them, where a call would have the sums leave their registers.
-  void prepare() {
-    while (left_ == 0 && part_ < 2) {
-      const Part& part = parts_[part_];
-      if (++run_ < part.runs) {
-        at_ = part.first + run_ * part.run_step;
-        step_ = part.step;
-        left_ = part.steps;
-      } else {
-        ++part_;
-        run_ = -1;
-      }
-    }
-  }
-  C10_ALWAYS_INLINE void step() {
-    for (int64_t i = 0; i < at_once_ && left_ > 0; ++i) {
-      ask_for(at_);
-      at_ += step_;
-      --left_;
-    }
-  }
-
- private:
-  static constexpr int64_t kMostAtOnce = 4;
-  std::array<Part, 2> parts_{};
-  size_t part_ = 0;
-  int64_t run_ = 0;
-  const char* at_ = nullptr;
-  int64_t step_ = 0;
-  int64_t left_ = 0; // of a run
-  int64_t at_once_ = 0;
-};
-
 // The columns of a block of lines that begins with column 0 of grad_output.
 template <typename acc_t>
 struct LineBlock {
@@ -184,12 +128,13 @@ void add_block(const LineBlock<acc_t>& block, const Params& p, LinesAhead& ahead
     const acc_t* grad = block.grad + (begin - block.rows.begin) * block.grad_pitch;
     const acc_t* input = block.input + (begin + shift - block.first_input_row) * block.input_pitch;
     BlockSums<acc_t, kColumns, kTaps, kOrigin> sums;
-    ahead.prepare();
+    auto share = ahead.take(2 * (end - begin));
     for (int64_t row = begin; row < end; ++row) {
       sums.template add_row<kFirst>(input, grad, std::make_integer_sequence<int, kEnd - kFirst>());
       input += block.input_pitch;
       grad += block.grad_pitch;
-      ahead.step();
+      share.ask();
+      share.ask();
     }
     sums.store(
         block.sums + kh * p.kernel_width * Vectorized<acc_t>::size(),
@@ -282,6 +227,8 @@ constexpr int64_t kLineTerms = 4096;
 // 49 -> 34 us, 40 x 40 80 -> 75, 48 x 48 89 -> 103, 64 x 64 159 -> 198), of 7 in 16-bit types (96@56 N=16 bf16
 // 5.4 ms and 5.8), and where registers are few with wide ones (AVX2, 128@56 k31 9.8 ms and 10.6).
 constexpr int64_t kLineRowBytes = 160;
+// Short windows of so many taps are lines where rows are wide too.
+constexpr int64_t kManyTaps = 64;
 // Longer ones are as fast as planes, with less memory.
 constexpr int64_t kLongestLine = 512;
 template <typename scalar_t>
@@ -301,7 +248,7 @@ bool are_lines(const Params& p) {
     return false;
   }
   const bool narrow = p.output_width * static_cast<int64_t>(sizeof(acc_t)) <= kLineRowBytes;
-  const bool large = form.wide ? narrow || !kFewRegisters : p.kernel_size() >= kPackedTaps;
+  const bool large = form.wide ? narrow || !kFewRegisters : p.kernel_size() >= kManyTaps;
   if (p.channels_last) {
     return large || p.output_width <= (p.kernel_width == 5 ? kLinePixels5 : kLinePixels7);
   }
@@ -377,7 +324,7 @@ class LineGradWeight {
                              : place_of(task + 1, bands * ((task + 1) / parts) / chunks),
                 scratch.ahead);
           } else {
-            scratch.ahead.end();
+            scratch.ahead.begin({}, {});
           }
           for_each_vector(place.filters, [&](acc_t* sums, double* /*totals*/, Range filters) {
             add_rows({place.image, place.rows, filters}, sums, scratch);
@@ -441,48 +388,10 @@ class LineGradWeight {
             first, std::min(p.input_height, rows.end - p.padding_height + p.kernel_height - 1))};
   }
 
-  LinesAhead::Part part_of(
-      const scalar_t* tensor,
-      int64_t height,
-      int64_t width,
-      const Place& place,
-      Range rows) const {
-    constexpr int64_t kBytes = sizeof(scalar_t);
-    const int64_t channels = call_.p.channels;
-    const auto at = [](const scalar_t* first) {
-      return reinterpret_cast<const char*>(first);
-    };
-    if (call_.p.channels_last) {
-      return {
-          at(tensor + (place.image * height + rows.begin) * width * channels + place.filters.begin),
-          channels * kBytes,
-          rows.size() * width,
-          0,
-          1};
-    }
-    const bool whole = rows.size() == height; // planes follow each other
-    const int64_t bytes = rows.size() * width * kBytes;
-    const int64_t planes = place.filters.size();
-    return {
-        at(tensor + ((place.image * channels + place.filters.begin) * height + rows.begin) * width),
-        2 * kCacheLine,
-        ceil_div(whole ? bytes * planes : bytes, 2 * kCacheLine),
-        height * width * kBytes,
-        whole ? 1 : planes};
-  }
-
   void ask_for_rows(const Place& place, LinesAhead& ahead) const {
-    const Params& p = call_.p;
-    int64_t steps = 0; // rows of blocks that some rows of grad_output meet
-    for (const auto kh : c10::irange(p.kernel_height)) {
-      const int64_t shift = kh - p.padding_height;
-      steps += std::max<int64_t>(
-          0, std::min(place.rows.end, p.input_height - shift) - std::max(place.rows.begin, -shift));
-    }
     ahead.begin(
-        part_of(call_.input, p.input_height, p.input_width, place, met_by(place.rows)),
-        part_of(call_.grad, p.output_height, p.output_width, place, place.rows),
-        steps * form_.blocks * vectors_);
+        part_of(call_, call_.input, place.image, met_by(place.rows), place.filters),
+        part_of(call_, call_.grad, place.image, place.rows, place.filters));
   }
 
   int64_t plane_values() const {

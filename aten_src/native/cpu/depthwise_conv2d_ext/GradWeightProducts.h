@@ -33,7 +33,6 @@ class PixelGradWeight {
   using acc_t = opmath_type<scalar_t>;
   using Vec = Vectorized<acc_t>;
   static constexpr int64_t kLanes = Vec::size();
-  static constexpr int64_t kVectorsAhead = Products<scalar_t>::kPairVectors;
 
  public:
   explicit PixelGradWeight(const GradWeightCall<scalar_t>& call)
@@ -54,7 +53,8 @@ class PixelGradWeight {
     const auto grain = grain_of(
         ceil_div(segments, chunks) * segment_rows * p.output_width * p.kernel_size() * part);
     at::parallel_for(0, parts * chunks, grain, [&](int64_t begin, int64_t end) {
-      PixelScratch scratch(*this, segment_rows, is_by_rows() ? vectors : 1);
+      AlignedBuffer<acc_t> sums(sums_of_vector() * (is_by_rows() ? vectors : 1));
+      LinesAhead ahead;
       for (const auto task : c10::irange(begin, end)) {
         const int64_t chunk = task / parts;
         const int64_t first = task % parts * part;
@@ -64,12 +64,8 @@ class PixelGradWeight {
           // As many segments as are added up before their sums are.
           const int64_t joined = std::min(
               here.end, s + std::max<int64_t>(1, kTermsPerLane / (segment_rows * p.output_width)));
-          const SegmentWork work{{s, joined}, segment_rows, {first, last}};
-          if (scratch.packed) {
-            sum_segments<Pixels::kPacked>(work, scratch, chunk, partial);
-          } else {
-            sum_segments<Pixels::kInPlace>(work, scratch, chunk, partial);
-          }
+          sum_segments(
+              {{s, joined}, segment_rows, {first, last}}, sums.data(), ahead, chunk, partial);
           s = joined;
         }
       }
@@ -90,8 +86,9 @@ class PixelGradWeight {
       AlignedBuffer<acc_t> sums((p.kernel_size() + 1) * kLanes);
       const TransposedPlanes<scalar_t> input(input_size, kLanes);
       const TransposedPlanes<scalar_t> grad(output_size, kLanes);
-      auto rows = plan_rows<acc_t>(
-          {input.pixels(), grad.pixels(), kLanes, 0, 0, Lines::kNear}, {0, p.output_height});
+      const auto rows = plan_rows<acc_t>(
+          {input.pixels(), grad.pixels(), kLanes, Lines::kNear}, {0, p.output_height});
+      LinesAhead ahead;
       for (const auto task : c10::irange(begin, end)) {
         const int64_t chunk = task / parts;
         const int64_t channel = task % parts * kLanes;
@@ -101,10 +98,13 @@ class PixelGradWeight {
           const int64_t plane = n * p.channels + channel;
           input.read(call_.input + plane * input_size, lanes);
           grad.read(call_.grad + plane * output_size, lanes);
-          if (plane + p.channels + lanes <= p.batch * p.channels) { // the next image's
-            ask_for_planes(plane + p.channels, lanes, rows);
+          if (n + 1 < p.batch) {
+            const Range filters{channel, channel + lanes};
+            ahead.begin(
+                part_of(call_, call_.input, n + 1, {0, p.input_height}, filters),
+                part_of(call_, call_.grad, n + 1, rows.rows, filters));
           }
-          run_rows(rows, {0, 0, 0, 1}, {0, 0}, sums.data());
+          run_rows(rows, {0, 0, 1}, ahead, sums.data());
           terms += output_size;
           if (terms >= kTermsPerLane) {
             flush_lanes(channel, sums.data(), chunk, partial);
@@ -124,8 +124,6 @@ class PixelGradWeight {
     const stored_t* input;
     const stored_t* grad;
     int64_t pitch; // from pixel to pixel
-    int64_t first_input_row; // that `input` begins with
-    int64_t first_row; // that `grad` begins with
     Lines lines;
   };
 
@@ -136,35 +134,16 @@ class PixelGradWeight {
     int64_t sums; // where those of tap 0 of the group begin
     std::array<int64_t, kMaxProductCross> offsets;
     ProductFunction<stored_t> add;
-    int64_t cross_taps;
-    bool first_of_rows; // among those of the same kernel rows
   };
 
   // What is to be done for some rows of one image, the same for each vector of channels.
   template <typename stored_t>
   struct RowPlan {
+    Range rows;
     const stored_t* grad; // of the first pixel
     int64_t pitch;
-    int64_t pixels;
     c10::SmallVector<RowWork<stored_t>, 8> works;
   };
-
-  // One thread's sums, and with large windows the pixels of a vector of channels without what lies
-  // between them.
-  struct PixelScratch {
-    PixelScratch(const PixelGradWeight& pass, int64_t rows, int64_t vectors)
-        : packed(pass.is_packed()),
-          input(packed ? pass.input_reach(rows) * pass.call_.p.input_width * kLanes : 0),
-          grad(packed ? rows * pass.call_.p.output_width * kLanes : 0),
-          sums(pass.sums_of_vector() * vectors) {}
-    bool packed;
-    AlignedBuffer<acc_t> input;
-    AlignedBuffer<acc_t> grad;
-    AlignedBuffer<acc_t> sums;
-  };
-
-  // Where a task of channels last finds its pixels.
-  enum class Pixels { kInPlace, kPacked };
 
   // Some segments by some channels.
   struct SegmentWork {
@@ -177,51 +156,19 @@ class PixelGradWeight {
   struct Place {
     int64_t input; // values from where the rows were planned to the first vector's
     int64_t grad;
-    int64_t vector; // the first one's number in a pair of cache lines; of several it is 0
     int64_t vectors;
   };
 
-  // Of fewer channels than a vector has lanes too: a vector is zeros behind them.
-  bool is_packed() const {
-    return call_.p.kernel_size() >= kPackedTaps || call_.p.channels < kLanes;
-  }
   bool is_by_rows() const {
     const Params& p = call_.p;
     const int64_t pixels = p.input_height * p.input_width + p.output_height * p.output_width;
     const int64_t bytes = p.batch * pixels * p.channels * static_cast<int64_t>(sizeof(scalar_t));
-    return bytes > kRowBytes && !is_packed() &&
+    return bytes > kRowBytes &&
         (p.kernel_size() <= kRowTaps || p.output_height * p.output_width <= kRowPlane);
   }
 
   int64_t sums_of_vector() const {
     return (call_.p.kernel_size() + 1) * kLanes;
-  }
-
-  // Has the products of most rows ask for planes that will be transposed.
-  void ask_for_planes(int64_t plane, int64_t count, RowPlan<acc_t>& plan) const {
-    const Params& p = call_.p;
-    const auto slice = [&](const scalar_t* tensor, int64_t size) -> Slice {
-      return {
-          reinterpret_cast<const char*>(tensor + plane * size),
-          count * size * static_cast<int64_t>(sizeof(scalar_t))};
-    };
-    const auto most = std::max_element(
-        plan.works.begin(), plan.works.end(), [](const auto& one, const auto& other) {
-          return one.products.repeats < other.products.repeats;
-        });
-    if (most != plan.works.end()) {
-      most->products.ahead[0] =
-          spread(slice(call_.input, p.input_height * p.input_width), 0, 1, most->products);
-      most->products.also_ahead =
-          spread(slice(call_.grad, p.output_height * p.output_width), 0, 1, most->products);
-    }
-  }
-
-  // Input rows that `rows` neighbouring output rows meet at most.
-  int64_t input_reach(int64_t rows) const {
-    const Params& p = call_.p;
-    const int64_t window = (p.kernel_height - 1) * p.dilation_height;
-    return std::min(p.input_height, (rows - 1) * p.stride_height + window + 1);
   }
 
   // The input rows inside the image that some output rows meet.
@@ -234,181 +181,100 @@ class PixelGradWeight {
     return {first, std::clamp<int64_t>(end, first, p.input_height)};
   }
 
-  static void pack_pixels(
-      const scalar_t* source,
-      int64_t count,
-      int64_t pitch,
-      int64_t lanes,
-      acc_t* target) {
-    for (const auto i : c10::irange(count)) {
-      const scalar_t* const pixel = source + i * pitch;
-      const Vec values = lanes == kLanes ? load_lanes(pixel) : load_lanes(pixel, lanes);
-      values.store(target + i * kLanes);
-    }
-  }
-
-  // The first image's pixels.
-  PixelView<scalar_t> image_view() const {
-    return {call_.input, call_.grad, call_.p.channels, 0, 0, Lines::kFar};
-  }
-
-  // From the first image's pixels to those of `image` from a vector of channels on.
-  Place place_of(int64_t image, int64_t channel, int64_t vector, int64_t vectors) const {
-    const Params& p = call_.p;
-    return {
-        image * p.input_height * p.input_width * p.channels + channel,
-        image * p.output_height * p.output_width * p.channels + channel,
-        vector,
-        vectors};
-  }
-
-  // The pixels of a vector of channels that some rows need, next to each other.
-  PixelView<acc_t> packed_view(Range rows, const PixelScratch& scratch) const {
-    const int64_t first_input_row = input_rows(rows).begin;
-    return {
-        scratch.input.data(),
-        scratch.grad.data(),
-        kLanes,
-        first_input_row,
-        rows.begin,
-        Lines::kNear};
-  }
-
-  void pack_rows(const Place& place, Range rows, int64_t lanes, const PixelScratch& scratch) const {
-    const Params& p = call_.p;
-    const Range met = input_rows(rows);
-    pack_pixels(
-        call_.input + place.input + met.begin * p.input_width * p.channels,
-        met.size() * p.input_width,
-        p.channels,
-        lanes,
-        scratch.input.data());
-    pack_pixels(
-        call_.grad + place.grad + rows.begin * p.output_width * p.channels,
-        rows.size() * p.output_width,
-        p.channels,
-        lanes,
-        scratch.grad.data());
-  }
-
-  // What comes next after a block of kVectorsAhead vectors of channels, as distances from it; null where
-  // nothing is to be asked for.
-  struct Distances {
-    int64_t input;
-    int64_t grad;
-  };
-
-  // From the pixels of a block of vectors to those of the one beside it, or of the first one of the
-  // segments behind these.
-  Distances distances(const SegmentWork& work, int64_t channel, int64_t image_segments) const {
-    const Params& p = call_.p;
-    constexpr int64_t kBlock = kVectorsAhead * kLanes;
-    if (channel + kBlock < work.channels.size()) {
-      return {kBlock, kBlock};
-    }
-    const auto row_of = [&](int64_t segment, int64_t height, int64_t step) {
-      return segment / image_segments * height +
-          segment % image_segments * work.segment_rows * step;
-    };
-    const auto rows = [&](int64_t height, int64_t step) {
-      return row_of(work.segments.end, height, step) - row_of(work.segments.begin, height, step);
-    };
-    const int64_t back = channel / kBlock * kBlock;
-    return {
-        rows(p.input_height, p.stride_height) * p.input_width * p.channels - back,
-        rows(p.output_height, 1) * p.output_width * p.channels - back};
-  }
-
-  // Segments whose sums are added up before they are in double, by some vectors of channels.
-  template <Pixels kPixels>
+  // Segments whose sums are added up before they are in double, by each vector of channels after the other,
+  // or by all of them row after row.
   void sum_segments(
       const SegmentWork& work,
-      PixelScratch& scratch,
+      acc_t* sums,
+      LinesAhead& ahead,
       int64_t chunk,
       PartialSums<kLanes>& partial) {
-    constexpr bool kPacked = kPixels == Pixels::kPacked;
-    const int64_t image_segments = ceil_div(call_.p.output_height, work.segment_rows);
+    const Params& p = call_.p;
+    const int64_t image_segments = ceil_div(p.output_height, work.segment_rows);
     const auto rows_of = [&](int64_t segment) -> Range {
       const int64_t row = segment % image_segments * work.segment_rows;
-      return {row, std::min(row + work.segment_rows, call_.p.output_height)};
+      return {row, std::min(row + work.segment_rows, p.output_height)};
     };
-    const bool by_rows = !kPacked && is_by_rows();
+    const bool by_rows = is_by_rows();
     const int64_t rows_at_once =
-        by_rows ? std::max<int64_t>(1, kRowPixels / call_.p.output_width) : work.segment_rows;
+        by_rows ? std::max<int64_t>(1, kRowPixels / p.output_width) : work.segment_rows;
     // Whole images have one plan.
     const int64_t planned = image_segments == 1 ? 1 : work.segments.size();
-    c10::SmallVector<RowPlan<std::conditional_t<kPacked, acc_t, scalar_t>>, 8> plans;
+    std::vector<c10::SmallVector<RowPlan<scalar_t>, 4>> plans(planned);
     for (const auto i : c10::irange(planned)) {
       const Range rows = rows_of(work.segments.begin + i);
       for (int64_t row = rows.begin; row < rows.end; row += rows_at_once) {
-        const Range some{row, std::min(row + rows_at_once, rows.end)};
-        if constexpr (kPacked) {
-          plans.push_back(plan_rows(packed_view(rows, scratch), some));
-        } else {
-          plans.push_back(plan_rows(image_view(), some));
-        }
+        plans[i].push_back(
+            plan_rows<scalar_t>(
+                {call_.input, call_.grad, p.channels, Lines::kFar},
+                {row, std::min(row + rows_at_once, rows.end)}));
       }
     }
-    if (by_rows) {
-      if constexpr (!kPacked) {
-        sum_rows(work, plans, image_segments, rows_at_once, scratch.sums.data());
-      }
-      for (int64_t c = work.channels.begin; c < work.channels.end; c += kLanes) {
-        acc_t* const sums =
-            scratch.sums.data() + (c - work.channels.begin) / kLanes * sums_of_vector();
-        flush_lanes(c, sums, chunk, partial, c - first_of_vector(c));
-      }
-      return;
-    }
-    for (int64_t c = work.channels.begin; c < work.channels.end; c += kLanes) {
-      const int64_t lanes = std::min(kLanes, work.channels.end - c);
-      const int64_t first = kPacked ? c : first_of_vector(c);
-      const int64_t vector = (c - work.channels.begin) / kLanes % kVectorsAhead;
-      const Distances next = distances(work, c - work.channels.begin, image_segments);
+    for (int64_t c = work.channels.begin; c < work.channels.end;) {
+      const int64_t left = work.channels.end - c;
+      const int64_t vectors = by_rows ? std::max<int64_t>(1, left / kLanes) : 1;
+      // A last vector that is not whole begins earlier, with channels that the vector before has too.
+      const int64_t first = std::clamp<int64_t>(p.channels - kLanes, 0, c);
       for (const auto segment : c10::irange(work.segments.begin, work.segments.end)) {
-        const auto& plan = plans[(segment - work.segments.begin) % planned];
-        const Place place = place_of(segment / image_segments, first, vector, 1);
-        if constexpr (kPacked) {
-          pack_rows(place, rows_of(segment), lanes, scratch);
-          run_rows(plan, {0, 0, 0, 1}, {0, 0}, scratch.sums.data());
-        } else {
-          run_rows(plan, place, next, scratch.sums.data());
+        const int64_t image = segment / image_segments;
+        for (const auto& plan : plans[(segment - work.segments.begin) % planned]) {
+          if (by_rows) {
+            const Range rows{plan.rows.end, plan.rows.end + plan.rows.size()};
+            const Range channels{c, c + vectors * kLanes};
+            ahead.begin(
+                part_of(
+                    call_,
+                    call_.input,
+                    image,
+                    {input_rows(plan.rows).end, input_rows(rows).end},
+                    channels),
+                part_of(call_, call_.grad, image, rows, channels));
+          } else {
+            ask_for_next(work, c, segment, image_segments, rows_of, ahead);
+          }
+          run_rows(
+              plan,
+              {image * p.input_height * p.input_width * p.channels + first,
+               image * p.output_height * p.output_width * p.channels + first,
+               vectors},
+              ahead,
+              sums);
         }
       }
-      flush_lanes(c, scratch.sums.data(), chunk, partial, c - first);
+      for (const auto v : c10::irange(vectors)) {
+        flush_lanes(c + v * kLanes, sums + v * sums_of_vector(), chunk, partial, c - first);
+      }
+      c += vectors * kLanes;
     }
   }
 
-  // Some rows of all vectors after the other; what is asked for are those that come next.
-  void sum_rows(
+  // Has the products of a segment ask for the same rows of the vectors that fill the next pair of cache lines
+  // or, behind the last one, for the first ones of later segments, each of the vectors for its share of rows.
+  template <typename RowsOf>
+  void ask_for_next(
       const SegmentWork& work,
-      ArrayRef<RowPlan<scalar_t>> plans,
+      int64_t channel,
+      int64_t segment,
       int64_t image_segments,
-      int64_t rows_at_once,
-      acc_t* sums) {
-    const Params& p = call_.p;
-    const Distances next{
-        rows_at_once * p.stride_height * p.input_width * p.channels,
-        rows_at_once * p.output_width * p.channels};
-    const int64_t whole = work.channels.size() / kLanes;
-    // Segments that are not whole images are one at a time.
-    const Range images{
-        work.segments.begin / image_segments, (work.segments.end - 1) / image_segments + 1};
-    for (const auto image : c10::irange(images.begin, images.end)) {
-      for (const auto& plan : plans) {
-        const int64_t channel = work.channels.begin;
-        if (whole > 0) {
-          run_rows(plan, place_of(image, channel, 0, whole), next, sums);
-        }
-        if (whole * kLanes < work.channels.size()) {
-          run_rows(
-              plan,
-              place_of(image, first_of_vector(channel + whole * kLanes), 0, 1),
-              {0, 0},
-              sums + whole * sums_of_vector());
-        }
-      }
-    }
+      const RowsOf& rows_of,
+      LinesAhead& ahead) const {
+    constexpr int64_t kVectors = Products<scalar_t>::kPairVectors;
+    const int64_t vector = (channel - work.channels.begin) / kLanes % kVectors;
+    const int64_t beside = channel + (kVectors - vector) * kLanes;
+    const bool later = beside >= work.channels.end;
+    const int64_t first = later ? work.channels.begin : beside;
+    const int64_t next = later ? segment + work.segments.size() : segment;
+    const Range channels{first, first + kVectors * kLanes};
+    const auto share_of = [&](Range rows) -> Range {
+      return {
+          rows.begin + rows.size() * vector / kVectors,
+          rows.begin + rows.size() * (vector + 1) / kVectors};
+    };
+    const Range rows = rows_of(next);
+    const int64_t image = next / image_segments;
+    ahead.begin(
+        part_of(call_, call_.input, image, share_of(input_rows(rows)), channels),
+        part_of(call_, call_.grad, image, share_of(rows), channels));
   }
 
   // What is to be done for some rows.
@@ -416,10 +282,7 @@ class PixelGradWeight {
   RowPlan<stored_t> plan_rows(const PixelView<stored_t>& view, Range rows) const {
     const Params& p = call_.p;
     RowPlan<stored_t> plan{
-        view.grad + (rows.begin - view.first_row) * p.output_width * view.pitch,
-        view.pitch,
-        rows.size() * p.output_width,
-        {}};
+        rows, view.grad + rows.begin * p.output_width * view.pitch, view.pitch, {}};
     for (int64_t row = rows.begin; call_.grad_weight && row < rows.end;) {
       // Rows that meet the same kernel rows.
       const Range taps = kernel_rows(row);
@@ -439,7 +302,7 @@ class PixelGradWeight {
   // Adds the products of some rows to one vector for each tap and one for the bias, for each of some
   // vectors of channels.
   template <typename stored_t>
-  void run_rows(const RowPlan<stored_t>& plan, const Place& place, Distances next, acc_t* sums)
+  void run_rows(const RowPlan<stored_t>& plan, const Place& place, LinesAhead& ahead, acc_t* sums)
       const {
     for (const auto& work : plan.works) {
       Products<stored_t> products = work.products;
@@ -449,57 +312,16 @@ class PixelGradWeight {
       products.offsets = work.offsets.data();
       products.vectors = place.vectors;
       products.vector_sums = sums_of_vector();
-      if (next.input != 0) {
-        for (const auto v : c10::irange(std::min(place.vectors, kVectorsAhead))) {
-          look_ahead(work, place.vector, v, next, products);
-        }
-      }
-      work.add(products);
+      work.add(products, ahead);
     }
     // Last, as the products ask for what they need and this does not: 960@7 k3 N=16 498 us and 440.
     for (int64_t v = 0; call_.grad_bias && v < place.vectors; ++v) {
       add_values(
           plan.grad + place.grad + v * kLanes,
           plan.pitch,
-          plan.pixels,
+          plan.rows.size() * call_.p.output_width,
           sums + (v + 1) * sums_of_vector() - kLanes);
     }
-  }
-
-  // Shares what a block's vectors ask for among the first two of them: one input row or, with a stride,
-  // two that no row before has met, and the row of grad_output. The products begin with vector `first` of
-  // a block; `v` is counted from there.
-  template <typename stored_t>
-  void look_ahead(
-      const RowWork<stored_t>& work,
-      int64_t first,
-      int64_t v,
-      Distances next,
-      Products<stored_t>& products) const {
-    const int64_t vector = first + v;
-    const bool two_rows = call_.p.stride_height > 1 && work.cross_taps > 1;
-    const auto steps = [](const stored_t* from, int64_t step, int64_t repeat_step) -> Ahead {
-      constexpr int64_t kBytes = sizeof(stored_t);
-      return {from, step * kBytes, repeat_step * kBytes};
-    };
-    const auto grads = steps(
-        products.grad + next.grad - first * kLanes, products.grad_step, products.grad_repeat_step);
-    if (vector == 0 || (vector == 1 && two_rows)) {
-      products.ahead[v] = steps(
-          products.input + next.input + work.offsets[work.cross_taps - 1 - vector] - first * kLanes,
-          products.input_step,
-          products.input_repeat_step);
-      if (vector == 0 && two_rows && work.first_of_rows) {
-        products.also_ahead = grads;
-      }
-    } else if (vector == 1) {
-      products.ahead[v] = grads;
-    }
-  }
-
-  // A last vector that is not whole begins earlier, with channels that the vector before has too.
-  int64_t first_of_vector(int64_t channel) const {
-    return std::min(channel, call_.p.channels - kLanes);
   }
 
   // The sums from lane `shift` on are those of `channel` and of those behind it.
@@ -533,7 +355,7 @@ class PixelGradWeight {
       const {
     const Params& p = call_.p;
     const int64_t row_pitch = p.input_width * view.pitch;
-    const int64_t top = rows.begin * p.stride_height - p.padding_height - view.first_input_row;
+    const int64_t top = rows.begin * p.stride_height - p.padding_height;
     RowWork<stored_t> work{};
     Products<stored_t>& products = work.products;
     products.cross_step = p.kernel_width * kLanes;
@@ -542,24 +364,21 @@ class PixelGradWeight {
     products.repeats = rows.size();
     products.input_repeat_step = p.stride_height * row_pitch;
     products.grad_repeat_step = p.output_width * view.pitch;
-    for (int64_t kh = taps.begin; kh < taps.end; kh += work.cross_taps) {
-      work.cross_taps = cross_taps_at_once(taps.end - kh, width_.most_taps(), view.lines);
-      for (const auto i : c10::irange(work.cross_taps)) {
+    for (int64_t kh = taps.begin, cross = 0; kh < taps.end; kh += cross) {
+      cross = cross_taps_at_once(taps.end - kh, width_.most_taps(), view.lines);
+      for (const auto i : c10::irange(cross)) {
         work.offsets[i] = i * p.dilation_height * row_pitch;
       }
       const int64_t first_row = top + kh * p.dilation_height;
-      work.first_of_rows = true;
-      for_each_group(width_, work.cross_taps, [&](int64_t phase, const TapGroup& group) {
+      for_each_group(width_, cross, [&](int64_t phase, const TapGroup& group) {
         products.positions = width_.results_of(phase);
         find_steps(group.source, width_, group.count, products);
-        work.add = product_function<stored_t>(group.count, work.cross_taps);
+        work.add = product_function<stored_t>(group.count, cross);
         work.sums = (kh * p.kernel_width + group.first) * kLanes;
         products.tap_step = group.step * kLanes;
         products.input = view.input + (first_row * p.input_width + group.source) * view.pitch;
-        products.grad =
-            view.grad + ((rows.begin - view.first_row) * p.output_width + phase) * view.pitch;
+        products.grad = view.grad + (rows.begin * p.output_width + phase) * view.pitch;
         plan.works.push_back(work);
-        work.first_of_rows = false;
       });
     }
   }
@@ -616,6 +435,7 @@ class PlaneGradWeight {
     AlignedBuffer<acc_t> grad;
     AlignedBuffer<acc_t> sums; // [multiplier][taps, bias][lanes]
     AlignedBuffer<acc_t> row;
+    LinesAhead ahead;
   };
 
   void sum_planes(
@@ -643,7 +463,8 @@ class PlaneGradWeight {
                 sums + p.kernel_size() * kLanes);
           }
           if (call_.grad_weight) {
-            add_band(rows, lowest, packed_next(n, channel, j, rows, band), sums, scratch);
+            ask_for_packed_next(n, channel, j, rows, band, scratch.ahead);
+            add_band(rows, lowest, sums, scratch);
           }
         }
         terms += rows.size() * grad_pitch_ / kLanes;
@@ -685,37 +506,36 @@ class PlaneGradWeight {
     }
   }
 
-  // What is packed next: a band of other planes, asked for while this one is worked on.
-  struct Slices {
-    Slice input;
-    Slice grad;
-  };
-
-  // The next band, or the first one of the next image or channel.
-  Slices packed_next(int64_t image, int64_t channel, int64_t j, Range rows, int64_t band) const {
+  // What is packed next, the next band or the first one of the next image or channel, is asked for while this
+  // one is worked on.
+  void ask_for_packed_next(
+      int64_t image,
+      int64_t channel,
+      int64_t j,
+      Range rows,
+      int64_t band,
+      LinesAhead& ahead) const {
     const Params& p = call_.p;
-    const bool banded = rows.end < p.output_height;
-    const int64_t next = image + 1 < p.batch ? (image + 1) * p.channels + channel : channel + 1;
-    const int64_t plane = banded ? image * p.channels + channel : next;
-    if (plane >= p.batch * p.channels) {
-      return {{nullptr, 0}, {nullptr, 0}};
+    if (rows.end >= p.output_height) {
+      image = image + 1 < p.batch ? image + 1 : 0;
+      channel += image == 0 ? 1 : 0;
+      rows = {0, 0};
     }
-    const int64_t first = banded ? rows.end : 0;
-    const int64_t last = std::min(first + band, p.output_height);
-    const auto slice = [&](const scalar_t* tensor, int64_t index, int64_t height, int64_t width) {
-      const Range part{first * height / p.output_height, last * height / p.output_height};
-      return Slice{
-          reinterpret_cast<const char*>(tensor + (index * height + part.begin) * width),
-          part.size() * width * static_cast<int64_t>(sizeof(scalar_t))};
-    };
-    return {
-        slice(call_.input, plane, p.input_height, p.input_width),
-        slice(call_.grad, plane * p.multiplier + j, p.output_height, p.output_width)};
+    if (channel == p.channels) {
+      ahead.begin({}, {});
+      return;
+    }
+    rows = {rows.end, std::min(rows.end + band, p.output_height)};
+    const Range met{
+        rows.begin * p.input_height / p.output_height, rows.end * p.input_height / p.output_height};
+    const int64_t filter = channel * p.multiplier + j;
+    ahead.begin(
+        part_of(call_, call_.input, image, met, {channel, channel + 1}),
+        part_of(call_, call_.grad, image, rows, {filter, filter + 1}));
   }
 
   // The products of packed rows: `rows` of grad_output, the input's from `lowest` on.
-  void add_band(Range rows, int64_t lowest, const Slices& next, acc_t* sums, Scratch& scratch) {
-    int64_t part = 0;
+  void add_band(Range rows, int64_t lowest, acc_t* sums, Scratch& scratch) {
     Products<acc_t> work{};
     work.cross_step = kLanes;
     work.input_step = height_.source_step() * columns_.pitch();
@@ -748,11 +568,7 @@ class PlaneGradWeight {
         work.tap_step = group.step * call_.p.kernel_width * kLanes;
         work.input = scratch.input.data() + (source - lowest) * columns_.pitch() + begin * kLanes;
         work.grad = scratch.grad.data() + phase * grad_pitch_ + begin * kLanes;
-        // The first groups of rows share the slices, the others ask for nothing.
-        work.ahead[0] = spread(next.input, part, height_.groups(), work);
-        work.also_ahead = spread(next.grad, part, height_.groups(), work);
-        ++part;
-        product_function<acc_t>(group.count, cross)(work);
+        product_function<acc_t>(group.count, cross)(work, scratch.ahead);
       });
       b += cross;
     }
@@ -782,7 +598,23 @@ class PlaneGradWeight {
 
 template <typename scalar_t>
 void grad_weight_of_pixels(const GradWeightCall<scalar_t>& call) {
-  PixelGradWeight<scalar_t>(call).run_pixels();
+  constexpr int64_t kLanes = Vectorized<opmath_type<scalar_t>>::size();
+  const Params& p = call.p;
+  if (p.channels >= kLanes) {
+    PixelGradWeight<scalar_t>(call).run_pixels();
+    return;
+  }
+  // A vector reads beyond the last pixel: of a copy.
+  const auto padded = [&](const scalar_t* tensor, int64_t pixels) {
+    const int64_t count = p.batch * pixels * p.channels;
+    AlignedBuffer<scalar_t> copy(count + kLanes);
+    std::copy_n(tensor, count, copy.data());
+    return copy;
+  };
+  const auto input = padded(call.input, p.input_height * p.input_width);
+  const auto grad = padded(call.grad, p.output_height * p.output_width);
+  PixelGradWeight<scalar_t>({p, call.grad_weight, call.grad_bias, grad.data(), input.data()})
+      .run_pixels();
 }
 template <typename scalar_t>
 void grad_weight_of_small_planes(const GradWeightCall<scalar_t>& call) {
