@@ -97,9 +97,7 @@ def inference(
 
 def ratios(times: dict[str, float]) -> dict[str, float]:
     """Stock's time over converted's: in each memory format, and each at its better one."""
-    found = {
-        layout: times[f"stock {layout}"] / times[f"converted {layout}"] for layout in FORMATS
-    }
+    found = {layout: times[f"stock {layout}"] / times[f"converted {layout}"] for layout in FORMATS}
     best = {
         who: min(times[f"{who} {layout}"] for layout in FORMATS) for who in ("stock", "converted")
     }
