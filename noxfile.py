@@ -10,7 +10,7 @@
 
 Three run only when they are named:
 
-    overlay  ops and zoo once more, on overlays beside the official torch
+    overlay  ops, zoo and what of wheel fits, on overlays beside the official torch
     models   timm's models with their depthwise convolutions converted, on the built wheel; minutes
     sanitize the operators under AddressSanitizer and UBSan, at each CPU capability
 
@@ -121,6 +121,7 @@ def zoo(session: nox.Session) -> None:
 @nox.session
 def overlay(session: nox.Session) -> None:
     """The operators and the zoo on overlays, each in an environment with the official torch."""
+    _install(session, *TOOLS)
     zoo = ("--additions", str(PROJECT / "tests/zoo/additions"), "--name", "torch-zoo")
     for additions, suites in (((), ("ops", "citizenship", "unit/codegen")), (zoo, ("zoo",))):
         out = STATE / f"overlay-{suites[0]}"
@@ -131,6 +132,10 @@ def overlay(session: nox.Session) -> None:
         )
         for suite in suites:
             _pytest(session, suite, python, parallel=True, may_select_none=True)
+        if "ops" in suites:
+            variables = {"TORCHFORK_TEST_WHEEL": str(built), "TORCHFORK_TEST_PYTHON": str(python)}
+            on_overlays = ("-m", "overlay")
+            _pytest(session, "wheel", None, *on_overlays, variables=variables, may_select_none=True)
 
 
 @nox.session

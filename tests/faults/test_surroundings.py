@@ -74,8 +74,7 @@ def test_another_python_than_the_wheels_is_told_with_both_versions(
     shim.write_text(
         "#!/bin/sh\n"  # an older Python than any wheel of the tests' own
         'echo \'{"executable": "\'"$0"\'", "version": "3.10.1", "info": [3, 10],'
-        ' "implementation": "cpython", "suffix": ".so", "include": "/", "purelib": "/",'
-        ' "free_threaded": false}\'\n'
+        ' "implementation": "cpython", "suffix": ".so", "include": "/", "purelib": "/"}\'\n'
     )
     shim.chmod(0o755)
     answer = Command(tmp_path, ("--base", str(official_wheel(base_option)))).run(

@@ -40,7 +40,7 @@ def copy(base: Base, tmp_path: Path) -> Base:
     root = tmp_path / "base"
     for part in ("torch/include", "torchgen"):
         shutil.copytree(base.root / part, root / part, copy_function=link)
-    return replace(base, root=root)
+    return replace(base, root=root, headers=None)
 
 
 def link(source: str, target: str) -> None:

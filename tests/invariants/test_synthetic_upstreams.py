@@ -72,7 +72,8 @@ class World:
             path.unlink()
             if after is not None:
                 path.write_text(after, encoding="utf-8")
-        return replace(self.base, root=root, identity=files.sha256_text(str(root)))
+        identity = files.sha256_text(str(root))
+        return replace(self.base, root=root, identity=identity, texts="", headers=None)
 
     def carry(self, *bases: Base) -> list[TargetResult]:
         """The results on each, compared with one another as a run of the matrix does."""

@@ -33,8 +33,9 @@ HOW = (
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Name the marker that only these tests have."""
+    """Name the markers that only these tests have."""
     config.addinivalue_line("markers", "slow: builds the whole wheel once more (minutes)")
+    config.addinivalue_line("markers", "overlay: holds on an overlay too, given as the wheel")
 
 
 def _named(variable: str) -> Path:
@@ -59,8 +60,9 @@ def subject(wheel: Archive, tmp_path_factory: pytest.TempPathFactory) -> Subject
     """The wheel under test and the interpreter that has it, which is made sure of."""
     found = Subject(wheel, _named("TORCHFORK_TEST_PYTHON"), tmp_path_factory.mktemp("neutral"))
     installed = found.ask("import json, torch; print(json.dumps(torch.__version__))")
-    assert installed == wheel.version, (
-        f"TORCHFORK_TEST_PYTHON has torch {installed}, TORCHFORK_TEST_WHEEL is {wheel.version}"
+    wanted = wheel.torch_version
+    assert installed == wanted, (
+        f"TORCHFORK_TEST_PYTHON has torch {installed}, TORCHFORK_TEST_WHEEL is {wanted}"
     )
     return found
 

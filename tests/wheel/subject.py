@@ -32,6 +32,12 @@ class Archive:
         """The version in the file's name."""
         return self.path.name.split("-")[1]
 
+    @property
+    def torch_version(self) -> str:
+        """torch.__version__ where it is installed: an overlay's is that of the torch it is for."""
+        made_for = [name for name in self.members if name.endswith("/overlay.json")]
+        return str(json.loads(self.read(made_for[0]))["torch"]) if made_for else self.version
+
     @cached_property
     def members(self) -> dict[str, zipfile.ZipInfo]:
         """Every file by its plain name."""

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from subject import PROJECT, Subject
 
+pytestmark = pytest.mark.overlay
+
 COMMAND = PROJECT / "scripts" / "torchfork"
 SCHEMA, NODE = "schema in torch.ops.aten", "autograd node by its name"
 

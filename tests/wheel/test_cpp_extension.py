@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from subject import Subject
 
+pytestmark = pytest.mark.overlay
+
 HERE = Path(__file__).with_name("consumer_cpp")
 
 

@@ -1,4 +1,4 @@
-"""The type stubs know the added operators: right uses pass mypy, each wrong one is named."""
+"""The type stubs know the added operators: right uses pass mypy and pyright, wrong ones do not."""
 
 from __future__ import annotations
 
@@ -10,29 +10,35 @@ from pathlib import Path
 import pytest
 from subject import Subject
 
+pytestmark = pytest.mark.overlay
+
 HERE = Path(__file__).with_name("consumer_types")
 
 
-@pytest.fixture(scope="module")
-def complaints(subject: Subject, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[int]]:
-    """The lines of each sample that mypy, in strict mode and reading the wheel, complains of."""
-    command = [
-        sys.executable, "-m", "mypy", "--strict", "--python-executable", subject.python,
-        "--config-file", "", "--cache-dir", tmp_path_factory.mktemp("mypy"), "--show-error-codes",
-        "--no-color-output", "--no-error-summary", HERE / "right.py", HERE / "wrong.py",
-    ]  # fmt: skip
+@pytest.fixture(scope="module", params=["mypy", "pyright"])
+def complaints(
+    request: pytest.FixtureRequest, subject: Subject, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, list[int]]:
+    """The lines of each sample that a type checker, reading the wheel, complains of."""
+    options: dict[str, list[str | Path]] = {
+        "mypy": ["--strict", "--python-executable", subject.python, "--config-file", "",
+                 "--cache-dir", tmp_path_factory.mktemp("mypy"), "--show-error-codes",
+                 "--no-color-output", "--no-error-summary"],
+        "pyright": ["--pythonpath", subject.python],
+    }  # fmt: skip
+    command = [sys.executable, "-m", request.param, *options[request.param]]
     done = subprocess.run(
-        [str(part) for part in command], cwd=subject.neutral, env=subject.environment(),
-        capture_output=True, text=True, check=False,
+        [str(part) for part in (*command, HERE / "right.py", HERE / "wrong.py")],
+        cwd=subject.neutral, env=subject.environment(), capture_output=True, text=True, check=False,
     )  # fmt: skip
-    # 0 and 1 are verdicts; 2 is a mypy that could not read something.
+    # 0 and 1 are verdicts; 2 and more: the checker could not read something.
     assert done.returncode in (0, 1), done.stdout + done.stderr
     found: dict[str, list[int]] = {"right": [], "wrong": []}
     for line in done.stdout.splitlines():
-        if match := re.match(r".*?(right|wrong)\.py:(\d+): error: ", line):
+        if match := re.match(r".*?(right|wrong)\.py:(\d+)(?:: |:\d+ - )error: ", line):
             found[match[1]].append(int(match[2]))
         else:
-            assert ": error:" not in line, f"a complaint outside the samples: {line}"
+            assert not re.search(r":\d+.* error: ", line), f"outside the samples: {line}"
     return found
 
 

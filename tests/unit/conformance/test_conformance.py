@@ -419,8 +419,9 @@ def test_an_operator_is_found_by_its_base_name_and_by_a_variants(additions: Any)
 
 def test_an_environment_is_named_by_its_directory_or_its_interpreter(tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
-    with pytest.raises(UsageError, match="no bin/python"):
-        plan.of_environment(str(tmp_path))
+    for wrong in (tmp_path, tmp_path / "gone"):
+        with pytest.raises(UsageError, match=f"there is no {wrong}"):
+            plan.of_environment(str(wrong))
     (tmp_path / "bin" / "python").symlink_to(sys.executable)
     by_directory = plan.of_environment(str(tmp_path))
     assert by_directory == plan.of_environment(str(tmp_path / "bin" / "python"))

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,10 @@ from torchfork.additions.load import Additions, load
 from torchfork.codegen.build_dir import BuildDir
 from torchfork.errors import CompileError
 from torchfork.native import compile_steps, ninja
+from torchfork.native.compile_steps import CompileStep
 from torchfork.native.toolchain import Toolchain
 from torchfork.upstream.abi import DEFAULT_ONLY, BaseAbi
+from torchfork.upstream.base import Base
 from torchfork.upstream.binaries import Elf
 
 ELF = Elf()
@@ -46,10 +49,11 @@ class Project:
         self.layout = BuildDir(root / "work")
         self.native = self.additions.source_root / "native"
 
-    def compile(self) -> int:
+    def compile(self, base: Base | None = None, *more: CompileStep) -> int:
         additions = load(self.additions.root)
-        steps = list(compile_steps.additions_steps(additions, TOOLS))
-        text = ninja.ninja_file(sample.base(self.root / "base"), ABI, TOOLS, steps)
+        base = base or sample.base(self.root / "base")
+        steps = [*compile_steps.additions_steps(additions, TOOLS), *more]
+        text = ninja.ninja_file(base, ABI, TOOLS, steps)
         compile_steps.copy_sources(additions, self.layout)
         return ninja.compile_all(text, self.layout.build, TOOLS, additions, lambda *step: None)
 
@@ -78,6 +82,16 @@ def test_a_file_written_again_with_the_same_contents_is_not_compiled(project: Pr
         path.write_text(path.read_text())
         os.utime(path, (later, later))
     assert project.compile() == 0
+
+
+def test_for_another_python_of_a_release_the_bindings_alone_are_compiled(project: Project) -> None:
+    """The release's wheels have their headers at one path; Python's own are each elsewhere."""
+    bindings = CompileStep("../include/ATen/native/Sway.cpp", "b.o", "cxx", (), True, False)
+    compiled = []
+    for python in ("3.11", "3.14", "3.14", "3.11"):
+        base = replace(sample.base(project.root / python), headers=project.root / "headers")
+        compiled.append(project.compile(base, bindings))
+    assert compiled == [3, 1, 0, 1]
 
 
 def test_a_header_that_is_gone_is_missed(project: Project) -> None:

@@ -32,7 +32,6 @@ def answer(version: str, **changes: object) -> str:
         "suffix": ".so",
         "include": "/opt/fake/include",
         "purelib": "/opt/fake/lib",
-        "free_threaded": False,
     }
     return json.dumps({**said, **changes})
 
@@ -52,6 +51,11 @@ def test_an_environment_is_not_resolved_to_its_base_interpreter(tmp_path: Path) 
     assert found.site_packages.is_relative_to(tmp_path)
 
 
+def test_a_free_threaded_build_has_a_tag_of_its_own(tmp_path: Path) -> None:
+    suffix = ".cpython-314t-x86_64-linux-gnu.so"
+    assert probe(fake(tmp_path, answer("3.14.2", suffix=suffix)), headers=False).tag == "cp314t"
+
+
 def test_what_is_no_interpreter_is_named(tmp_path: Path) -> None:
     with pytest.raises(ToolMissingError, match=r"no Python interpreter 'python9\.99'") as caught:
         probe("python9.99")
@@ -67,7 +71,6 @@ def test_what_is_no_interpreter_is_named(tmp_path: Path) -> None:
     ("text", "why"),
     [
         (answer("3.9.18"), "3.10 is the oldest"),
-        (answer("3.13.0", free_threaded=True), "free-threaded"),
         (answer("3.10.14", implementation="pypy"), "CPython"),
     ],
 )

@@ -76,6 +76,14 @@ def test_a_build_number_does_not_shift_the_tags() -> None:
     assert (name.version, name.tag) == ("2.10.0", "cp311-cp311-manylinux_2_28_x86_64")
 
 
+def test_a_free_threaded_python_gets_its_own_wheel_and_no_other_python_gets_that() -> None:
+    files = [f"torch-9.1.0-cp314-{abi}-linux_x86_64.whl" for abi in ("cp314", "cp314t")]
+    pinned = Release("9.1.0", "0" * 40, tuple(WheelPin(file, "0" * 64) for file in files))
+    assert pinned.python_tags("Linux", "x86_64") == ["cp314", "cp314t"]
+    for tag, file in zip(("cp314", "cp314t"), files, strict=True):
+        assert [pin.file for pin in pinned.wheels_for(tag, "Linux", "x86_64")] == [file]
+
+
 def release(version: str, digit: str, commit: str = sample.COMMIT) -> Release:
     """A release with one wheel."""
     pin = WheelPin(f"torch-{version}-{sample.TAG}.whl", digit * 64)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -70,6 +71,25 @@ def test_a_wheel_that_replaced_another_is_hashed_anew(tmp_path: Path) -> None:
     first = opened(tmp_path, sample.write_wheel(tmp_path))
     other = recorded(tmp_path, {"torch/more.py": b"more\n"})
     assert opened(tmp_path, other).identity != first.identity
+
+
+def test_wheels_that_differ_in_libraries_alone_share_headers_and_identity(tmp_path: Path) -> None:
+    """As those of one release for several Pythons: what is compiled for one serves all."""
+    first = opened(tmp_path, recorded(tmp_path, {}))
+    second = opened(tmp_path, recorded(tmp_path, {"torch/lib/libtorch_cpu.so": b"another"}))
+    assert second.root != first.root and second.identity != first.identity
+    assert second.shared_identity == first.shared_identity and second.include == first.include
+    assert second.include.resolve() == first.root / "torch" / "include"
+    third = opened(tmp_path, recorded(tmp_path, {"torch/include/ATen/ops/relu.h": b"another"}))
+    assert third.shared_identity != first.shared_identity and third.include != first.include
+
+
+def test_headers_are_found_again_when_the_wheel_they_came_from_is_gone(tmp_path: Path) -> None:
+    first = opened(tmp_path, recorded(tmp_path, {}))
+    shutil.rmtree(first.root)
+    second = opened(tmp_path, recorded(tmp_path, {"torch/lib/libtorch_cpu.so": b"another"}))
+    assert second.include == first.include
+    assert second.include.resolve() == second.root / "torch" / "include"
 
 
 def test_metadata_and_torch_may_name_different_local_versions(tmp_path: Path) -> None:

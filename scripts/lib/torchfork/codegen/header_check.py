@@ -62,7 +62,7 @@ class CheckedBase:
 def check_headers(base: Base, cache: Path, ui: Ui) -> CheckedBase:
     """Check once per base, and per version of this check, that its YAML regenerates its headers."""
     key = _source_key(_CODEGEN / "driver.py", Path(__file__), Path(python_names.__file__))
-    note = cache / "headers" / f"{base.identity}-{key[:16]}.json"
+    note = cache / "headers" / f"{base.shared_identity}-{key[:16]}.json"
     with ui.step("regenerate the base's headers") as step:
         checked = memo.recall(note, key, CheckedBase)
         if checked is None:
@@ -77,7 +77,7 @@ def check_headers(base: Base, cache: Path, ui: Ui) -> CheckedBase:
 def list_operators(base: Base, cache: Path) -> Upstream:
     """What operators a base has, from its code generator, once per base; nothing is generated."""
     key = _source_key(_CODEGEN / "driver.py", _CODEGEN / "api.py", Path(python_names.__file__))
-    note = cache / "operators" / f"{base.identity}-{key[:16]}.json"
+    note = cache / "operators" / f"{base.shared_identity}-{key[:16]}.json"
 
     def ask() -> Upstream:
         with _torchgen_home(base, note) as (home, scratch):

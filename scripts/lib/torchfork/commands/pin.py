@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import platform
 from pathlib import Path
 
 from ..errors import BaseRefusedError, UsageError
@@ -18,6 +19,10 @@ from ..util.ui import Ui
 def add_releases_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `torchfork releases`."""
     parser.add_argument("--json", action="store_true", help="the versions as a JSON list")
+    parser.add_argument(
+        "--pythons", metavar="VERSION",
+        help="the Pythons that a release has wheels for on this machine ('': of the default one)",
+    )  # fmt: skip
     parser.set_defaults(run=_list)
 
 
@@ -46,6 +51,11 @@ def _list(options: argparse.Namespace, ui: Ui) -> None:
     pins = releases.load()
     if options.json:
         ui.result(json.dumps(pins.versions))
+        return
+    if options.pythons is not None:
+        release = pins.get(options.pythons or None)
+        for tag in release.python_tags(platform.system(), platform.machine()):
+            ui.result(f"{tag[2]}.{tag[3:]}")
         return
     for release in pins.releases:
         default = "  (default)" if release.version == pins.default else ""

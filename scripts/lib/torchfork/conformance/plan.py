@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from ..codegen.model import FinishedOperator, Kind
 from ..errors import AdditionsError, BaseRefusedError, UsageError
 from ..upstream import archives, interpreter
 from ..upstream.base import Interpreter, read_text
+from ..upstream.pins import WheelName
 from ..upstream.wheel import VERSION_FILE, read_version_file
 from ..util import files, process, venv
 from ..util.venv import Say
@@ -54,11 +56,11 @@ class Planned:
 
 def of_environment(place: str | None) -> Interpreter:
     """The interpreter of an environment. place: its directory or its interpreter."""
-    if place and Path(place).is_dir():
-        python = Path(place, "bin", "python")
+    if place and (os.sep in place or Path(place).is_dir()):
+        python = Path(place, "bin", "python") if Path(place).is_dir() else Path(place)
         if not python.exists():
             raise UsageError(
-                f"{place} is no Python environment: it has no bin/python",
+                f"{place} is no Python environment: there is no {python}",
                 next="name an environment's directory or its interpreter",
             )
         place = str(python)
@@ -70,7 +72,7 @@ def of_wheel(wheel: Path, python: str | None, work: Path, say: Say) -> Interpret
     if not wheel.is_file():
         raise UsageError(f"there is no wheel {wheel}", next="scripts/build_torch.sh makes one")
     target = interpreter.probe(python, headers=False)
-    interpreter.require_python_tag(target, wheel.name.split("-")[-3], str(wheel))
+    interpreter.require_python_tag(target, WheelName.parse(wheel.name).interpreter, str(wheel))
     required = archives.requirements_of(wheel)
     neutral = work / "neutral"
     neutral.mkdir(parents=True, exist_ok=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 
 from ..additions.load import Additions
@@ -77,11 +76,10 @@ def fill_overlay(
     }
     for name, data in wanted.items():
         write_if_changed(layout.overlay / name, data)
+    linked_later = {"torch/lib/libtorch.so", base.extension.as_posix()}
     for path in tree_files(layout.overlay):
-        # What an earlier build put there and this one does not; its libraries are linked later.
-        if path.relative_to(layout.overlay).as_posix() not in wanted and not re.search(
-            r"\.so(\.\d+)*$", path.name
-        ):
+        # What an earlier build put there and this one does not.
+        if path.relative_to(layout.overlay).as_posix() not in wanted.keys() | linked_later:
             path.unlink()
 
 

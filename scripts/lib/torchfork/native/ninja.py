@@ -42,7 +42,7 @@ def ninja_file(base: Base, abi: BaseAbi, toolchain: Toolchain, steps: Sequence[C
     writer.variable("ninja_required_version", "1.8")
     shared = [*common_flags(base, abi, toolchain), *include_flags(base)]
     host = [*HOST_FLAGS, *_prefix_maps(base)]
-    cxx = [*host, *shared, f"-isystem{base.interpreter.include}", "-I../support"]
+    cxx = [*host, *shared, "-I../support"]
     if toolchain.cuda:
         cxx += _cuda_include(toolchain.cuda)  # for the generated CUDA registrations
     _rule(writer, toolchain, "cxx", f"{' '.join([toolchain.cxx, *toolchain.tuning])} -MMD", cxx)
@@ -55,8 +55,10 @@ def ninja_file(base: Base, abi: BaseAbi, toolchain: Toolchain, steps: Sequence[C
         _rule(writer, toolchain, "nvcc", program, nvcc)
     # Compilers of united files take the most memory; beside them something else is always left.
     writer.pool(UNITED, max(1, toolchain.jobs // 2))
+    # Only these change where the same directory is used for another Python.
+    python = f"-isystem{base.interpreter.include}"
     for step in steps:
-        flags = " ".join(map(_quote, step.flags))
+        flags = " ".join(map(_quote, [*step.flags, python] if step.python else step.flags))
         pool = UNITED if step.object.startswith(f"{UNITED}/") else None
         writer.build(
             [_dollars(step.object)], step.rule, [_dollars(step.source)],
@@ -119,7 +121,7 @@ def common_flags(base: Base, abi: BaseAbi, toolchain: Toolchain) -> list[str]:
 def _prefix_maps(base: Base) -> list[str]:
     """Paths as an in-tree build would see them: no trace of this machine in the objects."""
     maps = {
-        str(base.root): ".",
+        str(base.include): "./torch/include",
         "../overlay": ".",
         "../private": "torch/include",
         "../include": "aten/src",

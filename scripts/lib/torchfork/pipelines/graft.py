@@ -193,7 +193,7 @@ def describe(context: BuildContext, tree: MergedTree, upstream: Upstream) -> Man
     yamls = (additions.native, additions.derivatives, additions.deprecated)
     parser = [text for name, text in tree.patched.items() if name.startswith("torchgen/")]
     key = files.sha256_text(
-        tooling_fingerprint(GENERATOR_ROOMS), context.base.identity,
+        tooling_fingerprint(GENERATOR_ROOMS), context.base.shared_identity,
         *(file.text for file in yamls), *parser,
     )  # fmt: skip
     return memo.remember(

@@ -22,7 +22,7 @@ from ..native import diagnostics, toolchain
 from ..native.diagnostics import Diagnostic
 from ..native.ninja import Progress, read_step
 from ..upstream.base import Base, Interpreter
-from ..upstream.pins import PINS, Release, WheelName
+from ..upstream.pins import PINS, Release, WheelName, python_number
 from ..upstream.sources import SourceCheckout
 from ..upstream.tree import ATEN, SourceTree
 from ..upstream.wheel import grafted_version, read_version_file
@@ -75,11 +75,11 @@ def require_python(tree: SourceTree, interpreter: Interpreter, release: Release 
     """Refuse an interpreter that the release was never built for."""
     if release is None:
         return
-    tags = sorted({pin.name.python for pin in release.wheels}, key=lambda tag: int(tag[2:]))
+    tags = sorted({pin.name.interpreter for pin in release.wheels}, key=python_number)
     if not tags or interpreter.tag in tags:
         return
-    number = int(interpreter.tag[2:])
-    state = "old" if number < int(tags[0][2:]) else "new"
+    older = python_number(interpreter.tag) < python_number(tags[0])
+    state = "old" if older else "new"
     raise ToolMissingError(
         f"Python {interpreter.version} is too {state} for torch {tree.version}",
         where=str(interpreter.executable),

@@ -35,13 +35,16 @@ def tooling_fingerprint(rooms: tuple[str, ...] = WHEEL_ROOMS, package: Path = PA
 
 
 def for_base(base: Base, additions: Additions, work: Path) -> BuildDir:
-    """The build directory of these additions on this base; stable between edits."""
+    """The build directory of these additions on this base; stable between edits.
+
+    Wheels of one release share it: what is not about Python is compiled for the first of them.
+    """
     key = files.sha256_text(
-        base.identity, str(additions.root), str(base.interpreter.executable),
+        base.shared_identity, str(base.include), str(additions.root),
         os.environ.get("USE_CUDA", ""), os.environ.get("TORCH_CUDA_ARCH_LIST", ""),
         os.environ.get("CXX", ""), os.environ.get("CUDA_HOME", ""),
     )  # fmt: skip
-    return BuildDir(work / f"torch-{base.version}-{base.interpreter.tag}-{key[:12]}")
+    return BuildDir(work / f"torch-{base.version}-{key[:12]}")
 
 
 def for_tree(tree: SourceTree, additions: Additions, work: Path) -> BuildDir:
@@ -71,16 +74,23 @@ def locked(layout: BuildDir, ui: Ui) -> Iterator[None]:
 
 def up_to_date(layout: BuildDir, inputs: str, out: Path) -> Path | None:
     """The wheel of an earlier run with these very inputs, if it is still there, byte for byte."""
+    for wheel, made in _delivered(layout).items():
+        path = Path(wheel)
+        if made["inputs"] == inputs and path.parent == out and path.is_file():
+            return path if files.sha256_file(path) == made["sha256"] else None
+    return None
+
+
+def _delivered(layout: BuildDir) -> dict[str, dict[str, str]]:
+    """What was made here, by the wheel's path: for several Pythons, whole and as overlays."""
     known = files.read_json(layout.root / "delivered.json")
-    if not isinstance(known, dict) or known.get("inputs") != inputs:
-        return None
-    wheel = Path(known["wheel"])
-    if wheel.parent != out or not wheel.is_file():
-        return None
-    return wheel if files.sha256_file(wheel) == known["sha256"] else None
+    items = known.items() if isinstance(known, dict) else ()
+    return {wheel: made for wheel, made in items if isinstance(made, dict)}
 
 
 def keep_delivered(layout: BuildDir, inputs: str, wheel: Path) -> None:
     """Have the next run with these inputs find the wheel."""
-    note = {"inputs": inputs, "wheel": str(wheel.absolute()), "sha256": files.sha256_file(wheel)}
-    files.write_json(layout.root / "delivered.json", note)
+    made = {"inputs": inputs, "sha256": files.sha256_file(wheel)}
+    files.write_json(
+        layout.root / "delivered.json", {**_delivered(layout), str(wheel.absolute()): made}
+    )

@@ -40,9 +40,11 @@ class Interpreter:
 
     @property
     def tag(self) -> str:
-        """The wheel's Python tag, 'cp311'."""
+        """What wheels call it: 'cp311'; 'cp314t' where it is a free-threaded build."""
         major, minor = self.version.split(".")[:2]
-        return f"cp{major}{minor}"
+        plain = f"cp{major}{minor}"
+        free_threaded = f"{major}{minor}t-" in self.extension_suffix
+        return f"{plain}t" if free_threaded else plain
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,16 @@ class Base:
     dist_info: str = ""  # name of the .dist-info directory
     wheel_tag: str = ""  # 'cp311-cp311-manylinux_2_28_x86_64'
     wheel: Path | None = None  # the wheel file that root was unpacked from
+    texts: str = ""  # a hash over all but the libraries: see shared_identity
+    headers: Path | None = None  # where compilers find torch/include, at a path of these texts
+
+    @property
+    def shared_identity(self) -> str:
+        """What this base shares with the release's wheels for other Pythons.
+
+        They differ in their libraries alone: generated code and kernels are the same for all.
+        """
+        return self.texts or self.identity
 
     @property
     def public_version(self) -> str:
@@ -91,7 +103,7 @@ class Base:
     @property
     def include(self) -> Path:
         """The wheel's headers."""
-        return self.root / "torch" / "include"
+        return self.headers or self.root / "torch" / "include"
 
     @property
     def packaged(self) -> Path:

@@ -28,7 +28,7 @@ from packaging.version import InvalidVersion, Version
 from ..errors import DownloadError, HashMismatchError, ToolMissingError
 from ..util import files, memo, pip, process
 from .base import Interpreter
-from .pins import Release, Releases, WheelPin
+from .pins import Release, Releases, WheelPin, python_number
 from .wheel import OnWait, hashed, wait_silently
 
 LOCK_SECONDS = 3600.0
@@ -81,8 +81,8 @@ def fetch_smallest(
     cached = _intact(pins, cache)
     if cached and "macosx" in cached[0].name:
         return cached[0]
-    tags = ["--platform", pins[0].name.platform, "--implementation", "cp",
-            "--python-version", pins[0].name.python.removeprefix("cp")]  # fmt: skip
+    name = pins[0].name
+    tags = ["--platform", name.platform, *_pip_tags(name.interpreter)]
     lock = _lock(release, cache)
     try:
         with files.lock(lock, f"fetching torch {release.version}", on_wait, LOCK_SECONDS):
@@ -97,7 +97,13 @@ def _weight(pin: WheelPin, interpreter: Interpreter) -> tuple[int, bool, str]:
     """macOS wheels are a fifth of a CUDA build's size, Linux ones for ARM often half of it."""
     platforms = ("macosx", "aarch64", "")
     rank = next(i for i, text in enumerate(platforms) if text in pin.name.platform)
-    return rank, pin.name.python != interpreter.tag, pin.name.python
+    return rank, pin.name.interpreter != interpreter.tag, pin.name.interpreter
+
+
+def _pip_tags(tag: str) -> list[str]:
+    """pip's options for another interpreter than the one it runs in: 'cp311', 'cp314t'."""
+    number = python_number(tag)
+    return ["--implementation", "cp", "--python-version", str(number), "--abi", tag]
 
 
 def cached_wheels(release: Release, interpreter: Interpreter, cache: Path) -> list[Path]:
@@ -124,9 +130,9 @@ def _pinned_meanwhile(
     release: Release, interpreter: Interpreter, releases: Releases, cache: Path
 ) -> Path | None:
     """A wheel that pip gave earlier and that was refused then for lack of a pin."""
-    for path in sorted((cache / "unpinned").glob(f"*/torch-*-{interpreter.tag}-*.whl")):
+    for path in sorted((cache / "unpinned").glob("*/torch-*.whl")):
         pinned = releases.by_sha256(path.parent.name)
-        if pinned and pinned[0] == release:
+        if pinned and pinned[0] == release and pinned[1].name.interpreter == interpreter.tag:
             return _admit(path, release, releases, cache)
     return None
 
@@ -304,8 +310,9 @@ def resolve_wheels(
 
 
 def _python_tags(pins: Sequence[WheelPin]) -> list[str]:
-    numbers = sorted({int(pin.name.python.removeprefix("cp3")) for pin in pins})
-    return [f"cp3{number}" for number in [*numbers, numbers[-1] + 1]]
+    known = {pin.name.interpreter for pin in pins}
+    newest = max(map(python_number, known))
+    return sorted(known | {f"cp{newest + 1}", f"cp{newest + 1}t"})
 
 
 def _platforms(pins: Sequence[WheelPin]) -> list[list[str]]:
@@ -326,8 +333,8 @@ def _resolve(
     outcome = process.run(
         [*pip.command(interpreter.executable), "install", "--dry-run", "--ignore-installed",
          "--no-deps", "--only-binary=:all:", "--quiet", "--no-input", "--report", "-",
-         "--disable-pip-version-check", "--target", "unused", "--implementation", "cp",
-         "--python-version", python.removeprefix("cp"), *tags, f"torch=={version}"],
+         "--disable-pip-version-check", "--target", "unused", *_pip_tags(python), *tags,
+         f"torch=={version}"],
         check=False,
     )  # fmt: skip
     if outcome.returncode:

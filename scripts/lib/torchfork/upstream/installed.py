@@ -22,7 +22,7 @@ from ..util import files, process
 from .archives import Recorded, is_of_wheel, read_record
 from .base import Base, Interpreter, read_text
 from .interpreter import require_python_tag
-from .pins import Releases
+from .pins import Releases, interpreter_tag
 from .wheel import NEEDED, VERSION_FILE, check_commit, read_version_file
 
 # Where the file is that the wheel brought under a name.
@@ -99,8 +99,8 @@ def open_installed(
     version = read_version_file(read_text(original(VERSION_FILE)), str(found.site / VERSION_FILE))
     check_commit(found.site / "torch", version, releases, unpinned)
     tag = _wheel_tag(read_text(original(f"{found.dist_info}/WHEEL")), found)
-    python_tag = min(one.interpreter for one in parse_tag(tag))
-    require_python_tag(interpreter, python_tag, str(found.site / found.dist_info))
+    wheel_for = min(interpreter_tag(one.interpreter, one.abi) for one in parse_tag(tag))
+    require_python_tag(interpreter, wheel_for, str(found.site / found.dist_info))
     _check_files(found, record, original)
     identity = record_identity(record)
     return Base(

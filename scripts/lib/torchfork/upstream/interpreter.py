@@ -25,7 +25,6 @@ print(json.dumps({
     "suffix": sysconfig.get_config_var("EXT_SUFFIX") or "",
     "include": sysconfig.get_path("include"),
     "purelib": sysconfig.get_path("purelib"),
-    "free_threaded": bool(sysconfig.get_config_var("Py_GIL_DISABLED")),
 }))
 """
 
@@ -103,8 +102,6 @@ def _check_supported(executable: Path, answer: dict[str, Any]) -> None:
         reason = f"it is {answer['implementation']}, and torch's wheels are for CPython"
     elif tuple(answer["info"]) < OLDEST:
         reason = f"it is Python {answer['version']}, and {OLDEST[0]}.{OLDEST[1]} is the oldest"
-    elif answer["free_threaded"]:
-        reason = "it is a free-threaded build, whose wheels have another binary interface"
     if reason:
         raise ToolMissingError(
             "this interpreter is not supported",

@@ -30,6 +30,16 @@ _POOL = re.compile(r"pool/[\w.+~/-]+")
 _Parsed = TypeVar("_Parsed")
 
 
+def interpreter_tag(python: str, abi: str) -> str:
+    """'cp314t' for a wheel of cp314-cp314t, which only a free-threaded Python runs; else python."""
+    return abi if abi == f"{python}t" else python
+
+
+def python_number(tag: str) -> int:
+    """314 of 'cp314' and of 'cp314t', to sort and to compare by."""
+    return int(tag.strip("cpt"))
+
+
 @dataclass(frozen=True)
 class WheelName:
     """What a wheel's file name says; the build number is left out, it is no part of a base."""
@@ -46,6 +56,11 @@ class WheelName:
         project, version, _, _ = parse_wheel_filename(file)
         # As they stand there: packaging has them as a set, which has no order.
         return cls(project, str(version), *file.removesuffix(".whl").split("-")[-3:])
+
+    @property
+    def interpreter(self) -> str:
+        """What it runs on, as Interpreter.tag says it: 'cp311', 'cp314t' where free-threaded."""
+        return interpreter_tag(self.python, self.abi)
 
     @property
     def tag(self) -> str:
@@ -87,13 +102,13 @@ class Release:
         return tuple(
             pin
             for pin in self.wheels
-            if pin.name.python == python_tag and pin.runs_on(system, machine)
+            if pin.name.interpreter == python_tag and pin.runs_on(system, machine)
         )
 
     def python_tags(self, system: str, machine: str) -> list[str]:
         """The Python tags that this machine has wheels for, oldest first."""
-        tags = {pin.name.python for pin in self.wheels if pin.runs_on(system, machine)}
-        return sorted(tags, key=lambda tag: int(tag.removeprefix("cp")))
+        tags = {pin.name.interpreter for pin in self.wheels if pin.runs_on(system, machine)}
+        return sorted(tags, key=lambda tag: (python_number(tag), tag))
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ Nothing of it is imported.
 
 from __future__ import annotations
 
+import os
 import re
 import zipfile
 from collections.abc import Callable
@@ -26,6 +27,7 @@ LOCK_SECONDS = 900.0
 VERSION_FILE, VERSION_LIMIT = "torch/version.py", 64 << 10
 NATIVE_FUNCTIONS = "torchgen/packaged/ATen/native/native_functions.yaml"
 NEEDED = ("torch/lib/libtorch.so", NATIVE_FUNCTIONS)
+_LIBRARY = re.compile(r"\.(so(\.\d+)*|dylib)$")
 _GRAFTED = re.compile(r"(?:^|\.)ext\d+$")
 # torch/version.py is generated: a line 'name = …' or 'name: Type = …' for each of its values.
 _ASSIGNMENT = re.compile(
@@ -127,7 +129,7 @@ def open_wheel(
     """
     name = parse_name(path)
     if not foreign:
-        require_python_tag(interpreter, name.python, str(path))
+        require_python_tag(interpreter, name.interpreter, str(path))
     sha256 = hashed(path, cache)
     root = cache / "unpacked" / sha256
     if root.is_dir():
@@ -142,17 +144,53 @@ def open_wheel(
             with files.lock(lock, f"unpacking {path.name}", on_wait, LOCK_SECONDS):
                 if not root.is_dir():
                     archives.unpack_wheel(path, archive, root, progress)
+    dist_info = min((path.name for path in root.glob("torch-*.dist-info")), default="")
+    note = cache / "texts" / f"{sha256}.json"
+    texts = memo.remember(note, sha256, str, lambda: _texts(root / dist_info / "RECORD"))
     return Base(
         root=root,
         version=version.version,
         git_version=version.git_version,
         cuda=version.cuda,
-        dist_info=min((path.name for path in root.glob("torch-*.dist-info")), default=""),
+        dist_info=dist_info,
+        texts=texts,
+        headers=_headers(root, texts, cache),
         wheel_tag=name.tag,
         wheel=path.absolute(),
         identity=sha256,
         interpreter=_as_named_in(root, interpreter) if foreign else interpreter,
     )
+
+
+def _texts(record: Path) -> str:
+    """One hash over what a wheel's RECORD lists, without libraries and metadata."""
+    rows = archives.read_record(read_text(record), str(record))
+    return files.sha256_text(
+        *sorted(
+            f"{name},{row.hash}"
+            for name, row in rows.items()
+            if ".dist-info/" not in name and not _LIBRARY.search(name)
+        )
+    )
+
+
+def _headers(root: Path, texts: str, cache: Path) -> Path:
+    """A link to the headers, at a path that wheels with the same texts share.
+
+    It leads to the first of them that was opened for as long as that is there: the times of its
+    files are those that objects are compared with.
+    """
+    link, target = cache / "include" / texts[:16], root / "torch" / "include"
+    if not link.is_dir():
+        temporary = link.with_name(f".{link.name}.{os.getpid()}")
+        try:
+            link.parent.mkdir(parents=True, exist_ok=True)
+            temporary.unlink(missing_ok=True)
+            temporary.symlink_to(os.path.relpath(target, link.parent))
+            temporary.replace(link)
+        except OSError as error:
+            raise files.output_error(link, error) from error
+    return link
 
 
 def _as_named_in(root: Path, interpreter: Interpreter) -> Interpreter:

@@ -120,14 +120,19 @@ def _members(base: Base, tree: Path, name: Name, version: str) -> Iterator[tuple
     for path, text in texts.items():
         if not path.endswith(".pyi"):
             yield f"{name.package}/{path}", text
-    yield from _stubs(texts)
+    yield from _stubs(base, texts)
 
 
-def _stubs(texts: Mapping[str, bytes]) -> Iterator[tuple[str, bytes]]:
-    """A partial stub package for type checkers: torch's own stubs serve what it does not have.
+def _stubs(base: Base, texts: Mapping[str, bytes]) -> Iterator[tuple[str, bytes]]:
+    """A partial stub package for type checkers: torch's modules serve what it does not have.
 
+    It has all of torch's stubs, for pyright sees none in torch where there is such a package.
     A changed public module of Python stands in it as it is: type checkers read its annotations.
     """
+    for stub in sorted(base.torch.rglob("*.pyi")):
+        path = stub.relative_to(base.root).as_posix()
+        if path not in texts:
+            yield f"torch-stubs/{path.removeprefix(_SERVED)}", stub.read_bytes()
     yield "torch-stubs/py.typed", b"partial\n"
     for path, text in texts.items():
         stem, _, suffix = path.removeprefix(_SERVED).rpartition(".")
