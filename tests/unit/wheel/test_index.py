@@ -197,6 +197,10 @@ def test_it_is_made_again_when_wheels_come_or_go(shelf: Path) -> None:
     (shelf / "torch-2.13.0-py3-none-any.whl").unlink()
     assert len(index.make(shelf)) == 2
     assert "2.13.0-py3" not in (shelf / "simple/torch/index.html").read_text()
+    for wheel in shelf.glob("torch_ext-*.whl"):
+        wheel.unlink()
+    index.make(shelf)
+    assert not list(shelf.rglob("*torch_ext*")) and not list(shelf.glob("simple/torch-ext/*"))
 
 
 def test_a_directory_without_wheels_and_a_file_that_is_none_are_refused(tmp_path: Path) -> None:

@@ -59,6 +59,12 @@ def make(directory: Path) -> list[Entry]:
         place = directory / SIMPLE / project
         files.write_text(place / "index.html", _page(project, members))
         files.write_text(place / "index.json", _json(project, members))
+    # Of wheels that are gone: a resolver would be sent to what is not there.
+    pages = (directory / SIMPLE).glob("*/index.*")
+    stale = [page for page in pages if page.parent.name not in projects]
+    stale += [m for m in directory.glob("*.whl.metadata") if not m.with_suffix("").exists()]
+    for path in stale:
+        path.unlink()
     links = "".join(f'<a href="{name}/">{name}</a><br>\n' for name in sorted(projects))
     files.write_text(directory / SIMPLE / "index.html", _html("Simple index", links))
     return entries
