@@ -118,7 +118,7 @@ struct TileGroup {
   int64_t weight_step;
   int64_t taps;
   TileFunction<scalar_t> functions[2]; // for one vector of lanes and for two
-  int64_t together; // groups that the functions take: this one, or the next one too
+  int64_t together; // groups that the functions take: this one and those behind it
 };
 
 // All results of one phase of a line by some lanes: several tiles, so that what is known of them all is looked
@@ -236,14 +236,20 @@ class TileSums {
   C10_ALWAYS_INLINE void add_taps(
       Range cross,
       const Group* groups,
-      uint32_t first,
-      uint32_t second,
+      const uint32_t* inside,
       const Tiles<scalar_t>& t,
       const TilePlace& at) {
     for (int64_t tap = cross.begin; tap < cross.end; ++tap) {
-      add_tap(t.cross[tap], groups[0], first, t, at, Numbers<kFirst>(), lines_of<kFirst>());
+      const CrossTap& here = t.cross[tap];
       if constexpr (kSecond > 0) {
-        add_tap(t.cross[tap], groups[1], second, t, at, Numbers<kSecond>(), lines_of<kSecond>());
+        add_tap(here, groups[0], inside[0], t, at, Numbers<kFirst>(), lines_of<kFirst>());
+        add_tap(here, groups[1], inside[1], t, at, Numbers<kSecond>(), lines_of<kSecond>());
+      } else {
+        for (int64_t g = 0; g < groups->together; ++g) {
+          if (inside[g] != 0) {
+            add_tap(here, groups[g], inside[g], t, at, Numbers<kFirst>(), lines_of<kFirst>());
+          }
+        }
       }
     }
   }
@@ -423,7 +429,10 @@ class TileSums {
 // shorter ones are below.
 constexpr int64_t kMostOneChain = 2;
 
-// A tile's results from one group of taps, or two.
+// Groups that are taken at once.
+constexpr int64_t kMostTogether = 32;
+
+// A tile's results from some groups of as many taps, or from two that differ.
 template <typename scalar_t, Weights kWeights, int kRows, int kVectors, int kFirst, int kSecond = 0>
 C10_NOINLINE void add_groups(
     const Tiles<scalar_t>& t,
@@ -431,17 +440,19 @@ C10_NOINLINE void add_groups(
     const TileGroup<scalar_t>* groups,
     opmath_type<scalar_t>* in_memory) {
   using Sums = TileSums<scalar_t, kWeights, kRows, kVectors>;
-  const uint32_t first = Sums::template lines_inside<kFirst>(groups[0], t, at);
-  uint32_t second = 0;
+  uint32_t inside[kMostTogether];
+  for (int64_t g = 0; g < (kSecond > 0 ? 1 : groups->together); ++g) {
+    inside[g] = Sums::template lines_inside<kFirst>(groups[g], t, at);
+  }
   if constexpr (kSecond > 0) {
-    second = Sums::template lines_inside<kSecond>(groups[1], t, at);
+    inside[1] = Sums::template lines_inside<kSecond>(groups[1], t, at);
   }
   // A loop over both halves: written twice they would double the code of all tiles.
   typename Sums::Kept first_half;
   Sums sums(t, at, in_memory);
   Range half{0, t.cross_count > kMostOneChain ? ceil_div(t.cross_count, 2) : t.cross_count};
   while (true) {
-    sums.template add_taps<kFirst, kSecond>(half, groups, first, second, t, at);
+    sums.template add_taps<kFirst, kSecond>(half, groups, inside, t, at);
     if (half.end == t.cross_count) {
       break;
     }
@@ -454,12 +465,13 @@ C10_NOINLINE void add_groups(
   sums.end(t, at, in_memory);
 }
 
-// The functions that take most of `taps` taps of a group.
+// The functions for parts of a group of `taps` taps: all as large as each other, or most of the taps.
 template <typename scalar_t, Weights kWeights, int kRows, int kVectors, int... kTaps>
 void choose_taps(TileGroup<scalar_t>& group, int64_t taps, TapCounts<kTaps...> /*counts*/) {
   constexpr int kOne = kVectors == 2 ? 1 : kVectors;
   const auto choose = [&](int count, auto one, auto both) {
-    if (count <= taps) {
+    const bool is_even = taps % count == 0;
+    if (count <= taps && (is_even || taps % group.taps != 0 || group.taps == 1)) {
       group.taps = count;
       group.functions[0] = one;
       group.functions[1] = both;
@@ -499,6 +511,7 @@ void add_tile_groups(
     TileGroup<scalar_t> part = place(group);
     part.lines = dimension.inside(group.source);
     part.together = 1;
+    part.taps = 1;
     for (int64_t left = group.count; left > 0; left -= part.taps) {
       choose_taps<scalar_t, kWeights, kRows, kVectors>(part, left, tap_counts<acc_t, kVectors>());
       groups.push_back(part);
@@ -509,10 +522,15 @@ void add_tile_groups(
   }
   if (taps.empty()) { // results are what sums begin with
     TileGroup<scalar_t> none{};
-    none.together = 1;
+    none.together = none.taps = 1;
     choose_taps<scalar_t, kWeights, kRows, kVectors>(none, 1, tap_counts<acc_t, kVectors>());
     groups.push_back(none);
     return;
+  }
+  for (size_t last = groups.size(); last-- > first + 1;) {
+    auto& before = groups[last - 1];
+    const bool joins = before.taps == groups[last].taps && groups[last].together < kMostTogether;
+    before.together = joins ? groups[last].together + 1 : 1;
   }
   if constexpr (kVectors == 2 && !std::is_same_v<acc_t, double>) {
     choose_both<scalar_t, kWeights, kRows, 2, 1>(taps, groups[first]) ||

@@ -413,46 +413,60 @@ void convert_row(const scalar_t* source, int64_t count, opmath_type<scalar_t>* t
 // Column i goes to target[i % classes * pitch + i / classes]. `buffer` holds a row. Up to two vectors of
 // zeros may be written behind each end.
 template <typename scalar_t>
-void pack_row(
+C10_NOINLINE void pack_row(
     const scalar_t* source,
     int64_t count,
     int64_t classes,
     opmath_type<scalar_t>* target,
     int64_t pitch,
     opmath_type<scalar_t>* buffer) {
-  using Vec = Vectorized<opmath_type<scalar_t>>;
+  using acc_t = opmath_type<scalar_t>;
+  using Vec = Vectorized<acc_t>;
   if (classes == 1) {
     convert_row(source, count, target);
     return;
   }
-  const opmath_type<scalar_t>* values = buffer;
-  if constexpr (std::is_same_v<scalar_t, opmath_type<scalar_t>>) {
+  const acc_t* values = buffer;
+  if constexpr (std::is_same_v<scalar_t, acc_t>) {
     values = source;
   } else {
     convert_row(source, count, buffer);
   }
-  int64_t i = 0;
+  const auto load = [&](int64_t from) {
+    const int64_t left = std::clamp<int64_t>(count - from, 0, Vec::size());
+    return left == Vec::size() ? Vec::loadu(values + from) : load_lanes(values + from, left);
+  };
+  const auto load_two = [&](int64_t from) {
+    return vec::deinterleave2(load(from), load(from + Vec::size()));
+  };
+  const auto store = [&](const auto& two, int64_t first_class, int64_t i) {
+    two.first.store(target + first_class * pitch + i / classes);
+    two.second.store(target + (first_class + classes / 2) * pitch + i / classes);
+  };
   if (classes == 2) {
-    for (; i < count; i += 2 * Vec::size()) {
-      const auto load = [&](int64_t from) {
-        const int64_t left = std::clamp<int64_t>(count - from, 0, Vec::size());
-        return left == Vec::size() ? Vec::loadu(values + from) : load_lanes(values + from, left);
-      };
-      const auto [even, odd] = vec::deinterleave2(load(i), load(i + Vec::size()));
-      even.store(target + i / 2);
-      odd.store(target + pitch + i / 2);
+    for (int64_t i = 0; i < count; i += 2 * Vec::size()) {
+      store(load_two(i), 0, i);
     }
-  }
-  for (int64_t to = i / classes; i < count; ++to) {
-    for (int64_t c = 0; c < classes && i < count; ++c, ++i) {
-      target[c * pitch + to] = values[i];
+  } else if (classes == 4) {
+    for (int64_t i = 0; i < count; i += 4 * Vec::size()) {
+      const auto first = load_two(i);
+      const auto second = load_two(i + 2 * Vec::size());
+      store(vec::deinterleave2(first.first, second.first), 0, i);
+      store(vec::deinterleave2(first.second, second.second), 1, i);
+    }
+  } else {
+    for (const auto c : c10::irange(std::min(classes, count))) {
+      acc_t* to = target + c * pitch;
+      for (int64_t i = c; i < count; i += classes) {
+        *to++ = values[i];
+      }
     }
   }
 }
 
 // The other way round: target[i] from source[i % phases * pitch + i / phases], rounded.
 template <typename scalar_t>
-void unpack_row(
+C10_NOINLINE void unpack_row(
     const opmath_type<scalar_t>* source,
     int64_t pitch,
     int64_t phases,
@@ -461,9 +475,8 @@ void unpack_row(
   using Vec = Vectorized<opmath_type<scalar_t>>;
   using Stored = Vectorized<scalar_t>;
   constexpr int64_t kPair = 2 * Vec::size();
-  int64_t i = 0;
   if (phases <= 2) {
-    for (; i < count; i += kPair) {
+    for (int64_t i = 0; i < count; i += kPair) {
       Vec low = Vec::loadu(source + i / phases);
       Vec high = Vec::loadu(phases == 1 ? source + i + Vec::size() : source + pitch + i / phases);
       if (phases == 2) {
@@ -482,9 +495,10 @@ void unpack_row(
     }
     return;
   }
-  for (int64_t from = 0; i < count; ++from) {
-    for (int64_t phase = 0; phase < phases && i < count; ++phase, ++i) {
-      target[i] = static_cast<scalar_t>(source[phase * pitch + from]);
+  for (const auto phase : c10::irange(std::min(phases, count))) {
+    const opmath_type<scalar_t>* from = source + phase * pitch;
+    for (int64_t i = phase; i < count; i += phases) {
+      target[i] = static_cast<scalar_t>(*from++);
     }
   }
 }
