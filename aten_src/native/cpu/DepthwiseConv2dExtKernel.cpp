@@ -15,7 +15,8 @@ void forward_kernel(
     const TensorBase& input,
     const TensorBase& weight,
     const TensorBase& bias,
-    const Params& p) {
+    const Params& params) {
+  const Params p = as_rows(params);
   AT_DISPATCH_FLOATING_TYPES_AND2(
       kHalf, kBFloat16, input.scalar_type(), "depthwise_conv2d_ext", [&] {
         run_pass<scalar_t>({output, input, weight, bias, p, Direction::kForward});
@@ -29,7 +30,8 @@ void backward_kernel(
     const TensorBase& grad_output,
     const TensorBase& input,
     const TensorBase& weight,
-    const Params& p) {
+    const Params& params) {
+  const Params p = as_rows(params);
   const TensorBase none;
   AT_DISPATCH_FLOATING_TYPES_AND2(
       kHalf, kBFloat16, input.scalar_type(), "depthwise_conv2d_ext_backward", [&] {

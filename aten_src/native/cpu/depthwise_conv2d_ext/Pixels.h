@@ -330,7 +330,8 @@ LaneWeights<opmath_type<scalar_t>> lane_weights(
     const TensorBase& bias,
     const Params& p,
     const Dimension& width,
-    LastVector last) {
+    LastVector last,
+    bool down) {
   using acc_t = opmath_type<scalar_t>;
   constexpr int64_t kLanes = Vectorized<acc_t>::size();
   const int64_t size = p.kernel_size();
@@ -339,10 +340,11 @@ LaneWeights<opmath_type<scalar_t>> lane_weights(
       AlignedBuffer<acc_t>(vectors * size * kLanes), AlignedBuffer<acc_t>(vectors * kLanes)};
   const TapOrder order(width);
   c10::SmallVector<int64_t, 64> places;
-  for (const auto row : c10::irange(p.kernel_height)) {
-    for (const auto column : c10::irange(p.kernel_width)) {
-      places.push_back((row * p.kernel_width + order[column]) * kLanes);
-    }
+  for (const auto tap : c10::irange(size)) { // as the window lies in memory
+    const int64_t across = down ? p.kernel_height : p.kernel_width;
+    const int64_t row = down ? tap % across : tap / across;
+    const int64_t column = down ? tap / across : tap % across;
+    places.push_back((row * p.kernel_width + order[column]) * kLanes);
   }
   const bool even_and_odd = kEvenAndOdd<scalar_t> && last == LastVector::kOfLast;
   const ArithmeticValues<scalar_t> values(weight.const_data_ptr<scalar_t>(), p.channels * size);
@@ -372,24 +374,52 @@ LaneWeights<opmath_type<scalar_t>> lane_weights(
   return result;
 }
 
-// The work on rows of pixels, `pitch` values apart.
+// Whether tiles go down an image instead of along its rows: where these are short, or the window has more to share
+// downwards. What a result costs: its share of tiles that are not full, a product, and its share of loads.
+template <typename acc_t>
+bool go_down(const Params& p, Direction direction) {
+  const auto cost = [](const Dimension& along) {
+    constexpr int64_t kRows = kPixelTile.rows;
+    const double taps = static_cast<double>(along.most_taps());
+    const double full = static_cast<double>(along.phases() * round_up(along.results_of(0), kRows));
+    return full / static_cast<double>(along.results) * (1 + (kRows - 1 + taps) / (kRows * taps));
+  };
+  constexpr double kWorthIt = 0.8; // memory is then read in another order than it lies
+  return cost(height_of(p, direction)) < kWorthIt * cost(width_of(p, direction));
+}
+
+// Values between neighbouring pixels along tiles, and from row to row of them.
+struct PixelSteps {
+  PixelSteps(int64_t along, int64_t rows, int64_t pitch, bool down)
+      : pixel(down ? rows * pitch : pitch), row(down ? pitch : along * pitch) {}
+  int64_t pixel;
+  int64_t row;
+};
+
+// The work on rows of pixels, `pitch` values apart, or on columns, which are rows of `p` then.
 template <typename scalar_t>
 class PixelRows {
   using acc_t = opmath_type<scalar_t>;
   static constexpr int64_t kLanes = Vectorized<acc_t>::size();
 
  public:
-  PixelRows(const Params& p, Direction direction, const LaneWeights<acc_t>& weights, int64_t pitch)
+  PixelRows(
+      const Params& p,
+      Direction direction,
+      const LaneWeights<acc_t>& weights,
+      int64_t pitch,
+      bool down)
       : height_(height_of(p, direction)),
         width_(width_of(p, direction)),
         weights_(weights),
         taps_(p.kernel_size()),
         row_weights_(p.kernel_width * kLanes),
-        pitch_(pitch),
+        sources_(width_.sources, height_.sources, pitch, down),
+        results_(width_.results, height_.results, pitch, down),
         result_step_(height_.result_step()),
         source_step_(height_.source_step()),
-        target_step_(width_.result_step() * pitch),
-        line_step_(width_.source_step() * pitch),
+        target_step_(width_.result_step() * results_.pixel),
+        line_step_(width_.source_step() * sources_.pixel),
         kernel_rows_(height_),
         shape_(pitch < kLanes ? kPartialTile : kPixelTile) {
     const TapGroups taps(width_);
@@ -402,6 +432,11 @@ class PixelRows {
   // Has results stored past the caches; they and the pixels begin with cache lines.
   void stream() {
     stream_ = true;
+  }
+
+  // Values from one row of results to the next.
+  int64_t result_row() const {
+    return results_.row;
   }
 
   // One row of results of an image. Channel 0 of a pixel has the weights of channel `first_weight`, a
@@ -429,7 +464,7 @@ class PixelRows {
       Range channels,
       int64_t first_weight,
       Range ahead) {
-    const int64_t next = width_.results * pitch_;
+    const int64_t next = results_.row;
     const TapGroup& group = kernel_rows_.of_phase(0)[0];
     const auto source_row = [&](int64_t i) {
       return group.source + (row + i) * source_step_;
@@ -448,7 +483,7 @@ class PixelRows {
     cross_.clear();
     for (const auto i : c10::irange(4)) {
       const int64_t tap = group.first + i * group.step;
-      cross_.push_back({source_row(i) * width_.sources * pitch_, tap * row_weights_});
+      cross_.push_back({source_row(i) * sources_.row, tap * row_weights_});
     }
     run_phases(image, result, channels, first_weight, ahead, [&](auto& tiles) {
       tiles.second_row = next;
@@ -488,7 +523,7 @@ class PixelRows {
     tiles.block_step = taps_ * kLanes;
     tiles.start = weights_.start.data() + first_weight;
     for (const auto phase : c10::irange(phases_.size())) {
-      tiles.target = result + static_cast<int64_t>(phase) * pitch_;
+      tiles.target = result + static_cast<int64_t>(phase) * results_.pixel;
       tiles.results = phases_[phase].results;
       tiles.groups = groups_.data() + phases_[phase].first_group;
       tiles.group_count = phases_[phase].group_count;
@@ -512,7 +547,7 @@ class PixelRows {
   void add_shape(ArrayRef<TapGroup> taps, const TapOrder& order) {
     add_tile_groups<scalar_t, Weights::kOfLane, kRows, kVectors>(
         taps, width_, line_step_, groups_, [&](const TapGroup& group) -> TileGroup<scalar_t> {
-          return {group.source * pitch_, {}, order[group.first] * kLanes, kLanes, 0, {}, 1};
+          return {group.source * sources_.pixel, {}, order[group.first] * kLanes, kLanes, 0, {}, 1};
         });
   }
 
@@ -525,7 +560,7 @@ class PixelRows {
         const int64_t source = group.source + (q + i) * source_step_;
         if (source >= 0 && source < height_.sources) {
           const int64_t tap = group.first + i * group.step;
-          cross_.push_back({source * width_.sources * pitch_, tap * row_weights_});
+          cross_.push_back({source * sources_.row, tap * row_weights_});
         }
       }
     }
@@ -536,7 +571,8 @@ class PixelRows {
   const LaneWeights<acc_t>& weights_;
   int64_t taps_;
   int64_t row_weights_; // from one kernel row's to the next
-  int64_t pitch_;
+  PixelSteps sources_;
+  PixelSteps results_;
   // Found once, as each takes a division or more, which are a tenth of a row of 7 pixels.
   int64_t result_step_; // of rows
   int64_t source_step_;
@@ -556,12 +592,16 @@ struct PixelOperands {
   PixelOperands(const Pass& pass, LastVector last)
       : results(pass.result.mutable_data_ptr<scalar_t>()),
         sources(pass.source.const_data_ptr<scalar_t>()),
-        height(height_of(pass.params, pass.direction)),
-        width(width_of(pass.params, pass.direction)),
-        weights(lane_weights<scalar_t>(pass.weight, pass.bias, pass.params, width, last)) {}
+        down(go_down<opmath_type<scalar_t>>(pass.params, pass.direction)),
+        params(down ? transposed(pass.params) : pass.params),
+        height(height_of(params, pass.direction)),
+        width(width_of(params, pass.direction)),
+        weights(lane_weights<scalar_t>(pass.weight, pass.bias, params, width, last, down)) {}
 
   scalar_t* results;
   const scalar_t* sources;
+  bool down; // rows are the images' columns
+  Params params;
   Dimension height;
   Dimension width;
   LaneWeights<opmath_type<scalar_t>> weights;
@@ -600,14 +640,14 @@ template <typename scalar_t>
 void pixel_pass(const Pass& pass) {
   using acc_t = opmath_type<scalar_t>;
   constexpr int64_t kLanes = Vectorized<acc_t>::size();
-  const Params& p = pass.params;
   const PixelOperands<scalar_t> of(pass, LastVector::kOfLast);
+  const Params& p = of.params;
   const Dimension& height = of.height;
   const Dimension& width = of.width;
   const int64_t channel_bytes = p.kernel_size() * static_cast<int64_t>(sizeof(acc_t));
   const int64_t part =
       std::max(kWeightBytes / channel_bytes / (2 * kLanes), int64_t(1)) * 2 * kLanes;
-  const bool distant = pass.source.nbytes() > kDistantBytes;
+  const bool distant = pass.source.nbytes() > kDistantBytes && !of.down;
   const bool stream = pass.result.nbytes() > kStreamBytes &&
       p.channels * sizeof(scalar_t) % kCacheLine == 0 &&
       reinterpret_cast<uintptr_t>(of.results) % kCacheLine == 0;
@@ -622,7 +662,7 @@ void pixel_pass(const Pass& pass) {
   const int64_t tasks = ceil_div(height.results, rows_at_once); // of an image
   const auto grain = grain_of(rows_at_once * p.output_width * p.channels * p.kernel_size());
   at::parallel_for(0, p.batch * tasks, grain, [&](int64_t begin, int64_t end) {
-    PixelRows<scalar_t> rows(p, pass.direction, of.weights, p.channels);
+    PixelRows<scalar_t> rows(p, pass.direction, of.weights, p.channels, of.down);
     if (stream) {
       rows.stream();
     }
@@ -636,8 +676,8 @@ void pixel_pass(const Pass& pass) {
       }
       const scalar_t* const sources =
           of.sources + image * height.sources * width.sources * p.channels;
-      scalar_t* const results =
-          of.results + (image * height.results + row) * width.results * p.channels;
+      scalar_t* const results = of.results + image * height.results * width.results * p.channels +
+          row * rows.result_row();
       for (int64_t channel = 0; channel < p.channels; channel += part) {
         const Range channels{channel, std::min(p.channels, channel + part)};
         const Range ahead_of_part{

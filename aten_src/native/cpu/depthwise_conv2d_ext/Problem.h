@@ -17,6 +17,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <numeric>
+#include <utility>
 #include <vector>
 
 namespace at::native {
@@ -25,6 +26,23 @@ inline namespace CPU_CAPABILITY {
 using Params = DepthwiseConv2dExtParams;
 
 enum class Direction { kForward, kGradInput };
+
+// The same call with height and width exchanged.
+inline Params transposed(Params p) {
+  std::swap(p.input_height, p.input_width);
+  std::swap(p.output_height, p.output_width);
+  std::swap(p.kernel_height, p.kernel_width);
+  std::swap(p.stride_height, p.stride_width);
+  std::swap(p.padding_height, p.padding_width);
+  std::swap(p.dilation_height, p.dilation_width);
+  return p;
+}
+
+// Images and windows of one column lie in memory as those of one row do, whose neighbours are lanes or tiles.
+inline Params as_rows(const Params& p) {
+  const bool is_column = p.input_width == 1 && p.output_width == 1 && p.kernel_width == 1;
+  return is_column && p.padding_width == 0 ? transposed(p) : p;
+}
 
 // A sum of that kind: of a forward the result is the output and the source the input, of grad_input the
 // result is grad_input and the source grad_output, without a bias.

@@ -105,12 +105,12 @@ template <typename scalar_t>
 void small_plane_pass(const Pass& pass) {
   using acc_t = opmath_type<scalar_t>;
   constexpr int64_t kLanes = Vectorized<acc_t>::size();
-  const Params& p = pass.params;
   const PixelOperands<scalar_t> of(pass, LastVector::kPadded);
+  const Params& p = of.params;
   const int64_t lanes = p.channels > kLanes ? 2 * kLanes : kLanes;
   const bool pairs = are_taken_by_pairs<acc_t>(lanes, of.height, of.width);
   for_planes_as_lanes(of, p, lanes, [&] {
-    return [&, rows = PixelRows<acc_t>(p, pass.direction, of.weights, lanes)](
+    return [&, rows = PixelRows<acc_t>(p, pass.direction, of.weights, lanes, of.down)](
                const acc_t* pixels,
                acc_t* results,
                int64_t channel,
@@ -123,7 +123,7 @@ void small_plane_pass(const Pass& pass) {
       AheadParts written_parts = AheadParts::of(written, ceil_div(height, step));
       for (int64_t row = 0; row < height; row += step) {
         written_parts.ask_for_part<Ask::kToWrite>();
-        acc_t* const target = results + row * of.width.results * lanes;
+        acc_t* const target = results + row * rows.result_row();
         const Range channels{0, round_up(count, kLanes)};
         const Range part = ahead_parts.take(1).left;
         if (pairs) {
