@@ -9,10 +9,12 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
 import sample_wheel as sample
+from killing import every_kill, start, was_killed
 
 from torchfork.errors import BaseRefusedError, BusyError, OutputError, StateError, UsageError
 from torchfork.state import installed_torch, journal
@@ -303,51 +305,6 @@ def quick(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
     return world
 
 
-class Killed(BaseException):
-    """Ends a run as SIGKILL does: no cleanup has any effect after it."""
-
-
-class Killer:
-    """Lets a number of changes of the filesystem happen, then none any more."""
-
-    METHODS = ("replace", "hardlink_to", "unlink", "rmdir", "mkdir", "chmod")
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, site: Path, allowed: int) -> None:
-        self.left, self.site = allowed, str(site)
-        for name in self.METHODS:
-            monkeypatch.setattr(Path, name, self.wrap(getattr(Path, name)))
-
-    def wrap(self, method: Callable[..., object]) -> Callable[..., object]:
-        def counted(path: Path, *args: object, **kwargs: object) -> object:
-            if str(path).startswith(self.site):
-                if self.left <= 0:
-                    raise Killed
-                self.left -= 1
-            return method(path, *args, **kwargs)
-
-        return counted
-
-
-def killed_at(world: World, allowed: int, action: Callable[[], object]) -> bool:
-    """Run an action that may change the filesystem `allowed` times; whether that cut it short."""
-    with pytest.MonkeyPatch.context() as patch:
-        Killer(patch, world.site, allowed)
-        try:
-            action()
-        except Killed:
-            return True
-    return False
-
-
-def every_kill(world: World, action: Callable[[], object], after: Callable[[int], None]) -> int:
-    """Kill `action` after one change, after two, and so on; how many places there were."""
-    for allowed in range(200):
-        if not killed_at(world, allowed, action):
-            return allowed
-        after(allowed)
-    raise AssertionError("the action never finishes")
-
-
 def test_a_killed_first_install_can_be_undone_or_finished_wherever_it_was(quick: World) -> None:
     world = quick
     base, before = world.base(), world.state()
@@ -356,13 +313,10 @@ def test_a_killed_first_install_can_be_undone_or_finished_wherever_it_was(quick:
         if allowed % 2:
             world.install()
             assert all(world.text(name) == text for name, text in FIRST.items())
-        try:
-            world.undo()
-        except StateError as error:
-            assert "nothing to undo" in error.what
+        quietly(world.undo)
         assert world.state() == before, allowed
 
-    places = every_kill(world, lambda: installed_torch.install(base, world.overlay), recover)
+    places = every_kill(lambda: installed_torch.install(base, world.overlay), world.site, recover)
     assert places > 20
 
 
@@ -383,7 +337,7 @@ def test_a_killed_second_install_can_be_undone_or_finished_wherever_it_was(quick
         world.install()
         world.lay(SECOND)
 
-    places = every_kill(world, lambda: installed_torch.install(base, world.overlay), recover)
+    places = every_kill(lambda: installed_torch.install(base, world.overlay), world.site, recover)
     assert places > 8
 
 
@@ -394,14 +348,62 @@ def test_a_killed_undo_is_finished_by_the_next_one(quick: World) -> None:
 
     def recover(allowed: int) -> None:
         if (world.site / installed_torch.DIRECTORY).exists():
-            try:
-                world.undo()
-            except StateError as error:
-                assert "nothing to undo" in error.what
+            quietly(world.undo)
         assert world.state() == before, allowed
         world.install()
 
-    assert every_kill(world, world.undo, recover) > 8
+    assert every_kill(world.undo, world.site, recover) > 8
+
+
+def quietly(action: Callable[[], object]) -> None:
+    """Do it, or find that there is nothing to undo."""
+    try:
+        action()
+    except StateError as error:
+        assert "nothing to undo" in error.what
+
+
+@pytest.mark.parametrize("one", ["install", "undo"])
+@pytest.mark.parametrize("other", ["install", "another", "undo"])
+def test_two_runs_that_are_killed_leave_old_or_new_wherever_they_were(
+    quick: World, one: str, other: str
+) -> None:
+    """From two caches, at once: one is killed at each of its changes, the other at one of its."""
+    world = quick
+    world.lay(SECOND)
+    second = world.overlay.rename(world.root / "second")
+    world.lay(FIRST)
+    before = world.state()
+
+    def run(action: str, cache: str) -> None:
+        if action == "undo":
+            quietly(world.undo)
+            return
+        base = installed_torch.open_base(world.interpreter, world.pins, world.root / cache)
+        installed_torch.install(base, second if action == "another" else world.overlay)
+
+    known: dict[str, set[str | None]] = {}
+    for name in {*FIRST, *SECOND}:
+        old = world.text(name) if (world.site / name).exists() else None
+        known[name] = {old, FIRST.get(name), SECOND.get(name)}
+    kills = 0
+    for allowed in range(70):
+        if one == "undo":
+            world.install()
+        children = [
+            start(partial(run, action, cache), world.site, places)
+            for action, cache, places in ((one, "one", allowed), (other, "two", allowed * 7 % 60))
+        ]
+        kills += sum([was_killed(child) for child in children])
+        for name, texts in known.items():
+            path = world.site / name
+            assert (path.read_text() if path.exists() else None) in texts, (allowed, name)
+        if allowed % 2:
+            world.install()
+            assert all(world.text(name) == text for name, text in FIRST.items()), allowed
+        quietly(world.undo)
+        assert world.state() == before, allowed
+    assert kills > 30
 
 
 EXTENSION = f"torch/_C{sample.SUFFIX}.stub"
