@@ -14,7 +14,10 @@ SAMPLE = Path(__file__).resolve().parents[1] / "sample_upstream"
 VERSION = "9.1.0"
 NATIVE = "aten/src/ATen/native/native_functions.yaml"
 CAPITAL = "aten/src/ATen/native/Capital.cpp"
-_IN_SOURCE = {"torch/include/torch/csrc": "torch/csrc"}
+_IN_SOURCE = {
+    f"torch/include/{name}": name for name in ("torch/csrc", "torch/headeronly", "ATen", "c10")
+}
+_LEFT_OUT = {".md", ".so", ".pyc", ".a"}
 # git's own settings of whoever runs the tests must not count.
 GIT = {
     "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull, "GIT_AUTHOR_NAME": "a",
@@ -24,13 +27,13 @@ GIT = {
 }  # fmt: skip
 
 
-def write(root: Path) -> None:
-    """Lay the sample out as a source tree; no provenance, no git."""
-    for path in sorted(SAMPLE.rglob("*")):
-        if path.is_file() and path.name != "README.md":
-            name = path.relative_to(SAMPLE).as_posix()
+def write(root: Path, upstream: Path = SAMPLE) -> None:
+    """Lay the sample, or an unpacked wheel, out as a source tree; no provenance, no git."""
+    for path in sorted(upstream.rglob("*")):
+        if path.is_file() and path.suffix not in _LEFT_OUT:
+            name = path.relative_to(upstream).as_posix()
             for theirs, ours in [*_IN_SOURCE.items(), *PACKAGED.items()]:
-                if name.startswith(theirs + "/"):
+                if name == theirs or name.startswith(theirs + "/"):
                     name = ours + name.removeprefix(theirs)
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(path, root / name)
@@ -50,8 +53,9 @@ def write(root: Path) -> None:
         "tools/autograd/templates/Functions.h": "// a template\n",
     }
     for name, text in texts.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(text)
+        if not (root / name).exists():
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).write_text(text)
 
 
 def git(root: Path, *arguments: str) -> str:

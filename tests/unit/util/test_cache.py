@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from killing import every_kill
 
 from torchfork.errors import BusyError, UsageError
 from torchfork.util import cache, files
@@ -26,6 +27,23 @@ def test_a_cache_that_was_made_here_is_removed_and_links_in_it_are_not_followed(
     (root / "link").symlink_to(kept)
     assert cache.remove(root) >= 1000
     assert not root.exists() and (kept / "thesis.tex").read_text() == "years"
+
+
+def test_a_removal_that_was_killed_is_finished_by_the_next(tmp_path: Path) -> None:
+    root = tmp_path / "cache"
+
+    def fill(allowed: int = 0) -> None:
+        for name in ("a", "b/c"):
+            (made(root) / name).mkdir(parents=True, exist_ok=True)
+            (root / name / "file").touch()
+
+    def finish(allowed: int) -> None:
+        cache.remove(made(root))
+        assert not root.exists()
+        fill()
+
+    fill()
+    assert every_kill(lambda: cache.remove(made(root)), tmp_path, finish) > 5
 
 
 @pytest.mark.parametrize("tag", [None, "Signature: of another program\n", b"\xff\xfe"])

@@ -44,12 +44,14 @@ def test_what_a_killed_run_left_of_a_file_goes_and_what_a_living_one_writes_stay
     tmp_path: Path,
 ) -> None:
     target = tmp_path / "torch-1+x [y].whl"
-    (tmp_path / f".{target.name}.abandoned").write_text("half")
+    (tmp_path / f".{target.name}.lock").touch()
+    (tmp_path / f".{target.name}.12345678").write_text("half")
     with files.atomic_open(target) as stream:
         stream.write(b"whole")
-        files.remove_abandoned(target)
-        assert len(names(tmp_path)) == 1
-    assert names(tmp_path) == [target.name] and target.read_bytes() == b"whole"
+        files.write_text(target, "of another run")
+        assert len(names(tmp_path)) == 3
+    assert target.read_bytes() == b"whole"
+    assert names(tmp_path) == [f".{target.name}.lock", target.name]
 
 
 def test_a_directory_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:

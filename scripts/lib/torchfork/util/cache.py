@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from ..errors import BusyError, UsageError
+from ..errors import BusyError, ForkError, UsageError
 from . import files
 
 # A file that says of a directory that it can be made again, and by whom; backups leave such
@@ -33,9 +33,10 @@ def directory(environment: Mapping[str, str] | None = None) -> Path:
         ) from error
     if not found.exists():
         # What cannot be made here is reported where something is to be written into it.
-        with contextlib.suppress(OSError):
-            found.mkdir(parents=True)
-            files.write_text(found / TAG, TAG_TEXT)
+        with contextlib.suppress(OSError, ForkError), files.scratch_directory(found) as made:
+            files.write_text(made / TAG, TAG_TEXT)
+            made.chmod(0o755)
+            made.rename(found)  # never without its tag
     return found
 
 
@@ -53,7 +54,7 @@ def remove(root: Path) -> int:
 
     Raises UsageError for any other directory, BusyError while a run uses it.
     """
-    if root.is_symlink() or not _is_tagged(root):
+    if root.is_symlink() or not (_is_tagged(root) or not any(root.iterdir())):
         raise UsageError(
             "this directory was not made by torchfork, so it is not deleted",
             where=str(root),
@@ -71,7 +72,11 @@ def remove(root: Path) -> int:
                     next="wait for it, or stop it, and run the same command again",
                 ) from None
         freed = sum(p.lstat().st_size for p in root.rglob("*") if not p.is_dir())
-        shutil.rmtree(root)  # links in it are deleted and not followed
+        # Links are deleted and not followed; the tag goes last, for a run that is killed here.
+        for path in root.iterdir():
+            if path.name != TAG:
+                files.remove(path)
+        shutil.rmtree(root)
     return freed
 
 

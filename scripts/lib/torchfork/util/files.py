@@ -47,38 +47,86 @@ def output_error(path: Path, error: OSError) -> ForkError:
 def atomic_open(path: Path, mode: int = 0o644, *, durable: bool = True) -> Iterator[IO[bytes]]:
     """A binary file that takes `path`'s place, whole, when the block succeeds.
 
-    durable: wait until its contents are on disk. Not for build files, of which there are hundreds
-    and which the next run makes again: a sync takes up to 0.1 s on a busy disk.
+    durable: wait until its contents are on disk, and delete what killed runs left of writing it.
+    Not for build files, of which there are hundreds and which the next run makes again: a sync
+    takes up to 0.1 s on a busy disk.
     """
+
+    def make(prefix: str) -> str:
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=prefix)
+        os.close(handle)
+        return name
+
+    with _temporary(path, make, clean=durable) as temporary:
+        try:
+            with temporary.open("wb") as stream:
+                yield stream
+                stream.flush()
+                if durable:
+                    os.fsync(stream.fileno())
+            temporary.chmod(mode)
+            temporary.replace(path)
+        except OSError as error:
+            raise output_error(path, error) from error
+
+
+@contextlib.contextmanager
+def _temporary(path: Path, make: Callable[[str], str], *, clean: bool) -> Iterator[Path]:
+    """A file or directory beside `path` (so on the same disk), removed at the end.
+
+    It is locked until then: one that is not was left by a killed run.
+    clean: delete those.
+    """
+    prefix = f".{path.name[:60]}."
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:80]}.")
+        if clean:
+            _remove_abandoned(path.parent, prefix)
+        guard = None
+        while guard is None:  # somebody may have taken it for abandoned before it was locked
+            temporary = Path(make(prefix))
+            guard = _locked(temporary)
     except OSError as error:
         raise output_error(path, error) from error
-    temporary = Path(name)
     try:
-        with os.fdopen(handle, "wb") as stream:
-            # Tells remove_abandoned that somebody is writing it; goes when its process goes.
-            with contextlib.suppress(OSError):
-                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            yield stream
-            stream.flush()
-            if durable:
-                os.fsync(stream.fileno())
-        temporary.chmod(mode)
-        temporary.replace(path)
-    except OSError as error:
-        raise output_error(path, error) from error
+        yield temporary
     finally:
-        temporary.unlink(missing_ok=True)
+        remove(temporary)
+        os.close(guard)
 
 
-def remove_abandoned(path: Path) -> None:
-    """Delete what killed runs left of writing `path`; what a living one writes is locked."""
-    for temporary in path.parent.glob(f".{glob.escape(path.name[:80])}.*"):
-        with contextlib.suppress(OSError), temporary.open("rb") as stream:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            temporary.unlink()
+def _locked(path: Path) -> int | None:
+    """A handle that holds a lock on it, where the filesystem has locks; None if it is gone."""
+    try:
+        guard = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return None
+    with contextlib.suppress(OSError):
+        fcntl.flock(guard, fcntl.LOCK_EX)
+    if os.fstat(guard).st_nlink:
+        return guard
+    os.close(guard)
+    return None
+
+
+def _remove_abandoned(directory: Path, prefix: str) -> None:
+    for end in ("?" * 8, "?" * 8 + ".old"):  # as tempfile and build_directory name them
+        for left in directory.glob(glob.escape(prefix) + end):
+            with contextlib.suppress(OSError):
+                guard = os.open(left, os.O_RDONLY)
+                try:
+                    fcntl.flock(guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    remove(left)
+                finally:
+                    os.close(guard)
+
+
+def remove(path: Path) -> None:
+    """Delete a file, a link or a directory with all in it; what cannot be deleted stays."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def write_bytes(path: Path, data: bytes, mode: int = 0o644, *, durable: bool = True) -> None:
@@ -190,24 +238,18 @@ def remove_stale_temporaries(directory: Path) -> None:
     Everything temporary is named with a dot first, and nothing else in such a directory is.
     """
     for path in directory.glob(".*"):
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            path.unlink(missing_ok=True)
+        remove(path)
 
 
 @contextlib.contextmanager
 def scratch_directory(near: Path) -> Iterator[Path]:
-    """A temporary directory beside `near` (so on the same disk), removed at the end."""
-    try:
-        near.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(dir=near.parent, prefix=f".{near.name[:60]}."))
-    except OSError as error:
-        raise output_error(near, error) from error
-    try:
+    """A temporary directory beside `near`, removed at the end; those of killed runs are too."""
+
+    def make(prefix: str) -> str:
+        return tempfile.mkdtemp(dir=near.parent, prefix=prefix)
+
+    with _temporary(near, make, clean=True) as temporary:
         yield temporary
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
 
 
 @contextlib.contextmanager

@@ -263,7 +263,6 @@ def write(target: Path, plan: Mapping[str, Member], epoch: int) -> None:
     dist_info = next(name.split("/")[0] for name in plan if name.endswith(".dist-info/METADATA"))
     # The dist-info comes last, as the wheel specification recommends.
     order = sorted(plan, key=lambda name: (name.startswith(f"{dist_info}/"), name))
-    files.remove_abandoned(target)
     with files.atomic_open(target) as stream, zipfile.ZipFile(stream, "w") as archive:
         writer = Writer(archive, stream, epoch)
         for name in order:

@@ -108,19 +108,23 @@ def start(root: Path, series: Series, tree: Tree, version: str, mode: BuildMode)
                 where=str(root),
                 next=f"scripts/torchfork patch refresh, or delete it: rm -r {root}",
             )
-        shutil.rmtree(root)
     elif root.exists() and (not root.is_dir() or any(root.iterdir())):
         raise UsageError("this is not an empty directory", where=str(root), next="name another one")
     patches = [patch for patch in series.patches if patch.covers(version, mode)]
     texts = {name: tree.read(name) for name in _worked_on(tree, patches)}
-    git.create(root)
-    # For people, whose own settings count when they work in it.
-    for key in ("core.autocrlf", "core.safecrlf", "commit.gpgSign"):
-        git.git(root, "config", key, "false")
-    commit = git.commit(root, texts, f"torch {version}\n")
-    git.git(root, "reset", "--quiet", "--hard", commit)
     names = tuple(patch.name for patch in patches)
-    return Bench(root, series.folder, version, mode, commit, names).saved()
+
+    def fill(made: Path) -> None:
+        git.create(made)
+        # For people, whose own settings count when they work in it.
+        for key in ("core.autocrlf", "core.safecrlf", "commit.gpgSign"):
+            git.git(made, "config", key, "false")
+        commit = git.commit(made, texts, f"torch {version}\n")
+        git.git(made, "reset", "--quiet", "--hard", commit)
+        Bench(made, series.folder, version, mode, commit, names).saved()
+
+    files.build_directory(root, fill)
+    return open_bench(root)
 
 
 def _worked_on(tree: Tree, patches: Sequence[Patch]) -> Iterator[str]:

@@ -1,0 +1,348 @@
+"""Kills commands at any of their changes of files: each file is then old or new, nothing that they
+started lives on, and the next run makes all of it new. As a script, which goes on where it stopped:
+
+    python tests/faults/kill_sweep.py --kills 1000 --seed 7 --state DIR
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import venv
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).parents[1] / "invariants"))
+sys.path.append(str(Path(__file__).parents[1] / "unit"))
+sys.path.append(str(Path(__file__).parents[2] / "scripts" / "lib"))
+
+import killing
+import sample_tree
+from command import PROJECT, SMALL, Command
+
+from torchfork.errors import StateError
+from torchfork.upstream import fetch, interpreter, pins, wheel
+from torchfork.upstream.tree import record_provenance
+from torchfork.util import cache
+
+LARGE = 50_000_000
+IN_A_ROW = 6
+# By name, how often each is killed.
+SHARES = {
+    "check": 8, "build": 20, "overlay": 8, "develop": 16, "undo": 10, "apply": 12, "unapply": 8,
+    "rebase": 4, "pin": 4, "index": 3, "sbom": 2, "edit": 2, "refresh": 3, "clean": 2, "unpack": 1,
+}  # fmt: skip
+Files = dict[str, tuple[object, ...]]
+
+
+def snapshot(root: Path) -> Files:
+    """Every file but hidden ones, by name: mode and hash; of the largest, which file it is."""
+    found: Files = {}
+    for directory, folders, names in os.walk(root):
+        folders[:] = [name for name in folders if name[0] != "." and name != "__pycache__"]
+        for path in (Path(directory, name) for name in names if name[0] != "."):
+            stat = path.stat()
+            same: tuple[object, ...] = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
+            if stat.st_size < LARGE or path.suffix == ".whl":
+                same = (hashlib.sha256(path.read_bytes()).digest(),)
+            found[path.relative_to(root).as_posix()] = (stat.st_mode, *same)
+    return found
+
+
+@dataclass
+class Scenario:
+    """A command, the directory that it is to change, and how that gets to be as it was before.
+
+    changes: of files, in the first run and in one that finds what this kept.
+    """
+
+    argv: Sequence[str | Path]
+    watched: Path
+    reset: Callable[[random.Random], object]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    before: Files = field(default_factory=dict)
+    after: Files = field(default_factory=dict)
+    changes: tuple[int, ...] = ()
+
+
+class Sweep:
+    """A project of its own below a directory, with everything that its commands change."""
+
+    def __init__(self, root: Path, base: tuple[str, ...]) -> None:
+        self.root, self.project = root, root / "project"
+        self.command = Command(root, base, environment={"SWEPT": str(root)})
+        self.known: dict[str, Scenario] = {}
+        self.pristine: dict[Path, Files] = {}
+        ignored = shutil.ignore_patterns("__pycache__")
+        for name in ("scripts", "ci"):
+            shutil.copytree(PROJECT / name, self.project / name, ignore=ignored, dirs_exist_ok=True)
+        target, known = interpreter.probe(headers=False), pins.load()
+        store = cache.directory()
+        self.wheel = Path(base[1]) if base else fetch.fetch_wheel(known.get(), target, known, store)
+        self.base = wheel.open_wheel(self.wheel, target, known, store).root
+
+    def sweep(self, kills: int, seed: int, done: dict[str, int], save: Callable[[], None]) -> None:
+        """Add to `done` until it counts so many kills; `episode` in it is where to go on."""
+        while sum(done[name] for name in SHARES) < kills:
+            rng = random.Random(f"{seed}/{done['episode']}")
+            [name] = rng.choices(list(SHARES), list(SHARES.values()))
+            left = kills - sum(done[name] for name in SHARES)
+            done[name] += self.episode(name, rng, min(left, IN_A_ROW))
+            done["episode"] += 1
+            save()
+
+    def episode(self, name: str, rng: random.Random, most: int) -> int:
+        """Kill a command a few times in a row, then let it end; how often it was killed."""
+        scenario = self.scenario(name)
+        scenario.reset(rng)
+        assert snapshot(scenario.watched) == scenario.before, f"{name}: taken back"
+        kills = 0
+        for _ in range(rng.randint(1, most)):
+            allowed = rng.randrange(rng.choice(scenario.changes))
+            seconds = rng.choice([0, 0, rng.expovariate(1)])
+            if self.run(scenario, allowed, seconds) is not None:
+                break  # it had less left to do
+            kills += 1
+            now = snapshot(scenario.watched)
+            for file in now.keys() | scenario.before.keys() | scenario.after.keys():
+                known = (scenario.before.get(file), scenario.after.get(file))
+                assert now.get(file) in known, f"{name}, {allowed}, {seconds}: {file}"
+        self.run(scenario)
+        assert snapshot(scenario.watched) == scenario.after, f"{name}: finished"
+        folders = [scenario.watched, *self.root.glob("work/*/"), *self.root.glob("fresh/*/")]
+        left = [path for folder in folders for path in folder.glob(".*[!k]")]  # but for .lock
+        assert not left, f"{name}: {left}"
+        return kills
+
+    def run(self, scenario: Scenario, allowed: int = sys.maxsize, seconds: float = 0) -> int | None:
+        """The changes that a run makes; None if it is killed."""
+        report = self.root / "report"
+        program = [sys.executable, killing.__file__, report, str(allowed), str(seconds), "-m"]
+        lib = {"PYTHONPATH": str(self.project / "scripts" / "lib"), **scenario.environment}
+        done = subprocess.run(
+            [*program, "torchfork", *scenario.argv], env=self.command.env(lib), cwd=self.root,
+            capture_output=True, text=True, check=False, timeout=1800,
+        )  # fmt: skip
+        deadline = time.monotonic() + 60
+        while alive := self.processes():
+            assert time.monotonic() < deadline, f"{scenario.argv[0]}: {alive} live on"
+            time.sleep(0.02)
+        if done.returncode == -signal.SIGKILL:
+            return None
+        if done.returncode == StateError.exit_code and snapshot(scenario.watched) == scenario.after:
+            return 0  # there was nothing left to take back
+        assert done.returncode == 0, f"{scenario.argv}: {done.stdout}{done.stderr}"
+        return int(report.read_text())
+
+    def processes(self) -> list[str]:
+        """What runs of this sweep started and still runs."""
+        found = []
+        for process in Path("/proc").glob("[0-9]*"):
+            try:
+                if f"SWEPT={self.root}\0".encode() in (process / "environ").read_bytes():
+                    found.append((process / "cmdline").read_text().replace("\0", " "))
+            except OSError:  # another user's, or gone
+                continue
+        return found
+
+    def scenario(self, name: str) -> Scenario:
+        """A scenario, whose command has run once from its start to its end."""
+        if name not in self.known:
+            made = self.make(name)
+            made.watched.mkdir(parents=True, exist_ok=True)
+            made.reset(random.Random(0))
+            made.before = snapshot(made.watched)
+            first = self.run(made)
+            made.after = snapshot(made.watched)
+            made.reset(random.Random(0))
+            made.changes = (first or 0, self.run(made) or 0)
+            self.known[name] = made
+        return self.known[name]
+
+    def make(self, name: str) -> Scenario:
+        """What is needed for it, and it."""
+        root = self.root
+        small = ["--additions", SMALL]
+        places = [*small, "--work", self.command.work]
+        build = ["build", *self.command.base, *places, "--no-verify", "--out", root / name]
+        match name:
+            case "check":
+                return self.fresh(["check", *self.command.base, *small])
+            case "build":
+                return Scenario(build, root / name, partial(self.undone, root / name))
+            case "overlay":
+                argv = [*build, "--overlay", "--name", "swept"]
+                return Scenario(argv, root / name, partial(self.undone, root / name))
+            case "develop" | "undo":
+                python, site = self.environment()
+                options = ["--python", python]
+                develop = ["build", "--develop", *places, *options]
+                return self.pair(name == "undo", site, develop, ["build", "--undo", *options])
+            case "apply" | "unapply":
+                tree = self.tree()
+                apply = ["apply", tree, *places, "--unpinned"]
+                return self.pair(name == "unapply", tree, apply, ["unapply", tree])
+            case "rebase":
+                version = pins.load().default
+                argv = ["rebase", "--onto", version, "--to", "a", *small, "--report", root / name]
+                return self.fresh(argv)
+            case "pin":
+                file = self.project / "ci" / "releases.toml"
+                unpinned = [
+                    x for x in file.read_text().splitlines(True) if self.wheel.name not in x
+                ]
+                return Scenario(
+                    ["pin", self.wheel], file.parent, lambda rng: file.write_text("".join(unpinned))
+                )
+            case "index" | "sbom":
+                build_out = self.scenario("build").watched
+                [built] = build_out.glob("*.whl")
+                folder = root / name
+                folder.mkdir()
+                (folder / built.name).hardlink_to(built)
+                argv = {"index": ["index", folder], "sbom": ["sbom", built, "--out", folder]}[name]
+
+                def emptied(rng: random.Random) -> None:
+                    shutil.rmtree(folder / "simple", ignore_errors=True)
+                    (folder / "sbom.cdx.json").unlink(missing_ok=True)
+
+                return Scenario(argv, folder, emptied)
+            case "edit" | "refresh":
+                return self.patches(name)
+            case "clean":
+                place = root / "cache" / "torchfork"
+
+                def filled(rng: random.Random) -> None:
+                    tagged = cache.directory({"TORCHFORK_CACHE": str(place)})
+                    for number in range(20):
+                        file = tagged / "unpacked" / str(number) / "file"
+                        file.parent.mkdir(parents=True, exist_ok=True)
+                        file.write_text("kept")
+
+                variables = {"TORCHFORK_CACHE": str(place)}
+                return Scenario(["clean", "--cache"], place.parent, filled, variables)
+            case "unpack":
+                return self.fresh(["check", "--base", self.wheel, *small], cold=True)
+        raise ValueError(name)
+
+    def fresh(self, argv: Sequence[str | Path], *, cold: bool = False) -> Scenario:
+        """A command with nothing kept of earlier runs; cold: nor in the cache."""
+        work, place = self.root / "fresh", self.root / "cold"
+
+        def reset(rng: random.Random) -> None:
+            for folder in (work, place, self.project / ".torchfork"):
+                shutil.rmtree(folder, ignore_errors=True)
+
+        variables = {"TORCHFORK_CACHE": str(place)} if cold else {}
+        return Scenario([*argv, "--work", work], self.root / "nothing", reset, variables)
+
+    def undone(self, out: Path, rng: random.Random) -> None:
+        """No wheel, no object of the kernel, and now and then nothing kept at all."""
+        shutil.rmtree(out, ignore_errors=True)
+        out.mkdir()
+        if not rng.randrange(4):
+            shutil.rmtree(self.command.work, ignore_errors=True)
+        for made in self.command.work.glob("*/build/**/WheelTestStep*.o"):
+            made.unlink()
+
+    def pair(
+        self, back: bool, watched: Path, do: Sequence[str | Path], undo: Sequence[str | Path]
+    ) -> Scenario:
+        """A command before which the one that takes it back has run, or the other way round."""
+        pristine = self.pristine.setdefault(watched, snapshot(watched))
+
+        def reset(rng: random.Random) -> None:
+            if (snapshot(watched) == pristine) == back:
+                self.run(Scenario(do if back else undo, watched, reset))
+
+        return Scenario(undo if back else do, watched, reset)
+
+    def environment(self) -> tuple[Path, Path]:
+        """A Python with the official torch, and its site-packages."""
+        root = self.root / "env"
+        if not root.exists():
+            venv.create(root, symlinks=True)
+        [site] = root.glob("lib/*/site-packages")
+        if not (site / "torch").exists():
+            shutil.copytree(self.base, site, copy_function=os.link, dirs_exist_ok=True)
+        return root / "bin" / "python", site
+
+    def tree(self) -> Path:
+        """What the wheel has of a tree of sources, laid out as one."""
+        root = self.root / "tree"
+        if not root.exists():
+            root.mkdir()
+            (root / "version.txt").write_text(f"{pins.load().default}a0\n")
+            sample_tree.write(root, self.base)
+            record_provenance(root, pins.load().get().commit, "a wheel")
+        return root
+
+    def patches(self, name: str) -> Scenario:
+        """The workbench is made, or what was edited in it comes back into the additions."""
+        bench, additions = self.root / "bench", self.root / "additions"
+        kept = self.root / "bench.kept"
+        options = ["--bench", bench, "--additions", additions]
+        edit = ["patch", "edit", "--torch", self.base, *options]
+
+        def fresh(rng: random.Random) -> None:
+            for folder in (bench, additions):
+                shutil.rmtree(folder, ignore_errors=True)
+            shutil.copytree(SMALL, additions)
+
+        def edited(rng: random.Random) -> None:
+            fresh(rng)
+            if not kept.exists():
+                self.run(Scenario(edit, bench, fresh))
+                changed = bench / "torch" / "wheel_test_name.py"
+                changed.write_text(changed.read_text() + "more = 1\n")
+                sample_tree.git(bench, "commit", "--quiet", "--all", "--amend", "--no-edit")
+                bench.rename(kept)
+            shutil.copytree(kept, bench, symlinks=True)
+
+        if name == "edit":
+            return Scenario(edit, additions, fresh)
+        return Scenario(["patch", "refresh", *options], additions, edited)
+
+
+def main() -> int:
+    """Sweep; the number of kills, by command."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kills", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--state", type=Path, required=True, metavar="DIR")
+    parser.add_argument("--base", type=Path, metavar="WHEEL", help="an official wheel")
+    options = parser.parse_args()
+    place = options.state.absolute() / f"seed-{options.seed}"
+    notes = place / "done.json"
+    done = dict.fromkeys([*SHARES, "episode"], 0)
+    if notes.exists():
+        done |= json.loads(notes.read_text())
+
+    def save() -> None:
+        notes.write_text(json.dumps(done))
+        print(described(done), flush=True)
+
+    base = ("--base", str(options.base.absolute())) if options.base else ()
+    Sweep(place / "sweep", base).sweep(options.kills, options.seed, done, save)
+    print(described(done))
+    return 0
+
+
+def described(done: Mapping[str, int]) -> str:
+    """The count, in all and by command."""
+    by_name = ", ".join(f"{name} {done[name]}" for name in SHARES if done[name])
+    return f"{sum(done[name] for name in SHARES)} kills in {done['episode']} episodes: {by_name}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
