@@ -17,7 +17,7 @@ import subprocess
 import sys
 import time
 import venv
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -33,7 +33,7 @@ from command import PROJECT, SMALL, Command
 from torchfork.errors import StateError
 from torchfork.upstream import fetch, interpreter, pins, wheel
 from torchfork.upstream.tree import record_provenance
-from torchfork.util import cache
+from torchfork.util import cache, files
 
 LARGE = 50_000_000
 IN_A_ROW = 6
@@ -43,6 +43,7 @@ SHARES = {
     "rebase": 4, "pin": 4, "index": 3, "sbom": 2, "edit": 2, "refresh": 3, "clean": 2, "unpack": 1,
 }  # fmt: skip
 Files = dict[str, tuple[object, ...]]
+Words = list[str | Path]
 
 
 def snapshot(root: Path) -> Files:
@@ -59,6 +60,11 @@ def snapshot(root: Path) -> Files:
     return found
 
 
+def differing(one: Files, other: Files) -> list[str]:
+    """The files that are not the same."""
+    return sorted(name for name in {*one, *other} if one.get(name) != other.get(name))
+
+
 @dataclass
 class Scenario:
     """A command, the directory that it is to change, and how that gets to be as it was before.
@@ -66,7 +72,7 @@ class Scenario:
     changes: of files, in the first run and in one that finds what this kept.
     """
 
-    argv: Sequence[str | Path]
+    argv: Words
     watched: Path
     reset: Callable[[random.Random], object]
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -83,9 +89,10 @@ class Sweep:
         self.command = Command(root, base, environment={"SWEPT": str(root)})
         self.known: dict[str, Scenario] = {}
         self.pristine: dict[Path, Files] = {}
-        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.rmtree(root, ignore_errors=True)
         for name in ("scripts", "ci"):
-            shutil.copytree(PROJECT / name, self.project / name, ignore=ignored, dirs_exist_ok=True)
+            ignored = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(PROJECT / name, self.project / name, ignore=ignored)
         target, known = interpreter.probe(headers=False), pins.load()
         store = cache.directory()
         self.wheel = Path(base[1]) if base else fetch.fetch_wheel(known.get(), target, known, store)
@@ -105,7 +112,8 @@ class Sweep:
         """Kill a command a few times in a row, then let it end; how often it was killed."""
         scenario = self.scenario(name)
         scenario.reset(rng)
-        assert snapshot(scenario.watched) == scenario.before, f"{name}: taken back"
+        wrong = differing(snapshot(scenario.watched), scenario.before)
+        assert not wrong, f"{name}, taken back: {wrong}"
         kills = 0
         for _ in range(rng.randint(1, most)):
             allowed = rng.randrange(rng.choice(scenario.changes))
@@ -118,7 +126,8 @@ class Sweep:
                 known = (scenario.before.get(file), scenario.after.get(file))
                 assert now.get(file) in known, f"{name}, {allowed}, {seconds}: {file}"
         self.run(scenario)
-        assert snapshot(scenario.watched) == scenario.after, f"{name}: finished"
+        wrong = differing(snapshot(scenario.watched), scenario.after)
+        assert not wrong, f"{name}, finished: {wrong}"
         folders = [scenario.watched, *self.root.glob("work/*/"), *self.root.glob("fresh/*/")]
         left = [path for folder in folders for path in folder.glob(".*[!k]")]  # but for .lock
         assert not left, f"{name}: {left}"
@@ -127,7 +136,14 @@ class Sweep:
     def run(self, scenario: Scenario, allowed: int = sys.maxsize, seconds: float = 0) -> int | None:
         """The changes that a run makes; None if it is killed."""
         report = self.root / "report"
-        program = [sys.executable, killing.__file__, report, str(allowed), str(seconds), "-m"]
+        program: Words = [
+            sys.executable,
+            killing.__file__,
+            report,
+            str(allowed),
+            str(seconds),
+            "-m",
+        ]
         lib = {"PYTHONPATH": str(self.project / "scripts" / "lib"), **scenario.environment}
         done = subprocess.run(
             [*program, "torchfork", *scenario.argv], env=self.command.env(lib), cwd=self.root,
@@ -172,29 +188,38 @@ class Sweep:
     def make(self, name: str) -> Scenario:
         """What is needed for it, and it."""
         root = self.root
-        small = ["--additions", SMALL]
-        places = [*small, "--work", self.command.work]
-        build = ["build", *self.command.base, *places, "--no-verify", "--out", root / name]
+        small: Words = ["--additions", SMALL]
+        places: Words = [*small, "--work", self.command.work]
+        build: Words = ["build", *self.command.base, *places, "--no-verify", "--out", root / name]
         match name:
             case "check":
                 return self.fresh(["check", *self.command.base, *small])
             case "build":
                 return Scenario(build, root / name, partial(self.undone, root / name))
             case "overlay":
-                argv = [*build, "--overlay", "--name", "swept"]
-                return Scenario(argv, root / name, partial(self.undone, root / name))
+                overlay = [*build, "--overlay", "--name", "swept"]
+                return Scenario(overlay, root / name, partial(self.undone, root / name))
             case "develop" | "undo":
                 python, site = self.environment()
-                options = ["--python", python]
-                develop = ["build", "--develop", *places, *options]
+                options: Words = ["--python", python]
+                develop: Words = ["build", "--develop", *places, *options]
                 return self.pair(name == "undo", site, develop, ["build", "--undo", *options])
             case "apply" | "unapply":
                 tree = self.tree()
-                apply = ["apply", tree, *places, "--unpinned"]
+                apply: Words = ["apply", tree, *places, "--unpinned"]
                 return self.pair(name == "unapply", tree, apply, ["unapply", tree])
             case "rebase":
                 version = pins.load().default
-                argv = ["rebase", "--onto", version, "--to", "a", *small, "--report", root / name]
+                argv: Words = [
+                    "rebase",
+                    "--onto",
+                    version,
+                    "--to",
+                    "a",
+                    *small,
+                    "--report",
+                    root / name,
+                ]
                 return self.fresh(argv)
             case "pin":
                 file = self.project / "ci" / "releases.toml"
@@ -210,11 +235,11 @@ class Sweep:
                 folder = root / name
                 folder.mkdir()
                 (folder / built.name).hardlink_to(built)
-                argv = {"index": ["index", folder], "sbom": ["sbom", built, "--out", folder]}[name]
+                argv = ["index", folder] if name == "index" else ["sbom", built, "--out", folder]
 
                 def emptied(rng: random.Random) -> None:
-                    shutil.rmtree(folder / "simple", ignore_errors=True)
-                    (folder / "sbom.cdx.json").unlink(missing_ok=True)
+                    for made in [path for path in folder.iterdir() if path.suffix != ".whl"]:
+                        files.remove(made)
 
                 return Scenario(argv, folder, emptied)
             case "edit" | "refresh":
@@ -235,7 +260,7 @@ class Sweep:
                 return self.fresh(["check", "--base", self.wheel, *small], cold=True)
         raise ValueError(name)
 
-    def fresh(self, argv: Sequence[str | Path], *, cold: bool = False) -> Scenario:
+    def fresh(self, argv: Words, *, cold: bool = False) -> Scenario:
         """A command with nothing kept of earlier runs; cold: nor in the cache."""
         work, place = self.root / "fresh", self.root / "cold"
 
@@ -255,9 +280,7 @@ class Sweep:
         for made in self.command.work.glob("*/build/**/WheelTestStep*.o"):
             made.unlink()
 
-    def pair(
-        self, back: bool, watched: Path, do: Sequence[str | Path], undo: Sequence[str | Path]
-    ) -> Scenario:
+    def pair(self, back: bool, watched: Path, do: Words, undo: Words) -> Scenario:
         """A command before which the one that takes it back has run, or the other way round."""
         pristine = self.pristine.setdefault(watched, snapshot(watched))
 
@@ -272,9 +295,9 @@ class Sweep:
         root = self.root / "env"
         if not root.exists():
             venv.create(root, symlinks=True)
-        [site] = root.glob("lib/*/site-packages")
-        if not (site / "torch").exists():
+            [site] = root.glob("lib/*/site-packages")
             shutil.copytree(self.base, site, copy_function=os.link, dirs_exist_ok=True)
+        [site] = root.glob("lib/*/site-packages")
         return root / "bin" / "python", site
 
     def tree(self) -> Path:
@@ -291,8 +314,8 @@ class Sweep:
         """The workbench is made, or what was edited in it comes back into the additions."""
         bench, additions = self.root / "bench", self.root / "additions"
         kept = self.root / "bench.kept"
-        options = ["--bench", bench, "--additions", additions]
-        edit = ["patch", "edit", "--torch", self.base, *options]
+        options: Words = ["--bench", bench, "--additions", additions]
+        edit: Words = ["patch", "edit", "--torch", self.base, *options]
 
         def fresh(rng: random.Random) -> None:
             for folder in (bench, additions):

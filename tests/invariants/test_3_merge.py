@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import shutil
-import signal
 import subprocess
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,7 +14,6 @@ from command import SMALL, Command
 from torchfork.additions.merge import MERGED_FILES
 from torchfork.upstream.base import Base
 from torchfork.util.blocks import strip_blocks
-from torchfork.util.files import sha256_file
 
 pytestmark = pytest.mark.wheel
 
@@ -49,51 +45,6 @@ def wait_for(
     deadline = time.monotonic() + seconds
     while not condition() and running.poll() is None and time.monotonic() < deadline:
         time.sleep(0.005)
-
-
-def touched_since(started: float, root: Path, pattern: str) -> bool:
-    """Whether any of the paths is of this run: earlier ones have left theirs."""
-    with contextlib.suppress(FileNotFoundError):
-        return any(path.stat().st_mtime > started for path in root.glob(pattern))
-    return False
-
-
-# What is there when a stage has begun; the run is killed a little later.
-MOMENTS = {
-    "while the tree is copied": ("work/*/tree/.torchgen.*", 0.02),
-    "when the YAML is merged": ("work/*/describe.request.json", 0.0),
-    "while it is generated": ("work/*/.generated.*/all/ATen", 0.0),
-    "when it was generated": ("work/*/sources/ATen", 0.0),
-    "while headers are assembled": ("work/*/overlay/torch/include/ATen/ops", 0.0),
-    "while it is compiled": ("work/*/build/support/*/*.o", 0.1),
-    "while the wheel is packed": ("out/.torch-*", 0.01),
-}
-
-
-def test_3_a_build_killed_at_any_stage_is_finished_by_the_next_run(
-    finished: Command, tmp_path: Path
-) -> None:
-    """One build, killed at each stage in turn and run again; the wheel is the undisturbed one."""
-    command = Command(tmp_path, finished.base, finished.additions, finished.environment)
-    hit = []
-    for moment, (pattern, later) in MOMENTS.items():
-        started, running = time.time(), command.start()
-        wait_for(running, partial(touched_since, started, tmp_path, pattern))
-        time.sleep(later)
-        running.kill()
-        running.communicate()
-        if running.returncode == -signal.SIGKILL:
-            hit.append(moment)
-            # never a wheel that looks whole and is not
-            assert not list(command.out.glob("torch-*.whl")), moment
-        for wheel in command.out.glob("torch-*.whl"):
-            wheel.unlink()
-    # On a busy machine a stage may be over before it is seen.
-    assert len(hit) >= len(MOMENTS) - 2, hit
-    wheel = command.run().wheel
-    assert sha256_file(wheel) == sha256_file(finished.run().wheel)
-    leavings = [p for p in command.layout().iterdir() if p.name.startswith(".")]
-    assert not leavings and not list(command.out.glob(".*"))
 
 
 def test_3_the_result_depends_on_the_additions_and_not_on_their_history(

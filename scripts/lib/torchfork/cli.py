@@ -158,6 +158,13 @@ def _unforeseen(error: Exception) -> ForkError:
             next="get access to it, or choose other places (--out DIR, --work DIR, "
             "TORCHFORK_CACHE=DIR)",
         )
+    elif isinstance(error, OSError) and number in (errno.ENAMETOOLONG, errno.ELOOP):
+        translated = UsageError(
+            "a path that no filesystem takes",
+            where=str(error.filename or "")[:200],
+            why=error.strerror or str(error),
+            next="correct the option or the variable that names it, or remove the circle of links",
+        )
     else:
         last = traceback.extract_tb(error.__traceback__)[-1]
         translated = InternalError(

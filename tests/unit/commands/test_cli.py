@@ -70,6 +70,16 @@ def test_what_the_disk_refuses_is_an_output_error_wherever_it_happens(
     assert os.strerror(number) in err and "Traceback" not in err
 
 
+@pytest.mark.parametrize("number", [errno.ENAMETOOLONG, errno.ELOOP])
+def test_a_path_that_cannot_be_is_the_users_to_correct_wherever_it_is_met(
+    failing: Raise, capsys: pytest.CaptureFixture[str], number: int
+) -> None:
+    failing(OSError(number, os.strerror(number), "x" * 5000))
+    assert cli.main(["check"]) == 2
+    err = capsys.readouterr().err
+    assert os.strerror(number) in err and f"where: {'x' * 200}\n" in err
+
+
 def test_an_unforeseen_exception_says_how_to_report_it(
     failing: Raise, capsys: pytest.CaptureFixture[str]
 ) -> None:

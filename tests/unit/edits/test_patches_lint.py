@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from sample_patches import ABOUT, FUNCTIONS, about_toml, diff, hook, tree, write
 
 from torchfork.edits.patches import check, folders, git, lint, load, plan
@@ -269,36 +265,6 @@ def test_patches_that_is_no_directory_does_not_count_as_absent(
     with pytest.raises(AdditionsError) as caught:
         load(tmp_path)
     assert caught.value.where == str(tmp_path / "patches")
-
-
-def mutated(text: str) -> st.SearchStrategy[str]:
-    """The text with some lines dropped, doubled or replaced."""
-    lines = text.splitlines(keepends=True)
-    odd = ["\n", "[[hook]]\n", "@@ -1 +1 @@\n", "-- \n", "a = [[[", "\\ No", "\0\u2028", "9" * 5000]
-    picked = st.one_of(st.sampled_from([*lines, *odd]), st.text(max_size=8))
-    at = st.integers(0, len(lines))
-    return st.builds(
-        lambda i, j, new: "".join([*lines[:i], *new, *lines[j:]]), at, at,
-        st.lists(picked, max_size=4),
-    )  # fmt: skip
-
-
-HOOKED = about_toml(hook("torch/a.py", "after = 'x'", "l\n"))
-LISTED = "f  >=2.6,<3  both  # y\nx.patch * both # z\n"
-
-
-@settings(max_examples=100, deadline=None)
-@given(mutated(LISTED), mutated(HOOKED), mutated(GOOD))
-def test_whatever_the_files_say_only_named_errors_come_of_it(
-    series: str, toml: str, patch: str
-) -> None:
-    with tempfile.TemporaryDirectory() as name:
-        files = {"f/patch.toml": toml, "f/torch/n.py": "n\n", "x.patch": patch}
-        for fault in lint(write(Path(name), LISTED, files), VERSIONS):
-            assert fault.where
-        for listed in (LISTED, series):
-            with contextlib.suppress(PatchError):
-                plan(write(Path(name), listed, {}), tree(), "2.13.0", "graft")
 
 
 def test_the_readme_has_an_example_that_works_and_every_key(tmp_path: Path) -> None:

@@ -11,12 +11,10 @@ from pathlib import Path
 
 import pytest
 import sample_wheel as sample
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from torchfork.errors import BaseRefusedError, HashMismatchError, OutputError, UsageError
+from torchfork.errors import BaseRefusedError, HashMismatchError, OutputError
 from torchfork.upstream import wheel as module
 from torchfork.upstream.base import Base
 from torchfork.upstream.pins import Releases, WheelPin
@@ -301,21 +299,6 @@ def test_a_record_that_cannot_be_read_is_refused(tmp_path: Path, record: bytes) 
     with contextlib.suppress(BaseRefusedError):  # NUL is no error for every Python
         opened(tmp_path, sample.write_wheel(tmp_path, files))
         assert b"\0" in record
-
-
-@settings(max_examples=150, deadline=None)
-@given(st.data())
-def test_no_damage_of_an_archive_is_an_internal_error(
-    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
-) -> None:
-    tmp_path = tmp_path_factory.mktemp("damaged")
-    wheel = sample.write_wheel(tmp_path)
-    raw = bytearray(wheel.read_bytes())
-    for _ in range(data.draw(st.integers(1, 4))):
-        raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
-    wheel.write_bytes(raw)
-    with contextlib.suppress(BaseRefusedError, UsageError):
-        opened(tmp_path, wheel, sample.releases(tmp_path / "releases.toml"))
 
 
 # Versions

@@ -350,10 +350,26 @@ def _report(error: BaseException) -> Any:
     if isinstance(error, CodegenFailure):
         return error.args[0]
     trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    message = str(error)[-8000:]
+    if ".yaml:" not in message:
+        message += _under_way(error)
     # a parser's message keeps to 64 KiB, which is what a pipe takes without a reader
     return {
-        "type": type(error).__name__, "message": str(error)[-8000:], "trace": trace[-20000:]
+        "type": type(error).__name__, "message": message, "trace": trace[-20000:]
     }  # fmt: skip
+
+
+def _under_way(error: BaseException) -> str:
+    """Where the function stands that the generator was at, as its own messages say it."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    for frame in reversed(frames):
+        for value in frame.f_locals.values():
+            parts = [getattr(value, name, None) for name in ("function", "functional", "func")]
+            for one in (value, *parts):
+                place = getattr(one, "loc", None)
+                if type(place).__name__ == "Location":
+                    return f"\n  in {place}:\n"
+    return ""
 
 
 TASKS = {task.__name__: task for task in (headers, operators, describe, finished, sources)}

@@ -25,6 +25,7 @@ GENERATOR_ROOMS = ("additions", "codegen", "edits", "upstream")
 WHEEL_ROOMS = (*GENERATOR_ROOMS, "native", "pipelines", "support", "util", "wheel")
 # How long a second run waits for the first one's build directory.
 LOCK_SECONDS = 3600.0
+_DELIVERED = "delivered.json"
 
 
 @functools.cache
@@ -73,17 +74,26 @@ def locked(layout: BuildDir, ui: Ui) -> Iterator[None]:
 
 
 def up_to_date(layout: BuildDir, inputs: str, out: Path) -> Path | None:
-    """The wheel of an earlier run with these very inputs, if it is still there, byte for byte."""
-    for wheel, made in _delivered(layout).items():
+    """The wheel of an earlier run with these very inputs, if it is still there, byte for byte.
+
+    Otherwise nothing of these inputs counts as delivered until `keep_delivered` says so: this run
+    may be killed when the wheel is there, and what goes with it is not.
+    """
+    known = _delivered(layout)
+    for wheel, made in known.items():
         path = Path(wheel)
         if made["inputs"] == inputs and path.parent == out and path.is_file():
-            return path if files.sha256_file(path) == made["sha256"] else None
+            if files.sha256_file(path) == made["sha256"]:
+                return path
+    others = {wheel: made for wheel, made in known.items() if made["inputs"] != inputs}
+    if others != known:
+        files.write_json(layout.root / _DELIVERED, others)
     return None
 
 
 def _delivered(layout: BuildDir) -> dict[str, dict[str, str]]:
     """What was made here, by the wheel's path: for several Pythons, whole and as overlays."""
-    known = files.read_json(layout.root / "delivered.json")
+    known = files.read_json(layout.root / _DELIVERED)
     items = known.items() if isinstance(known, dict) else ()
     return {wheel: made for wheel, made in items if isinstance(made, dict)}
 
@@ -91,6 +101,4 @@ def _delivered(layout: BuildDir) -> dict[str, dict[str, str]]:
 def keep_delivered(layout: BuildDir, inputs: str, wheel: Path) -> None:
     """Have the next run with these inputs find the wheel."""
     made = {"inputs": inputs, "sha256": files.sha256_file(wheel)}
-    files.write_json(
-        layout.root / "delivered.json", {**_delivered(layout), str(wheel.absolute()): made}
-    )
+    files.write_json(layout.root / _DELIVERED, {**_delivered(layout), str(wheel.absolute()): made})
