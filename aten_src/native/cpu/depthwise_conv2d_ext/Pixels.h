@@ -337,7 +337,8 @@ LaneWeights<opmath_type<scalar_t>> lane_weights(
   const int64_t size = p.kernel_size();
   const int64_t vectors = ceil_div(p.channels, kLanes);
   LaneWeights<acc_t> result{
-      AlignedBuffer<acc_t>(vectors * size * kLanes), AlignedBuffer<acc_t>(vectors * kLanes)};
+      AlignedBuffer<acc_t>(vectors * size * kLanes, p.channels < vectors * kLanes),
+      AlignedBuffer<acc_t>(vectors * kLanes)};
   const TapOrder order(width);
   c10::SmallVector<int64_t, 64> places;
   for (const auto tap : c10::irange(size)) { // as the window lies in memory

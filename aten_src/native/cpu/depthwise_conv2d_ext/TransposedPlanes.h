@@ -36,7 +36,10 @@ class TransposedPlanes {
 
  public:
   TransposedPlanes(int64_t size, int64_t lanes)
-      : size_(size), lanes_(lanes), planes_(lanes * size + 2 * kLanes), pixels_(lanes * size) {}
+      : size_(size),
+        lanes_(lanes),
+        planes_(std::is_same_v<scalar_t, acc_t> ? 0 : lanes * size + 2 * kLanes),
+        pixels_(lanes * size) {}
 
   acc_t* pixels() const {
     return pixels_.data();
@@ -162,11 +165,12 @@ bool are_seven_planes(const Params& p) {
       p.stride_width == 1 && p.dilation_height == 1 && p.dilation_width == 1;
 }
 
-// Planes and their weights by lanes. Taps follow each other as the sources that a result meets do.
+// Planes and their weights by lanes.
 template <typename acc_t>
 struct SevenPlane {
   const acc_t* pixels; // [rows][columns][lanes]
-  const acc_t* weights; // [taps down][taps across][lanes]
+  const acc_t* weights; // of the first row that results meet: [taps across][lanes]
+  int64_t weight_row; // to the next row's
   const acc_t* start; // what sums begin with
   acc_t* results;
 };
@@ -186,7 +190,7 @@ C10_ALWAYS_INLINE void row_of_seven_plane(const SevenPlane<acc_t>& plane, int ro
   const int first = std::max(row - kHalf, 0);
   const int last = std::min(row + kHalf, kSevenPixels - 1);
   const acc_t* line = plane.pixels + first * kLine;
-  const acc_t* weights = plane.weights + (first - row + kHalf) * kSide * Vec::size();
+  const acc_t* weights = plane.weights + (first - row + kHalf) * plane.weight_row;
   for (int j = first; j <= last; ++j) {
     Vec sources[kSevenPixels];
     DEPTHWISE_UNROLL for (int c = 0; c < kSevenPixels; ++c) {
@@ -203,7 +207,7 @@ C10_ALWAYS_INLINE void row_of_seven_plane(const SevenPlane<acc_t>& plane, int ro
       }
     }
     line += kLine;
-    weights += kSide * Vec::size();
+    weights += plane.weight_row;
   }
   acc_t* const results = plane.results + row * kLine;
   DEPTHWISE_UNROLL for (int c = 0; c < kSevenPixels; ++c) {
@@ -223,150 +227,34 @@ void take_seven_plane(const SevenPlane<acc_t>& plane, Range ahead, Range written
   }
 }
 
-// Images from which on the weights are transposed once for all of them, not with each task. fp32,
-// one thread, Zen 5, with each task and once: N=2 within 3 %, N=4 of 960@7 k5 48 us and 44, k7 64
-// and 61, N=16 of 768@7 k7 206 and 188.
-constexpr int64_t kWeightKeepingImages = 2;
-
-// One thread's tasks; each is a vector of channels of one image. With the same channels of all
-// images one after the other, whose weights would stay in first-level cache, N=16 of 768@7 k7 takes
-// 1.15 of the time, of 960@7 k3 1.34.
-//
-// A task's weights are transposed where they are used, and all that it computes in is on the stack.
-// Of one image, with the weights of all channels transposed before, into memory that was zeroed and
-// then came back from the second-level cache, fp32, one thread, Zen 5, the kernel alone: 768@7 k7
-// 15.7 us became 12.4, k5 11.2 and 8.9, k3 7.8 and 5.9, 16 channels of k7 .96 and .32.
-template <typename scalar_t>
-class SevenPlaneTasks {
-  using acc_t = opmath_type<scalar_t>;
-  using Vec = Vectorized<acc_t>;
-  static constexpr bool kConverts = !std::is_same_v<scalar_t, acc_t>;
-  static constexpr int64_t kLanes = Vec::size();
-  static constexpr int64_t kPixels = kSevenPixels * kSevenPixels;
-
- public:
-  explicit SevenPlaneTasks(const Pass& pass)
-      : results_(pass.result.mutable_data_ptr<scalar_t>()),
-        sources_(pass.source.const_data_ptr<scalar_t>()),
-        weights_(pass.weight.const_data_ptr<scalar_t>()),
-        biases_(pass.bias.defined() ? pass.bias.const_data_ptr<scalar_t>() : nullptr),
-        channels_(pass.params.channels),
-        planes_(pass.params.batch * channels_),
-        taps_(pass.params.kernel_size()),
-        direction_(pass.direction),
-        take_plane_(
-            pass.params.kernel_width == 3       ? &take_seven_plane<acc_t, 3>
-                : pass.params.kernel_width == 5 ? &take_seven_plane<acc_t, 5>
-                                                : &take_seven_plane<acc_t, 7>) {
-    if (channels_ % kLanes != 0) { // lanes of no plane are computed too
-      std::fill_n(pixels_, kPixels * kLanes, acc_t(0));
-      std::fill_n(own_weights_, kPixels * kLanes, acc_t(0));
-    }
-  }
-
-  // The weights of all channels by lanes.
-  void transpose_all_weights(acc_t* to) {
-    for (int64_t channel = 0; channel < channels_; channel += kLanes) {
-      transpose_weights(channel, to + channel * taps_);
-    }
-  }
-
-  // `kept` are all weights by lanes, or null.
-  void run(int64_t begin, int64_t end, const acc_t* kept) {
-    const int64_t vectors = ceil_div(channels_, kLanes);
-    int64_t channel = begin % vectors * kLanes;
-    int64_t plane = begin / vectors * channels_ + channel;
-    for (int64_t left = end - begin; left > 0; --left) {
-      if (!kept) {
-        transpose_weights(channel, own_weights_);
-      }
-      const int64_t count = count_of(channel);
-      take(plane, channel, count, kept ? kept + channel * taps_ : own_weights_);
-      plane += count;
-      channel = channel + count < channels_ ? channel + count : 0;
-    }
-  }
-
- private:
-  int64_t count_of(int64_t channel) const {
-    return std::min(kLanes, channels_ - channel);
-  }
-
-  static const acc_t* as_values(const scalar_t* stored, int64_t count, acc_t* values) {
-    if constexpr (kConverts) {
-      convert_row(stored, count, values);
-      return values;
-    } else {
-      return stored;
-    }
-  }
-
-  // Of grad_input from the last tap to the first.
-  void transpose_weights(int64_t channel, acc_t* to) {
-    const int64_t count = count_of(channel);
-    const acc_t* const from = as_values(weights_ + channel * taps_, count * taps_, values_);
-    const bool forward = direction_ == Direction::kForward;
-    const int64_t step = forward ? kLanes : -kLanes;
-    transpose(from, count, taps_, taps_, forward ? to : to + (taps_ - 1) * kLanes, step);
-  }
-
-  void take(int64_t plane, int64_t channel, int64_t count, const acc_t* weights) {
-    if (biases_) {
-      load_lanes(biases_ + channel, count).store(start_);
-    } else {
-      Vec(acc_t(0)).store(start_);
-    }
-    const scalar_t* const sources = sources_ + plane * kPixels;
-    transpose(
-        as_values(sources, count * kPixels, values_), count, kPixels, kPixels, pixels_, kLanes);
-    const int64_t next = plane + count;
-    const int64_t next_count = std::min(count, planes_ - next);
-    scalar_t* const results = results_ + plane * kPixels;
-    take_plane_(
-        {pixels_, weights, start_, sums_},
-        addresses_of(sources + count * kPixels, next_count * kPixels),
-        addresses_of(results, count * kPixels));
-    if constexpr (kConverts) {
-      transpose(sums_, kPixels, count, kLanes, values_, kPixels);
-      unpack_row(values_, 0, 1, results, count * kPixels);
-    } else {
-      transpose(sums_, kPixels, count, kLanes, results, kPixels);
-    }
-  }
-
-  scalar_t* results_;
-  const scalar_t* sources_;
-  const scalar_t* weights_;
-  const scalar_t* biases_; // or null
-  int64_t channels_;
-  int64_t planes_; // of all images
-  int64_t taps_; // of a window, as many as a plane has pixels at most
-  Direction direction_;
-  void (*take_plane_)(const SevenPlane<acc_t>&, Range, Range);
-  alignas(kCacheLine) acc_t pixels_[kPixels * kLanes];
-  alignas(kCacheLine) acc_t own_weights_[kPixels * kLanes];
-  alignas(kCacheLine) acc_t start_[kLanes];
-  alignas(kCacheLine) acc_t sums_[kPixels * kLanes];
-  // 16-bit planes or weights as acc_t, with what convert_row writes behind them.
-  alignas(kCacheLine) acc_t values_[kConverts ? (kPixels + 2) * kLanes : 1];
-};
-
 template <typename scalar_t>
 void seven_plane_pass([[maybe_unused]] const Pass& pass) {
   if constexpr (std::is_same_v<opmath_type<scalar_t>, float>) {
-    using acc_t = opmath_type<scalar_t>;
-    using Tasks = SevenPlaneTasks<scalar_t>;
-    constexpr int64_t kLanes = Vectorized<acc_t>::size();
-    const int64_t vectors = ceil_div(pass.params.channels, kLanes);
-    const int64_t vector_weights = pass.params.kernel_size() * kLanes;
-    const bool keeps = pass.params.batch >= kWeightKeepingImages;
-    const AlignedBuffer<acc_t> kept(keeps ? vectors * vector_weights : 0);
-    if (keeps) {
-      Tasks(pass).transpose_all_weights(kept.data());
-    }
-    const auto grain = grain_of(vector_weights * kSevenPixels * kSevenPixels);
-    at::parallel_for(0, pass.params.batch * vectors, grain, [&](int64_t begin, int64_t end) {
-      Tasks(pass).run(begin, end, keeps ? kept.data() : nullptr);
+    constexpr int64_t kLanes = Vectorized<float>::size();
+    const Params& p = pass.params;
+    const PixelOperands<scalar_t> of(pass, LastVector::kPadded);
+    const int64_t row = p.kernel_width * kLanes;
+    const bool forward = pass.direction == Direction::kForward;
+    const auto take_plane = p.kernel_width == 3 ? &take_seven_plane<float, 3>
+        : p.kernel_width == 5                   ? &take_seven_plane<float, 5>
+                                                : &take_seven_plane<float, 7>;
+    for_planes_as_lanes(of, p, kLanes, [&] {
+      return [&](const float* pixels,
+                 float* results,
+                 int64_t channel,
+                 int64_t /*count*/,
+                 Range ahead,
+                 Range written) {
+        const float* const weights = of.weights.taps.data() + channel * p.kernel_size();
+        take_plane(
+            {pixels,
+             forward ? weights : weights + (p.kernel_height - 1) * row,
+             forward ? row : -row,
+             of.weights.start.data() + channel,
+             results},
+            ahead,
+            written);
+      };
     });
   }
 }

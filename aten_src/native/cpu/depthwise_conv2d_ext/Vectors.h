@@ -47,19 +47,19 @@ inline int64_t grain_of(int64_t operations_per_item) {
   return std::max<int64_t>(1, kGrainOperations / std::max<int64_t>(1, operations_per_item));
 }
 
-// Zeroed memory at a cache line's begin; std::bad_alloc where there is none, which the operator
+// Memory at a cache line's begin, zeroed unless all of it will be written; std::bad_alloc where there is none, which the operator
 // answers with its name and sizes.
 template <typename T>
 class AlignedBuffer {
  public:
-  explicit AlignedBuffer(int64_t count)
+  explicit AlignedBuffer(int64_t count, bool zeroed = true)
       : memory_(
             static_cast<T*>(
                 ::operator new(std::max<int64_t>(count, 1) * sizeof(T), kLine, std::nothrow))) {
     if (!memory_) { // AddressSanitizer would end the process where new is to throw
       throw std::bad_alloc();
     }
-    std::fill_n(data(), count, T(0));
+    std::fill_n(data(), zeroed ? count : 0, T(0));
   }
   T* data() const {
     return memory_.get();
