@@ -80,11 +80,10 @@ def up_to_date(layout: BuildDir, inputs: str, out: Path) -> Path | None:
     may be killed when the wheel is there, and what goes with it is not.
     """
     known = _delivered(layout)
-    for wheel, made in known.items():
-        path = Path(wheel)
-        if made["inputs"] == inputs and path.parent == out and path.is_file():
-            if files.sha256_file(path) == made["sha256"]:
-                return path
+    for path, made in ((Path(wheel), made) for wheel, made in known.items()):
+        ours = made["inputs"] == inputs and path.parent == out and path.is_file()
+        if ours and files.sha256_file(path) == made["sha256"]:
+            return path
     others = {wheel: made for wheel, made in known.items() if made["inputs"] != inputs}
     if others != known:
         files.write_json(layout.root / _DELIVERED, others)
