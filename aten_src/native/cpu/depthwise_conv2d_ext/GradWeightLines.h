@@ -378,19 +378,9 @@ class LineGradWeight {
     Range filters;
   };
 
-  // The rows of the input that some of grad_output meet.
-  Range met_by(Range rows) const {
-    const Params& p = call_.p;
-    const int64_t first = std::max<int64_t>(0, rows.begin - p.padding_height);
-    return {
-        first,
-        std::max(
-            first, std::min(p.input_height, rows.end - p.padding_height + p.kernel_height - 1))};
-  }
-
   void ask_for_rows(const Place& place, LinesAhead& ahead) const {
     ahead.begin(
-        part_of(call_, call_.input, place.image, met_by(place.rows), place.filters),
+        part_of(call_, call_.input, place.image, input_rows(call_.p, place.rows), place.filters),
         part_of(call_, call_.grad, place.image, place.rows, place.filters));
   }
 
@@ -476,7 +466,7 @@ class LineGradWeight {
           rows.size() * form_.grad_pitch,
           sums + p.kernel_size() * kLanes);
     }
-    const Range met = met_by(rows);
+    const Range met = input_rows(p, rows);
     if (!call_.grad_weight || met.begin >= met.end) {
       return;
     }

@@ -171,16 +171,6 @@ class PixelGradWeight {
     return (call_.p.kernel_size() + 1) * kLanes;
   }
 
-  // The input rows inside the image that some output rows meet.
-  Range input_rows(Range rows) const {
-    const Params& p = call_.p;
-    const int64_t window = (p.kernel_height - 1) * p.dilation_height;
-    const int64_t top = rows.begin * p.stride_height - p.padding_height;
-    const int64_t end = (rows.end - 1) * p.stride_height - p.padding_height + window + 1;
-    const int64_t first = std::clamp<int64_t>(top, 0, p.input_height);
-    return {first, std::clamp<int64_t>(end, first, p.input_height)};
-  }
-
   // Segments whose sums are added up before they are in double, by each vector of channels after the other,
   // or by all of them row after row.
   void sum_segments(
@@ -226,7 +216,7 @@ class PixelGradWeight {
                     call_,
                     call_.input,
                     image,
-                    {input_rows(plan.rows).end, input_rows(rows).end},
+                    {input_rows(p, plan.rows).end, input_rows(p, rows).end},
                     channels),
                 part_of(call_, call_.grad, image, rows, channels));
           } else {
@@ -273,7 +263,7 @@ class PixelGradWeight {
     const Range rows = rows_of(next);
     const int64_t image = next / image_segments;
     ahead.begin(
-        part_of(call_, call_.input, image, share_of(input_rows(rows)), channels),
+        part_of(call_, call_.input, image, share_of(input_rows(call_.p, rows)), channels),
         part_of(call_, call_.grad, image, share_of(rows), channels));
   }
 
@@ -480,10 +470,7 @@ class PlaneGradWeight {
   // Packs the input rows that a band of output rows meets; returns the first of them.
   int64_t pack_input(int64_t plane, Range rows, Scratch& scratch) {
     const Params& p = call_.p;
-    const int64_t window = (p.kernel_height - 1) * p.dilation_height;
-    const int64_t top = rows.begin * p.stride_height - p.padding_height;
-    const int64_t bottom = (rows.end - 1) * p.stride_height - p.padding_height + window;
-    const Range needed{std::max<int64_t>(top, 0), std::min(bottom + 1, p.input_height)};
+    const Range needed = input_rows(p, rows);
     for (int64_t row = needed.begin; call_.grad_weight && row < needed.end; ++row) {
       pack_row(
           call_.input + (plane * p.input_height + row) * p.input_width,

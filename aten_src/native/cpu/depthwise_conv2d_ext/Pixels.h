@@ -293,34 +293,26 @@ class ArithmeticValues {
   AlignedBuffer<acc_t> converted_;
 };
 
-// The order of a kernel row's weights: those of a group follow each other, as their sources do.
-class TapOrder {
- public:
-  explicit TapOrder(const Dimension& width) {
-    places_.resize(width.kernel);
-    int64_t place = 0;
-    for (const auto g : c10::irange(width.groups())) {
-      const int64_t count = ceil_div(width.kernel - g, width.tap_step());
-      for (const auto i : c10::irange(count)) {
-        const int64_t index = width.direction == Direction::kForward ? i : count - 1 - i;
-        places_[g + index * width.tap_step()] = place++;
-      }
+// The places of a kernel row's taps: those of a group follow each other, as their sources do.
+inline c10::SmallVector<int64_t, 32> tap_order(const Dimension& width) {
+  c10::SmallVector<int64_t, 32> places(width.kernel);
+  int64_t place = 0;
+  for (const auto g : c10::irange(width.groups())) {
+    const int64_t count = ceil_div(width.kernel - g, width.tap_step());
+    for (const auto i : c10::irange(count)) {
+      const int64_t index = width.direction == Direction::kForward ? i : count - 1 - i;
+      places[g + index * width.tap_step()] = place++;
     }
   }
-  int64_t operator[](int64_t tap) const {
-    return places_[tap];
-  }
-
- private:
-  c10::SmallVector<int64_t, 32> places_;
-};
+  return places;
+}
 
 // Weight and bias of all channels. The weights of a vector of channels follow each other tap by tap: as
 // [kH][kW][C] they would lie a multiple of some hundred bytes apart, which for 384, 768 or 1,024 channels
 // are a few places of a first-level cache alone.
 template <typename acc_t>
 struct LaneWeights {
-  AlignedBuffer<acc_t> taps; // [vectors of channels][kH][kW as TapOrder says][lanes]
+  AlignedBuffer<acc_t> taps; // [vectors of channels][kH][kW as tap_order says][lanes]
   AlignedBuffer<acc_t> start; // [vectors of channels][lanes]
 };
 
@@ -339,7 +331,7 @@ LaneWeights<opmath_type<scalar_t>> lane_weights(
   LaneWeights<acc_t> result{
       AlignedBuffer<acc_t>(vectors * size * kLanes, p.channels < vectors * kLanes),
       AlignedBuffer<acc_t>(vectors * kLanes)};
-  const TapOrder order(width);
+  const auto order = tap_order(width);
   c10::SmallVector<int64_t, 64> places;
   for (const auto tap : c10::irange(size)) { // as the window lies in memory
     const int64_t across = down ? p.kernel_height : p.kernel_width;
@@ -424,7 +416,7 @@ class PixelRows {
         kernel_rows_(height_),
         shape_(pitch < kLanes ? kPartialTile : kPixelTile) {
     const TapGroups taps(width_);
-    const TapOrder order(width_);
+    const auto order = tap_order(width_);
     for (const auto phase : c10::irange(width_.phases())) {
       add_phase(phase, taps.of_phase(phase), order);
     }
@@ -533,7 +525,7 @@ class PixelRows {
     }
   }
 
-  void add_phase(int64_t phase, ArrayRef<TapGroup> taps, const TapOrder& order) {
+  void add_phase(int64_t phase, ArrayRef<TapGroup> taps, ArrayRef<int64_t> order) {
     const auto first = static_cast<int64_t>(groups_.size());
     if (shape_.vectors == kPartialTile.vectors) {
       add_shape<kPartialTile.rows, kPartialTile.vectors>(taps, order);
@@ -545,7 +537,7 @@ class PixelRows {
   }
 
   template <int kRows, int kVectors>
-  void add_shape(ArrayRef<TapGroup> taps, const TapOrder& order) {
+  void add_shape(ArrayRef<TapGroup> taps, ArrayRef<int64_t> order) {
     add_tile_groups<scalar_t, Weights::kOfLane, kRows, kVectors>(
         taps, width_, line_step_, groups_, [&](const TapGroup& group) -> TileGroup<scalar_t> {
           return {group.source * sources_.pixel, {}, order[group.first] * kLanes, kLanes, 0, {}, 1};

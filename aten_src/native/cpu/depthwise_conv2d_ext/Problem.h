@@ -196,45 +196,28 @@ class TapGroups {
   c10::SmallVector<int64_t, 4> begin_; // of each phase's
 };
 
-inline Dimension dimension_of(
-    Direction direction,
-    int64_t input,
-    int64_t output,
-    int64_t kernel,
-    int64_t stride,
-    int64_t padding,
-    int64_t dilation) {
+inline Dimension width_of(const Params& p, Direction direction) {
   const bool forward = direction == Direction::kForward;
   return {
       direction,
-      forward ? output : input,
-      forward ? input : output,
-      kernel,
-      stride,
-      padding,
-      dilation};
-}
-
-inline Dimension height_of(const Params& p, Direction direction) {
-  return dimension_of(
-      direction,
-      p.input_height,
-      p.output_height,
-      p.kernel_height,
-      p.stride_height,
-      p.padding_height,
-      p.dilation_height);
-}
-
-inline Dimension width_of(const Params& p, Direction direction) {
-  return dimension_of(
-      direction,
-      p.input_width,
-      p.output_width,
+      forward ? p.output_width : p.input_width,
+      forward ? p.input_width : p.output_width,
       p.kernel_width,
       p.stride_width,
       p.padding_width,
-      p.dilation_width);
+      p.dilation_width};
+}
+inline Dimension height_of(const Params& p, Direction direction) {
+  return width_of(transposed(p), direction);
+}
+
+// The input rows inside the image that some output rows meet.
+inline Range input_rows(const Params& p, Range rows) {
+  const int64_t top = rows.begin * p.stride_height - p.padding_height;
+  const int64_t window = (p.kernel_height - 1) * p.dilation_height + 1;
+  const int64_t end = (rows.end - 1) * p.stride_height - p.padding_height + window;
+  const int64_t first = std::clamp<int64_t>(top, 0, p.input_height);
+  return {first, std::clamp<int64_t>(end, first, p.input_height)};
 }
 
 // Position by position, for operands that are not finite: kernels that multiply the zeros beside an image make
