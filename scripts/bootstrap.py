@@ -57,7 +57,9 @@ def _make(environment: Path, runner: Path, python: str) -> None:
     shutil.rmtree(environment, ignore_errors=True)
     try:
         _run([_base(), "-m", "venv", str(environment)])
-        install = ["install", "--quiet", "--disable-pip-version-check", "--no-input", "-r"]
+        # --no-compile: an import compiles the modules that are needed, few of them.
+        install = ["install", "--quiet", "--disable-pip-version-check", "--no-input"]
+        install += ["--no-compile", "-r"]
         _run([str(runner), "-m", "pip", *install, str(REQUIREMENTS)])
     except subprocess.CalledProcessError as error:
         reason = _reason(error)

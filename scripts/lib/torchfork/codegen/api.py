@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import operator
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -38,7 +39,7 @@ READ = (
     "torchgen.model:dispatch_keys",
     "torchgen.model:DispatchKey",
     "torchgen.utils:REPO_ROOT",
-    "torchgen.utils:FileManager",
+    "torchgen.utils:FileManager.write_with_template",
 )
 
 
@@ -67,7 +68,7 @@ def _find(name: str) -> tuple[Any, str]:
     """An object by 'module:attribute', or None and why there is none."""
     module, attribute = name.split(":")
     try:
-        return getattr(importlib.import_module(module), attribute), ""
+        return operator.attrgetter(attribute)(importlib.import_module(module)), ""
     except AttributeError:
         return None, f"{_dotted(name)} does not exist"
     except ImportError as error:

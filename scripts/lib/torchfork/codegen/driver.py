@@ -14,6 +14,7 @@ import dataclasses
 import gc
 import importlib
 import inspect
+import itertools
 import json
 import os
 import signal
@@ -208,7 +209,11 @@ def headers(request: dict[str, Any]) -> dict[str, Any]:
         generator.autograd(out / "autograd", packaged / "autograd" / "templates", None)
         (out / "schemas.json").write_text(json.dumps(schemas), encoding="utf-8")
 
-    _fork_all([lambda: generator.aten(out / "ATen", "headers", request["devices"]), autograd])
+    def aten(half: int) -> None:
+        _write_half(half)
+        generator.aten(out / "ATen", "headers", request["devices"])
+
+    _fork_all([lambda: aten(0), lambda: aten(1), autograd])
     schemas = json.loads((out / "schemas.json").read_text(encoding="utf-8"))
     return _names(generator, schemas)
 
@@ -277,8 +282,11 @@ def sources(request: dict[str, Any]) -> dict[str, Any]:
     generator = Generator.over(packaged)
     runs = (("added", added), ("none", frozenset[str]()))
 
-    def aten() -> None:
+    def all_headers(half: int) -> None:
+        _write_half(half)
         generator.aten(out / "all" / "ATen", "headers")
+
+    def aten() -> None:
         for name, keep in runs:
             generator.shown.keep = keep
             generator.aten(out / name / "ATen", "sources")
@@ -292,8 +300,23 @@ def sources(request: dict[str, Any]) -> dict[str, Any]:
             bound = siblings(keep, everything)
             generator.autograd(out / name / "autograd", templates, bound)
 
-    _fork_all([aten, autograd])
+    _fork_all([lambda: all_headers(0), lambda: all_headers(1), autograd, aten])
     return {}
+
+
+def _write_half(half: int) -> None:
+    """Have this process write every second of torchgen's files, for two to share them out.
+
+    The text of a file, which is most of the work, is made only where the file is written.
+    """
+    manager = importlib.import_module("torchgen.utils").FileManager
+    original, numbers = manager.write_with_template, itertools.count(half)
+
+    def write(*args: Any, **kwargs: Any) -> None:
+        if next(numbers) % 2:
+            original(*args, **kwargs)
+
+    manager.write_with_template = write
 
 
 def _fork_all(jobs: list[Callable[[], None]]) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from collections.abc import Callable, Sequence
+from importlib import metadata
 from pathlib import Path
 from typing import Protocol
 
@@ -34,18 +36,44 @@ def make(root: Path, base: Python, neutral: Path, purpose: str) -> Path:
     neutral: a directory to run in, where nothing shadows the standard library.
     """
     shutil.rmtree(root, ignore_errors=True)
-    outcome = process.run(
-        [base.executable, "-m", "venv", root], cwd=neutral, check=False, supervised=True
-    )
+    pip_files = _own_pip(base)
+    command = [base.executable, "-m", "venv", root, *(["--without-pip"] if pip_files else [])]
+    outcome = process.run(command, cwd=neutral, check=False, supervised=True)
     if outcome.returncode:
-        minor = ".".join(base.version.split(".")[:2])
         raise ToolMissingError(
             f"cannot make a virtual environment {purpose}",
             where=outcome.command,
             why="\n".join((outcome.stdout + outcome.stderr).strip().splitlines()[-4:]),
-            next=f"apt-get install python{minor}-venv (Debian, Ubuntu)",
+            next=f"apt-get install python{_minor(base)}-venv (Debian, Ubuntu)",
         )
+    for relative, source in pip_files.items():
+        target = root / "lib" / f"python{_minor(base)}" / "site-packages" / relative
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(source, target)
     return root / "bin" / "python"
+
+
+def _own_pip(base: Python) -> dict[str, Path]:
+    """What ensurepip put into the tools' environment, by its path in site-packages.
+
+    It is copied where both are of one version: ensurepip takes four seconds. Empty elsewhere.
+    """
+    own = ".".join(map(str, sys.version_info[:2]))
+    if sys.prefix == sys.base_prefix or _minor(base) != own:
+        return {}
+    found: dict[str, Path] = {}
+    for name in ("pip", "setuptools"):
+        try:
+            listed = metadata.distribution(name).files or []
+        except metadata.PackageNotFoundError:
+            continue
+        found |= {str(f): Path(str(f.locate())) for f in listed if ".." not in f.parts}
+    whole = "pip/__main__.py" in found and all(path.is_file() for path in found.values())
+    return found if whole else {}
+
+
+def _minor(base: Python) -> str:
+    return ".".join(base.version.split(".")[:2])
 
 
 def pip_run(python: Path, neutral: Path, *arguments: str) -> process.Outcome:

@@ -100,20 +100,24 @@ def verify(
         else:
             required = metadata.get("requires_dist", [])
             python = venv.with_wheel(wheel, base.interpreter, required, workdir, neutral, say)
-        say("pip check")
-        _pip_check(python, neutral)
-        say("hashes")
-        _check_files(wheel, {n: row for n, row in record.items() if n != own}, python, neutral)
-        say("operators")
-        probed = _probe(python, neutral, None, [asdict(op) for op in manifest.operators])
-        _check_version(wheel, base.version if is_overlay else metadata["version"], probed, python)
-        if upstream:
-            schemas = _tree_schemas(upstream, probed, python, neutral)
-        else:
-            schemas = _base_schemas(base, python, neutral, cache)
-        _check_operators(wheel, schemas, probed)
-        say("requirements")
-        _check_requirement(python, neutral, base, probed.version)
+        say("files, operators, requirements")
+        listed_files = {name: row for name, row in record.items() if name != own}
+        version = base.version if is_overlay else str(metadata["version"])
+        questions = [asdict(op) for op in manifest.operators]
+        # These only read, and each is one process for most of its time: two at once.
+        with ThreadPoolExecutor(2) as pool:
+            asked = None if upstream else pool.submit(_base_schemas, base, python, neutral, cache)
+            probing = pool.submit(_probe, python, neutral, None, questions)
+            consistent = pool.submit(_pip_check, python, neutral)
+            same_files = pool.submit(_check_files, wheel, listed_files, python, neutral)
+            required_as = pool.submit(_check_requirement, python, neutral, base, version)
+            consistent.result()
+            same_files.result()
+            probed = probing.result()
+            _check_version(wheel, version, probed, python)
+            schemas = asked.result() if asked else _tree_schemas(upstream, probed, python, neutral)
+            _check_operators(wheel, schemas, probed)
+            required_as.result()
     added = tuple(sorted(op.name for op in probed.operators))
     seconds = time.monotonic() - started
     return Report(wheel, probed.version, python, added, len(schemas), len(record) - 1, seconds)
