@@ -27,21 +27,18 @@ namespace {
 
 // Taps of a group that are taken at once with 1, 2, 3 ... of the other dimension: their sums, their
 // vectors of grad_output and one of the input are to be registers. 5 x 5 take 31 of AVX-512's 32. Of the
-// 16 of AVX2, 3 x 3 take 13; 3 x 5 and 4 x 7 are for pixels that are far (below). Of 0 there is no loop.
+// 16 of AVX2, 3 x 3 take 13; 3 x 5 pay where groups are small. Of 0 there is no loop.
 #if defined(CPU_CAPABILITY_AVX512) || !defined(__x86_64__)
 constexpr bool kFewRegisters = false;
 constexpr std::array<int, 7> kTapsAtOnce = {4, 0, 4, 0, 5, 0, 4};
 #elif defined(CPU_CAPABILITY_AVX2)
 constexpr bool kFewRegisters = true;
-constexpr std::array<int, 7> kTapsAtOnce = {4, 0, 3, 0, 3, 0, 4};
+constexpr std::array<int, 5> kTapsAtOnce = {4, 0, 3, 0, 3};
 #else
 constexpr bool kFewRegisters = true;
 constexpr std::array<int, 1> kTapsAtOnce = {3};
 #endif
 constexpr int kMaxProductCross = kTapsAtOnce.size();
-
-// What is gone through for the sums: some rows in the first-level cache, or a tensor as it is.
-enum class Lines { kNear, kFar };
 
 // What is read next, asked for a little with each step of products: runs of pairs of cache lines, which memory
 // delivers twice as fast together as every other line alone (25 GB/s instead of 12). They go to the second-level
@@ -239,15 +236,12 @@ using ProductFunction = void (*)(const Products<scalar_t>&, LinesAhead&);
 inline int64_t group_taps_at_once(int64_t taps, int64_t cross) {
   return std::min<int64_t>(taps, kTapsAtOnce[cross - 1]);
 }
-// How many taps of the other dimension to take at once with groups of `group_taps`. With few registers, 7 are
-// whole where lines are far and 5 where groups are small: each pass less over what is far outweighs sums in
-// memory (AVX2, channels last, 96@56 k7 N=16 18.2 ms instead of 21.9), which cost more than passes over what
-// is near (NCHW 240@28 k5 453 us instead of 319).
-inline int64_t cross_taps_at_once(int64_t taps, int64_t group_taps, Lines lines) {
+// How many taps of the other dimension to take at once with groups of `group_taps`.
+inline int64_t cross_taps_at_once(int64_t taps, int64_t group_taps) {
   int64_t cross = std::min<int64_t>(taps, kMaxProductCross);
   const auto pays = [&] {
-    return kTapsAtOnce[cross - 1] > 0 && !(kFewRegisters && cross == 7 && lines == Lines::kNear) &&
-        !(kFewRegisters && cross == 5 && group_taps > kTapsAtOnce[cross - 1]);
+    const int64_t at_once = kTapsAtOnce[cross - 1];
+    return at_once > 0 && !(kFewRegisters && cross == 5 && group_taps > at_once);
   };
   while (!pays()) {
     --cross;
@@ -413,17 +407,6 @@ void add_values(const stored_t* values, int64_t step, int64_t count, opmath_type
   (Vec::loadu(sums) + total).store(sums);
 }
 
-template <typename scalar_t>
-ChannelView<scalar_t> channel_view(
-    const Params& p,
-    const scalar_t* tensor,
-    int64_t channel,
-    int64_t channels,
-    int64_t pixels) {
-  const bool last = p.channels_last;
-  return {tensor + (last ? channel : channel * pixels), channels * pixels, last ? channels : 1};
-}
-
 // Adds sums to others in double and begins them anew.
 template <typename acc_t>
 void move_sums(acc_t* sums, double* totals, int64_t count) {
@@ -500,14 +483,8 @@ void write_filters(const GradWeightCall<scalar_t>& call, const sum_t* sums, Rang
       certain &= !std::isnan(sums[tap * kLanes + lane]);
     }
     if (!certain) {
-      const int64_t channel = filters.begin + lane;
-      exact_grad_weight(
-          call.grad_weight + channel * taps,
-          channel_view(
-              p, call.grad, channel, p.output_channels(), p.output_height * p.output_width),
-          channel_view(
-              p, call.input, channel / p.multiplier, p.channels, p.input_height * p.input_width),
-          p);
+      const int64_t filter = filters.begin + lane;
+      exact_grad_weight(call.grad_weight + filter * taps, call.grad, call.input, filter, p);
     }
   }
 }

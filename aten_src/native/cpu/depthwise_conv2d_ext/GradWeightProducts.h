@@ -86,8 +86,8 @@ class PixelGradWeight {
       AlignedBuffer<acc_t> sums((p.kernel_size() + 1) * kLanes);
       const TransposedPlanes<scalar_t> input(input_size, kLanes);
       const TransposedPlanes<scalar_t> grad(output_size, kLanes);
-      const auto rows = plan_rows<acc_t>(
-          {input.pixels(), grad.pixels(), kLanes, Lines::kNear}, {0, p.output_height});
+      const auto rows =
+          plan_rows<acc_t>({input.pixels(), grad.pixels(), kLanes}, {0, p.output_height});
       LinesAhead ahead;
       for (const auto task : c10::irange(begin, end)) {
         const int64_t chunk = task / parts;
@@ -124,7 +124,6 @@ class PixelGradWeight {
     const stored_t* input;
     const stored_t* grad;
     int64_t pitch; // from pixel to pixel
-    Lines lines;
   };
 
   // Some taps of some rows, for the first vector of channels of a view.
@@ -196,7 +195,7 @@ class PixelGradWeight {
       for (int64_t row = rows.begin; row < rows.end; row += rows_at_once) {
         plans[i].push_back(
             plan_rows<scalar_t>(
-                {call_.input, call_.grad, p.channels, Lines::kFar},
+                {call_.input, call_.grad, p.channels},
                 {row, std::min(row + rows_at_once, rows.end)}));
       }
     }
@@ -355,7 +354,7 @@ class PixelGradWeight {
     products.input_repeat_step = p.stride_height * row_pitch;
     products.grad_repeat_step = p.output_width * view.pitch;
     for (int64_t kh = taps.begin, cross = 0; kh < taps.end; kh += cross) {
-      cross = cross_taps_at_once(taps.end - kh, width_.most_taps(), view.lines);
+      cross = cross_taps_at_once(taps.end - kh, width_.most_taps());
       for (const auto i : c10::irange(cross)) {
         work.offsets[i] = i * p.dilation_height * row_pitch;
       }
@@ -530,8 +529,7 @@ class PlaneGradWeight {
     work.input_repeat_step = work.grad_repeat_step = kLanes;
     const int64_t length = ceil_div(call_.p.input_width, columns_.classes);
     for (int64_t b = 0; b < call_.p.kernel_width;) {
-      const int64_t cross =
-          cross_taps_at_once(call_.p.kernel_width - b, height_.most_taps(), Lines::kNear);
+      const int64_t cross = cross_taps_at_once(call_.p.kernel_width - b, height_.most_taps());
       std::array<int64_t, kMaxProductCross> offsets;
       for (const auto i : c10::irange(cross)) {
         offsets[i] = columns_.cross[b + i].source;

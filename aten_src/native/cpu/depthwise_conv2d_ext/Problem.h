@@ -274,28 +274,27 @@ void exact_plane(
   std::copy(sums.begin(), sums.end(), result);
 }
 
-// The pixels of one channel in either memory order.
-template <typename scalar_t>
-struct ChannelView {
-  const scalar_t* first;
-  int64_t image_step;
-  int64_t pixel_step;
-};
-
-// One filter's gradient.
+// One filter's gradient, in either memory order.
 template <typename scalar_t>
 void exact_grad_weight(
     scalar_t* grad_weight,
-    const ChannelView<scalar_t>& grad_output,
-    const ChannelView<scalar_t>& input,
+    const scalar_t* grad_output,
+    const scalar_t* input,
+    int64_t filter,
     const Params& p) {
   std::vector<double> sums(p.kernel_size(), 0);
+  const auto value_at = [&](const scalar_t* tensor, int64_t image, int64_t pixel, bool of_input) {
+    const int64_t channels = of_input ? p.channels : p.output_channels();
+    const int64_t channel = of_input ? filter / p.multiplier : filter;
+    const int64_t pixels =
+        of_input ? p.input_height * p.input_width : p.output_height * p.output_width;
+    const int64_t place = p.channels_last ? pixel * channels + channel : channel * pixels + pixel;
+    return static_cast<double>(tensor[image * channels * pixels + place]);
+  };
   for (const auto n : c10::irange(p.batch)) {
     for_each_tap(p, [&](int64_t oh, int64_t ow, int64_t ih, int64_t iw, int64_t tap) {
-      const int64_t output = (oh * p.output_width + ow) * grad_output.pixel_step;
-      const int64_t pixel = (ih * p.input_width + iw) * input.pixel_step;
-      sums[tap] += static_cast<double>(grad_output.first[n * grad_output.image_step + output]) *
-          static_cast<double>(input.first[n * input.image_step + pixel]);
+      sums[tap] += value_at(grad_output, n, oh * p.output_width + ow, false) *
+          value_at(input, n, ih * p.input_width + iw, true);
     });
   }
   for (const auto tap : c10::irange(p.kernel_size())) {

@@ -276,21 +276,13 @@ C10_ALWAYS_INLINE void store_chosen(
 template <typename stored_t>
 C10_ALWAYS_INLINE void stream_vector(const Vectorized<stored_t>& values, stored_t* target) {
 #if defined(CPU_CAPABILITY_AVX512)
-  if constexpr (std::is_same_v<stored_t, float>) {
-    _mm512_stream_ps(target, values);
-  } else if constexpr (std::is_same_v<stored_t, double>) {
-    _mm512_stream_pd(target, values);
-  } else {
-    _mm512_stream_si512(reinterpret_cast<__m512i*>(target), values);
-  }
+  __m512i bits;
+  std::memcpy(&bits, &values, sizeof(bits));
+  _mm512_stream_si512(reinterpret_cast<__m512i*>(target), bits);
 #elif defined(CPU_CAPABILITY_AVX2)
-  if constexpr (std::is_same_v<stored_t, float>) {
-    _mm256_stream_ps(target, values);
-  } else if constexpr (std::is_same_v<stored_t, double>) {
-    _mm256_stream_pd(target, values);
-  } else {
-    _mm256_stream_si256(reinterpret_cast<__m256i*>(target), values);
-  }
+  __m256i bits;
+  std::memcpy(&bits, &values, sizeof(bits));
+  _mm256_stream_si256(reinterpret_cast<__m256i*>(target), bits);
 #else
   values.store(target);
 #endif
