@@ -37,7 +37,8 @@ def make(root: Path, base: Python, neutral: Path, purpose: str) -> Path:
     """
     shutil.rmtree(root, ignore_errors=True)
     pip_files = _own_pip(base)
-    command = [base.executable, "-m", "venv", root, *(["--without-pip"] if pip_files else [])]
+    options = ["--without-pip"] if pip_files else []
+    command: list[str | Path] = [base.executable, "-m", "venv", *options, root]
     outcome = process.run(command, cwd=neutral, check=False, supervised=True)
     if outcome.returncode:
         raise ToolMissingError(
