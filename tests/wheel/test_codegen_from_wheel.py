@@ -11,7 +11,7 @@ from subject import Subject
 
 from torchfork.codegen import client, header_check
 from torchfork.codegen.model import Manifest
-from torchfork.edits.text_edits import KEPT_HEADERS
+from torchfork.pipelines.graft import KEPT_HEADERS
 from torchfork.upstream.base import Base, Upstream
 from torchfork.util import cache
 from torchfork.util.ui import Ui

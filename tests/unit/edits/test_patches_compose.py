@@ -11,10 +11,11 @@ from sample_manifest import MANIFEST, NOTHING, reader
 from sample_patches import about_toml, diff, hook, write
 
 from torchfork.additions import merge
-from torchfork.edits import patches, text_edits
+from torchfork.edits import patches
 from torchfork.edits.lists import edit_lists
 from torchfork.edits.patches import Tree, layered, plan
 from torchfork.errors import PatchError
+from torchfork.pipelines import graft as pipeline
 from torchfork.util.blocks import strip_blocks
 from torchfork.util.ui import Ui
 
@@ -89,11 +90,11 @@ def test_a_wheel_gets_the_patched_files_and_what_it_cannot_take_is_refused(tmp_p
 def test_a_patch_that_no_series_lists_is_not_passed_over(tmp_path: Path) -> None:
     base = sample_additions.base(tmp_path / "base")
     additions = sample_additions.write(tmp_path / "mine")
-    assert text_edits.patched(base, additions, Ui(quiet=True)) == {}
+    assert pipeline.apply_patches(base, additions, Ui(quiet=True)) == {}
     (additions.root / "patches").mkdir()
     (additions.root / "patches" / "lost.patch").write_text(diff({}, {"torch/n.py": "n\n"}))
     with pytest.raises(PatchError, match=r"orphan: 'lost\.patch'"):
-        text_edits.patched(base, additions, Ui(quiet=True))
+        pipeline.apply_patches(base, additions, Ui(quiet=True))
 
 
 def test_a_patch_is_part_of_what_a_build_depends_on(tmp_path: Path) -> None:

@@ -106,7 +106,7 @@ def _upstream(torchgen_home: Path, request: dict[str, Any], scratch: Path) -> Up
             "this code generator has another interface than the driver expects",
             where=str(torchgen_home / "torchgen"),
             why="\n".join(reply["missing"]),
-            next="adapt scripts/lib/torchfork/codegen/{driver,api}.py to what upstream has now",
+            next="adapt scripts/lib/torchfork/codegen/driver.py to what upstream has now",
             kind="code generator changed",
         )
     return Upstream(

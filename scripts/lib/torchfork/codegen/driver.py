@@ -5,6 +5,8 @@ torchgen keeps global caches and one process must see one torchgen only.
 torchgen has no notion of "these functions only, with everybody's backend indices", so the parser
 is wrapped: the whole merged YAML is parsed, and what the generators are handed is filtered. A YAML
 of the added functions alone would drop structured Meta kernels or trip assertions.
+A function that a release renamed, or whose parameters it changed, is reported by name, and not as a
+traceback from the middle of a run.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import importlib
 import inspect
 import itertools
 import json
+import operator
 import os
 import signal
 import sys
@@ -26,6 +29,33 @@ from pathlib import Path
 from typing import Any
 
 AUTOGRAD = "torchgen.packaged.autograd"
+# Function -> the number of positional arguments that the driver calls it with.
+CALLED = {
+    "torchgen.gen:main": 0,
+    "torchgen.gen:parse_native_yaml": 2,
+    "torchgen.gen:parse_tags_yaml": 1,
+    "torchgen.gen:ParsedYaml": 2,
+    "torchgen.gen:get_grouped_by_view_native_functions": 1,
+    "torchgen.api.cpp:name": 1,
+    f"{AUTOGRAD}.gen_autograd:match_differentiability_info": 2,
+    f"{AUTOGRAD}.load_derivatives:load_derivatives": 3,
+    f"{AUTOGRAD}.gen_variable_type:gen_variable_type": 6,
+    f"{AUTOGRAD}.gen_inplace_or_view_type:gen_inplace_or_view_type": 5,
+    f"{AUTOGRAD}.gen_trace_type:gen_trace_type": 3,
+    f"{AUTOGRAD}.gen_autograd_functions:gen_autograd_functions_lib": 3,
+    f"{AUTOGRAD}.gen_autograd_functions:gen_autograd_functions_python": 3,
+    f"{AUTOGRAD}.gen_variable_factories:gen_variable_factories": 4,
+    f"{AUTOGRAD}.gen_view_funcs:gen_view_funcs": 3,
+    f"{AUTOGRAD}.gen_python_functions:gen": 5,
+    f"{AUTOGRAD}.gen_python_functions:load_signatures": 2,
+}
+# Attributes that the driver reads or sets.
+READ = (
+    "torchgen.model:dispatch_keys",
+    "torchgen.model:DispatchKey",
+    "torchgen.utils:REPO_ROOT",
+    "torchgen.utils:FileManager.write_with_template",
+)
 
 
 @dataclass
@@ -41,7 +71,8 @@ def _schema_of(function: Any) -> str:
 
 def _wrap_parser(shown: _Filter) -> Callable[..., Any]:
     """Replace torchgen's parser by one that filters; give the unfiltered one back."""
-    gen: Any = importlib.import_module("torchgen.gen")
+    from torchgen import gen
+
     original = gen.parse_native_yaml
 
     def filtered(*args: Any, **kwargs: Any) -> Any:
@@ -61,7 +92,8 @@ def _sign_as_upstream() -> None:
     torchgen writes the running script and the template directory into what it generates; without
     this no regenerated header would equal the wheel's.
     """
-    utils = importlib.import_module("torchgen.utils")
+    from torchgen import utils
+
     sys.modules["__main__"].__file__ = str(utils.REPO_ROOT / "torchgen" / "gen.py")
     utils.FileManager.template_dir_for_comments = lambda _self: "../tools/autograd/templates"
 
@@ -104,8 +136,8 @@ class Generator:
 
     def aten(self, out: Path, what: str, devices: Collection[str] = ()) -> None:
         """Run torchgen's main; `what` is 'headers' or 'sources', devices are options of its."""
-        gen = importlib.import_module("torchgen.gen")
-        model = importlib.import_module("torchgen.model")
+        from torchgen import gen, model
+
         keys = list(model.dispatch_keys)
         out.mkdir(parents=True, exist_ok=True)
         argv = [
@@ -122,8 +154,10 @@ class Generator:
 
     def symbolic_meta(self, out: Path) -> None:
         """Write what the Meta kernels of the functions in the filter need to be traced."""
-        symbolic = importlib.import_module("torchfork.codegen.symbolic")
-        gen = importlib.import_module("torchgen.gen")
+        from torchgen import gen
+
+        from . import symbolic
+
         parsed = gen.parse_native_yaml(self.native_yaml, self.tags_yaml)
         text = symbolic.symbolic_meta_source(parsed.native_functions, parsed.backend_indices)
         (out / symbolic.SOURCE).write_text(text, encoding="utf-8")
@@ -135,17 +169,19 @@ class Generator:
         overloads share one binding, so an added overload brings its siblings along.
         """
         out.mkdir(parents=True, exist_ok=True)
-        gen_autograd = importlib.import_module(f"{AUTOGRAD}.gen_autograd")
-        variable_type = importlib.import_module(f"{AUTOGRAD}.gen_variable_type")
-        in_place_or_view = importlib.import_module(f"{AUTOGRAD}.gen_inplace_or_view_type")
-        trace_type = importlib.import_module(f"{AUTOGRAD}.gen_trace_type")
-        factories = importlib.import_module(f"{AUTOGRAD}.gen_variable_factories")
-        view_funcs = importlib.import_module(f"{AUTOGRAD}.gen_view_funcs")
-        autograd_functions = importlib.import_module(f"{AUTOGRAD}.gen_autograd_functions")
-        cpp = importlib.import_module("torchgen.api.cpp")
+        from torchgen import gen
+        from torchgen.api import cpp
+        from torchgen.packaged.autograd import (
+            gen_autograd,
+            gen_autograd_functions,
+            gen_inplace_or_view_type,
+            gen_trace_type,
+            gen_variable_factories,
+            gen_variable_type,
+            gen_view_funcs,
+        )
 
         infos, used_keys = self._derivatives()
-        gen = importlib.import_module("torchgen.gen")
         native = gen.parse_native_yaml(self.native_yaml, self.tags_yaml).native_functions
         ordered = sorted(native, key=lambda f: cpp.name(f.func))
         paired = gen_autograd.match_differentiability_info(ordered, infos)  # adds the foreach ones
@@ -155,21 +191,22 @@ class Generator:
             if self.shown.keep is None or str(schema) in self.shown.keep
         }
         where, common = str(out), (self.native_yaml, self.tags_yaml)
-        variable_type.gen_variable_type(where, *common, paired, str(templates), used_keys)
-        in_place_or_view.gen_inplace_or_view_type(where, *common, paired, str(templates))
-        trace_type.gen_trace_type(where, native, str(templates))
-        autograd_functions.gen_autograd_functions_lib(where, kept_infos, str(templates))
-        factories.gen_variable_factories(where, *common, str(templates))
-        view_funcs.gen_view_funcs(where, paired, str(templates))
-        autograd_functions.gen_autograd_functions_python(where, kept_infos, str(templates))
+        gen_variable_type.gen_variable_type(where, *common, paired, str(templates), used_keys)
+        gen_inplace_or_view_type.gen_inplace_or_view_type(where, *common, paired, str(templates))
+        gen_trace_type.gen_trace_type(where, native, str(templates))
+        gen_autograd_functions.gen_autograd_functions_lib(where, kept_infos, str(templates))
+        gen_variable_factories.gen_variable_factories(where, *common, str(templates))
+        gen_view_funcs.gen_view_funcs(where, paired, str(templates))
+        gen_autograd_functions.gen_autograd_functions_python(where, kept_infos, str(templates))
         self._python(out, templates, python_keep)
 
     def _derivatives(self) -> tuple[Any, Any]:
         """The differentiability infos of the whole tree; a filtered one would miss functions."""
-        load = importlib.import_module(f"{AUTOGRAD}.load_derivatives")
+        from torchgen.packaged.autograd import load_derivatives
+
         keep, self.shown.keep = self.shown.keep, None
         try:
-            found = load.load_derivatives(
+            found = load_derivatives.load_derivatives(
                 str(self.packaged / "autograd" / "derivatives.yaml"),
                 self.native_yaml,
                 self.tags_yaml,
@@ -220,17 +257,69 @@ def headers(request: dict[str, Any]) -> dict[str, Any]:
 
 def operators(request: dict[str, Any]) -> dict[str, Any]:
     """List what a tree has, or what this driver misses in its torchgen; nothing is generated."""
-    missing = importlib.import_module("torchfork.codegen.api").missing()
-    if missing:
-        return {"missing": missing}
+    if lacking := missing():
+        return {"missing": lacking}
     generator = Generator.over(Path(request["packaged"]))
     return _names(generator, [_schema_of(f) for f in generator.functions()])
 
 
+def missing() -> list[str]:
+    """One line for each thing that this torchgen lacks or that takes other arguments."""
+    return [*_attributes(), *_calls()]
+
+
+def _attributes() -> Iterator[str]:
+    for name in READ:
+        value, problem = _find(name)
+        if value is None:
+            yield problem
+
+
+def _calls() -> Iterator[str]:
+    for name, count in CALLED.items():
+        function, problem = _find(name)
+        if function is None:
+            yield problem
+        elif not _takes(function, count):
+            yield f"{_dotted(name)}{inspect.signature(function)} is called with {count} arguments"
+
+
+def _find(name: str) -> tuple[Any, str]:
+    """An object by 'module:attribute', or None and why there is none."""
+    module, attribute = name.split(":")
+    try:
+        return operator.attrgetter(attribute)(importlib.import_module(module)), ""
+    except AttributeError:
+        return None, f"{_dotted(name)} does not exist"
+    except ImportError as error:
+        return None, f"{module} cannot be imported: {error}"
+
+
+def _takes(function: Callable[..., Any], count: int) -> bool:
+    """Whether a call with so many positional arguments and no others is possible."""
+    signature = inspect.signature(function)
+    keywords = {
+        p.name: None
+        for p in signature.parameters.values()
+        if p.kind is p.KEYWORD_ONLY and p.default is p.empty
+    }
+    try:
+        signature.bind(*[None] * count, **keywords)
+    except TypeError:
+        return False
+    return True
+
+
+def _dotted(name: str) -> str:
+    return name.replace(":", ".")
+
+
 def _names(generator: Generator, schemas: list[str]) -> dict[str, Any]:
     """What a tree has, as upstream.Upstream holds it."""
-    keys = importlib.import_module("torchgen.model").DispatchKey.__members__
-    tags = importlib.import_module("torchgen.gen").parse_tags_yaml(generator.tags_yaml)
+    from torchgen.gen import parse_tags_yaml
+    from torchgen.model import DispatchKey
+
+    keys, tags = DispatchKey.__members__, parse_tags_yaml(generator.tags_yaml)
     return {"schemas": schemas, "dispatch_keys": sorted(keys), "tags": sorted(tags)}
 
 
@@ -248,11 +337,13 @@ def siblings(added: Collection[str], everything: list[Any]) -> frozenset[str]:
 
 def describe(request: dict[str, Any]) -> dict[str, Any]:
     """Parse a merged tree and list what it adds; nothing is generated."""
-    manifests = importlib.import_module("torchfork.codegen.manifest")
+    from torchgen import gen
+
+    from . import manifest as manifests
+
     packaged = Path(request["packaged"])
     generator = Generator.over(packaged)
     # A view without its copying variant is refused only where views are paired with them.
-    gen = importlib.import_module("torchgen.gen")
     gen.get_grouped_by_view_native_functions(generator.functions())
     added = added_functions(generator, request["base_schemas"])
     manifest = manifests.build_manifest(
@@ -263,8 +354,9 @@ def describe(request: dict[str, Any]) -> dict[str, Any]:
 
 def finished(request: dict[str, Any]) -> dict[str, Any]:
     """Describe operators of a tree that has them, by their names; nothing is generated."""
+    from . import manifest as manifests
+
     packaged = Path(request["packaged"])
-    manifests = importlib.import_module("torchfork.codegen.manifest")
     functions = Generator.over(packaged).functions()
     found = manifests.finished_operators(functions, request["names"], request["formulas"], packaged)
     return {"operators": [dataclasses.asdict(operator) for operator in found]}

@@ -76,7 +76,7 @@ def check_headers(base: Base, cache: Path, ui: Ui) -> CheckedBase:
 
 def list_operators(base: Base, cache: Path) -> Upstream:
     """What operators a base has, from its code generator, once per base; nothing is generated."""
-    key = _source_key(_CODEGEN / "driver.py", _CODEGEN / "api.py", Path(python_names.__file__))
+    key = _source_key(_CODEGEN / "driver.py", Path(python_names.__file__))
     note = cache / "operators" / f"{base.shared_identity}-{key[:16]}.json"
 
     def ask() -> Upstream:

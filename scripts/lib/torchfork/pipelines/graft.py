@@ -3,31 +3,37 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..additions import formulas, merge, validate
 from ..additions.load import Additions
-from ..additions.merge import MergedTree
+from ..additions.merge import MERGED_FILES, MergedTree
 from ..additions.ranges import without
 from ..codegen import client, select, templates
 from ..codegen.build_dir import BuildDir
-from ..codegen.header_check import CheckedBase, Wrapper
+from ..codegen.header_check import CheckedBase, Wrapper, generated_headers
 from ..codegen.model import Manifest
 from ..codegen.select import Generated
-from ..edits import lists, text_edits
+from ..edits import lists, patches, stubs
+from ..edits.patches import State
 from ..errors import CompileError, ForkError, combined
 from ..native import compile_steps, link, ninja, source_text, symbols, toolchain
 from ..native.compile_steps import CompileStep
-from ..native.symbols import Exports, Symbols
+from ..native.symbols import Exports
 from ..native.toolchain import Toolchain
 from ..upstream import abi
 from ..upstream.base import Base, Upstream
-from ..util import files, memo
+from ..util import cache, files, memo
 from ..util.ui import Ui
 from ..wheel import pack
 from .workdir import GENERATOR_ROOMS, tooling_fingerprint
+
+# Compiled into libtorch with their present values: a wheel's own must stay.
+KEPT_HEADERS = frozenset({"ATen/core/aten_interned_strings.h", "ATen/core/enum_tag.h",
+                          "torch/headeronly/core/enum_tag.h"})  # fmt: skip
+INCLUDE = "torch/include"
 
 
 @dataclass(frozen=True)
@@ -76,7 +82,8 @@ def build(context: BuildContext, checked: CheckedBase, ui: Ui, *, here: bool = F
         cuda = f", CUDA for {tools.cuda.chosen}" if tools.cuda else ""
         step.say(f"{compiled} of {len(steps)} objects, {tools.jobs} at once{cuda}")
     with ui.step("compare declared and defined kernels") as step:
-        kernels = compare_symbols(context, symbols.read_objects(layout.build, steps))
+        found = symbols.read_objects(layout.build, steps)
+        kernels = symbols.check(context.additions, found, exports(context))
         step.say(f"{kernels} kernels, none missing, none without a declaration")
     with ui.step("link") as step:
         libraries = link.link(base, abi.detect(base), tools, steps, layout.build, layout.overlay)
@@ -91,9 +98,9 @@ def merge_and_validate(context: BuildContext, upstream: Upstream, ui: Ui) -> Mer
     the places where the additions go.
     """
     base, additions = context.base, context.additions
-    patched = text_edits.patched(base, additions, ui)
+    patched = apply_patches(base, additions, ui)
     with ui.step("check and merge the YAML") as step:
-        found = source_text.objections(additions, base, lambda: _exports(context).names)
+        found = source_text.objections(additions, base, lambda: exports(context).names)
         tree, manifest = merge_and_parse(context, upstream, patched, found)
         step.say(
             f"{len(additions.native.entries)} operators, "
@@ -107,10 +114,28 @@ def merge_and_validate(context: BuildContext, upstream: Upstream, ui: Ui) -> Mer
             f"(gen_python_functions.py)\n  call it otherwise, or use torch.ops.aten.{name}"
         )
     with ui.step("edit the lists of operators") as step:
-        edits = text_edits.list_edits(base, additions, tree, manifest)
-        list_texts = apply_list_edits(context, tree, edits)
+        list_texts = apply_list_edits(context, tree, list_edits(context, tree, manifest))
         step.say(manifest.summary)
     return Merged(tree, manifest, list_texts)
+
+
+def apply_patches(base: Base, additions: Additions, ui: Ui) -> Mapping[str, str]:
+    """What the patches of the additions change: files with their new text."""
+    if not patches.load(additions.root).folder.is_dir():
+        return {}
+    with ui.step("apply the patches") as step:
+        report = patches.plan_base(base, additions, cache.directory())
+        report.require()
+        applied = len(report.outcomes) - len(report.of(State.NOT_HERE, State.LANDED))
+        step.say(f"{applied} patches, {len(report.texts)} files")
+    for line in report.attention():
+        ui.warn(line)
+    return patches.wheel_texts(report)
+
+
+def _reader(base: Base, texts: Mapping[str, str]) -> lists.Read:
+    """Reads a file of the base, or its text in `texts` (edits come on top of patches)."""
+    return patches.layered(patches.directory(base.root), texts).read
 
 
 def merge_and_parse(
@@ -156,7 +181,7 @@ def _scope(context: BuildContext, upstream: Upstream) -> formulas.Scope:
     def exported(helpers: Collection[str]) -> set[str]:
         if not symbols.base_libraries(base):
             return set(helpers)
-        names = "\n".join(_exports(context).names)
+        names = "\n".join(exports(context).names)
         return {name for name in helpers if f"9generated7details{len(name)}{name}" in names}
 
     return formulas.Scope(
@@ -169,7 +194,7 @@ def _scope(context: BuildContext, upstream: Upstream) -> formulas.Scope:
     )
 
 
-def _exports(context: BuildContext) -> Exports:
+def exports(context: BuildContext) -> Exports:
     """What the base's libraries export, read once a build directory (nm takes a second)."""
     key = files.sha256_text(context.base.identity, tooling_fingerprint(("native", "upstream")))
     note = context.layout.root / "exports.json"
@@ -182,7 +207,7 @@ def merge_yaml(context: BuildContext, patched: Mapping[str, str] | None = None) 
     tree = merge.prepare(base, additions, context.layout.tree)
     tree = replace(tree, patched=patched or {})
     schemas = [entry.key for entry in additions.native.entries]
-    parser_edits = lists.edit_parser_lists(text_edits.reader(base, tree.patched), schemas)
+    parser_edits = lists.edit_parser_lists(_reader(base, tree.patched), schemas)
     merge.apply_edits(base, tree, parser_edits, lists.parser_files())
     return tree
 
@@ -200,6 +225,12 @@ def describe(context: BuildContext, tree: MergedTree, upstream: Upstream) -> Man
         root / "manifest.json", key, Manifest,
         lambda: client.describe(tree, additions, upstream.schemas, root),
     )  # fmt: skip
+
+
+def list_edits(context: BuildContext, tree: MergedTree, manifest: Manifest) -> list[lists.FileEdit]:
+    """What happens to each file with a list of operators."""
+    read, additions = _reader(context.base, tree.patched), context.additions
+    return lists.edit_files(read, manifest, "graft", additions.manual_headers, additions.fake_impls)
 
 
 def apply_list_edits(
@@ -236,11 +267,52 @@ def generate(context: BuildContext, merged: Merged, *, cuda: bool) -> list[Gener
 
 
 def fill_overlay(context: BuildContext, merged: Merged, wrapper: Wrapper) -> None:
-    """Bring headers, Python files and type stubs of the overlay up to date."""
-    text_edits.fill_overlay(
-        context.base, context.additions, wrapper, merged.tree, merged.manifest, merged.list_texts,
-        context.layout,
-    )  # fmt: skip
+    """Bring the overlay's headers, YAML, Python files and stubs up to date."""
+    base, additions, layout = context.base, context.additions, context.layout
+    texts = {**merged.tree.patched, **merged.list_texts}
+    texts |= stubs.stub_edits(_reader(base, texts), merged.manifest)
+    wanted = {
+        **dict(_headers(base, wrapper, layout)),
+        # The additions' own headers, where an in-tree build installs them.
+        **{
+            f"{INCLUDE}/ATen/{path.relative_to(additions.source_root)}": path.read_bytes()
+            for path in additions.headers
+        },
+        **dict(_packaged_yaml(base, merged.tree)),
+        **{name: patches.encode(text) for name, text in texts.items()},
+    }
+    for name, data in wanted.items():
+        files.write_if_changed(layout.overlay / name, data)
+    linked_later = {"torch/lib/libtorch.so", base.extension.as_posix()}
+    for path in files.tree_files(layout.overlay):
+        # What an earlier build put there and this one does not.
+        if path.relative_to(layout.overlay).as_posix() not in wanted.keys() | linked_later:
+            path.unlink()
+
+
+def _headers(base: Base, wrapper: Wrapper, layout: BuildDir) -> Iterator[tuple[str, bytes]]:
+    """The headers that differ from the base's; those that no wheel carries go to layout.private."""
+    for path in sorted((layout.generated / "added" / "ATen").glob("*.h")):
+        files.write_if_changed(layout.private / "ATen" / path.name, path.read_bytes())
+    for path, relative in generated_headers(layout.generated / "all"):
+        if relative in KEPT_HEADERS:
+            continue
+        text = path.read_text(encoding="utf-8")
+        installed = base.include / relative
+        if not installed.is_file() and not relative.startswith("ATen/ops/"):
+            files.write_if_changed(layout.private / relative, text)
+            continue
+        wrapped = wrapper.around(text)
+        if not installed.is_file() or installed.read_text(encoding="utf-8") not in (text, wrapped):
+            yield f"{INCLUDE}/{relative}", wrapped.encode()
+
+
+def _packaged_yaml(base: Base, tree: MergedTree) -> Iterator[tuple[str, bytes]]:
+    """The merged YAML files, so that a codegen run from the wheel knows the operators."""
+    for key, relative in MERGED_FILES.items():
+        text = tree.merged[key].text
+        if text != (base.root / relative).read_text(encoding="utf-8"):
+            yield relative, text.encode()
 
 
 def compile_united(
@@ -282,8 +354,3 @@ def compile_objects(
     compile_steps.copy_sources(context.additions, layout)
     build_file = ninja.ninja_file(base, abi.detect(base), tools, steps)
     return ninja.compile_all(build_file, layout.build, tools, context.additions, progress)
-
-
-def compare_symbols(context: BuildContext, found: Mapping[CompileStep, Symbols]) -> int:
-    """Compare the kernels that are declared with those that are defined; how many there are."""
-    return symbols.check(context.additions, found, _exports(context))

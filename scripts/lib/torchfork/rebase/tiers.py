@@ -13,7 +13,7 @@ from ..additions.merge import MergedTree
 from ..codegen import header_check
 from ..codegen.model import Manifest
 from ..codegen.select import Generated
-from ..edits import patches, text_edits
+from ..edits import patches
 from ..edits.lists import FileEdit
 from ..edits.patches import Outcome, State
 from ..errors import CompileError, ForkError, VerificationError, combined
@@ -106,7 +106,7 @@ def patch(context: Context, tree: MergedTree, manifest: Manifest) -> tuple[graft
     if not errors:
         tree = replace(tree, patched=patches.wheel_texts(report))
     context.log("edit the lists of operators")
-    edits = text_edits.list_edits(base, additions, tree, manifest)
+    edits = graft.list_edits(context, tree, manifest)
     rows += [_list_row(edit) for edit in edits]
     errors += [edit.error for edit in edits if edit.error is not None]
     if errors:
@@ -167,7 +167,7 @@ def compile_all(
         objects = _compile_fast(context, tools, objects)
     context.log("compare declared and defined kernels")
     found = symbols.read_objects(layout.build, objects)
-    kernels = graft.compare_symbols(context, found)
+    kernels = symbols.check(additions, found, graft.exports(context))
     has_cuda = any(path.suffix == ".cu" for path in additions.sources)
     note = f"; CUDA: {tools.cuda_note}" if tools.cuda is None and has_cuda else ""
     outcome = f"{len(objects)} objects, {kernels} kernels declared and defined{note}"
