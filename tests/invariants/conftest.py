@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from command import Command
 
-from torchfork.upstream import fetch, interpreter, wheel
+from torchfork.upstream import fetch, wheel
 from torchfork.upstream import pins as releases
-from torchfork.upstream.base import Base
+from torchfork.upstream.base import Base, probe
 from torchfork.util import cache
 
 
@@ -28,7 +28,7 @@ def base_option() -> tuple[str, ...]:
 @pytest.fixture(scope="session")
 def base(base_option: tuple[str, ...]) -> Base:
     """The official wheel, unpacked in the user's cache."""
-    target, pins = interpreter.probe(headers=False), releases.load()
+    target, pins = probe(headers=False), releases.load()
     store = cache.directory()
     path = (
         Path(base_option[1]) if base_option else fetch.fetch_wheel(pins.get(), target, pins, store)

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from command import Command
 
-from torchfork.upstream import interpreter, pins
-from torchfork.upstream.base import Base
+from torchfork.upstream import pins
+from torchfork.upstream.base import Base, probe
 from torchfork.util import cache
 from torchfork.util.files import sha256_file
 
@@ -56,7 +56,7 @@ def test_6_one_changed_byte_under_the_official_name_is_refused_before_unpacking(
 
 @pytest.mark.wheel
 def test_6_the_cache_keeps_each_wheel_under_its_sha256(base: Base) -> None:
-    target = interpreter.probe(headers=False)
+    target = probe(headers=False)
     kept = [
         path
         for path in (cache.directory() / "wheels").glob("*/torch-*.whl")

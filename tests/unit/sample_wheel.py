@@ -182,7 +182,7 @@ def install(site: Path, files: Mapping[str, bytes] | None = None) -> None:
 
 def environment(root: Path) -> Interpreter:
     """A virtual environment without pip."""
-    from torchfork.upstream.interpreter import probe
+    from torchfork.upstream.base import probe
 
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(root)], check=True)
     return probe(root / "bin" / "python", headers=False)
@@ -191,6 +191,6 @@ def environment(root: Path) -> Interpreter:
 @cache
 def this_python() -> Interpreter:
     """The interpreter that runs the tests, as one that wheels are for."""
-    from torchfork.upstream.interpreter import probe
+    from torchfork.upstream.base import probe
 
     return probe(sys.executable, headers=False)

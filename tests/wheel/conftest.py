@@ -12,13 +12,13 @@ import pytest
 from subject import PROJECT, Archive, Subject
 
 from torchfork.additions.load import load as load_additions
-from torchfork.codegen import header_check
+from torchfork.codegen import build_dir, header_check
 from torchfork.codegen.model import Manifest
-from torchfork.pipelines import graft, workdir
-from torchfork.upstream import fetch, interpreter
+from torchfork.pipelines import graft
+from torchfork.upstream import fetch
 from torchfork.upstream import pins as releases
 from torchfork.upstream import wheel as wheel_base
-from torchfork.upstream.base import Base
+from torchfork.upstream.base import Base, probe
 from torchfork.util import cache, venv
 from torchfork.util.ui import Ui
 from torchfork.wheel import overlay as overlay_packer
@@ -70,7 +70,7 @@ def subject(wheel: Archive, tmp_path_factory: pytest.TempPathFactory) -> Subject
 @pytest.fixture(scope="session")
 def base(subject: Subject) -> Base:
     """The official wheel that the wheel under test was made from, unpacked in the user's cache."""
-    target = interpreter.probe(subject.python)
+    target = probe(subject.python)
     pins = releases.load()
     version = subject.wheel.version
     release = pins.get(version.partition("+")[0])
@@ -96,8 +96,8 @@ def added(base: Base, tmp_path_factory: pytest.TempPathFactory) -> Manifest:
     quiet, work = Ui(quiet=True), tmp_path_factory.mktemp("manifest")
     additions = load_additions(PROJECT)
     gated = header_check.check_headers(base, cache.directory(), quiet)
-    layout = workdir.for_base(base, additions, work)
-    with workdir.locked(layout, quiet):
+    layout = build_dir.for_base(base, additions, work)
+    with build_dir.locked(layout, quiet):
         merged = graft.merge_and_validate(
             graft.BuildContext(base, additions, layout), gated.upstream, quiet
         )
@@ -140,7 +140,7 @@ def with_overlay(
     """
     root = tmp_path_factory.mktemp("overlaid")
     python = venv.make(root / "environment", base.interpreter, root, "for the overlay")
-    site = interpreter.probe(python, headers=False).site_packages
+    site = probe(python, headers=False).site_packages
     shutil.copytree(base.root, site, copy_function=link_or_copy, dirs_exist_ok=True)
     (site / "required.pth").write_text(f"{subject.site}\n")
     installed = venv.pip_run(python, root, "install", "--no-deps", str(overlay_wheel))

@@ -17,8 +17,7 @@ from typing import Any
 import pytest
 from subject import PROJECT, Archive, Subject
 
-from torchfork.upstream import interpreter
-from torchfork.upstream.base import Base
+from torchfork.upstream.base import Base, probe
 from torchfork.util import cache, venv
 from torchfork.util.files import sha256_file
 
@@ -71,7 +70,7 @@ class Workshop:
     @property
     def site(self) -> Path:
         """Of the environment."""
-        return interpreter.probe(self.python, headers=False).site_packages
+        return probe(self.python, headers=False).site_packages
 
     def build(self, *options: str) -> subprocess.CompletedProcess[str]:
         """Run `torchfork build` for the environment, from another directory."""

@@ -17,12 +17,12 @@ import pytest
 from subject import PROJECT
 
 from torchfork.additions.load import load as load_additions
-from torchfork.codegen import header_check
+from torchfork.codegen import build_dir, header_check
 from torchfork.errors import ForkError
-from torchfork.pipelines import graft, workdir
-from torchfork.upstream import fetch, interpreter, pins
+from torchfork.pipelines import graft
+from torchfork.upstream import fetch, pins
 from torchfork.upstream import wheel as wheel_base
-from torchfork.upstream.base import Base, Interpreter
+from torchfork.upstream.base import Base, Interpreter, probe
 from torchfork.util import cache
 from torchfork.util.ui import Ui
 
@@ -38,7 +38,7 @@ def others(base: Base) -> list[Interpreter]:
     found: dict[str, Interpreter] = {}
     for name in candidates():
         try:
-            one = interpreter.probe(name, headers=False)
+            one = probe(name, headers=False)
         except ForkError:  # too old, or a shim for a version that is not chosen
             continue
         found.setdefault(one.tag, one)
@@ -81,8 +81,8 @@ def test_the_additions_fit_the_official_wheels_of_other_pythons(base: Base, tmp_
             quiet, additions = Ui(quiet=True), load_additions(PROJECT)
             opened = wheel_base.open_wheel(path, one, pins.load(), cache.directory())
             gated = header_check.check_headers(opened, cache.directory(), quiet)
-            layout = workdir.for_base(opened, additions, tmp_path)
-            with workdir.locked(layout, quiet):
+            layout = build_dir.for_base(opened, additions, tmp_path)
+            with build_dir.locked(layout, quiet):
                 merged = graft.merge_and_validate(
                     graft.BuildContext(opened, additions, layout), gated.upstream, quiet
                 )

@@ -15,9 +15,9 @@ import yaml
 from torchfork import cli
 from torchfork.commands import pin
 from torchfork.errors import BaseRefusedError, DownloadError
-from torchfork.upstream import fetch, git, interpreter
+from torchfork.upstream import fetch, git
 from torchfork.upstream import pins as releases
-from torchfork.upstream.base import Interpreter
+from torchfork.upstream.base import Interpreter, probe
 from torchfork.upstream.pins import Release, WheelPin
 from torchfork.util.process import Outcome
 from torchfork.wheel import sbom
@@ -76,7 +76,7 @@ def test_the_list_for_a_workflow_is_the_pins(capsys: pytest.CaptureFixture[str])
 @pytest.fixture(scope="module")
 def python() -> Interpreter:
     """Asked before a test plays pip: the module that runs programs is the same."""
-    return interpreter.probe(headers=False)
+    return probe(headers=False)
 
 
 def one_release(folder: Path) -> releases.Releases:

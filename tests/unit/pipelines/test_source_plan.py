@@ -11,9 +11,9 @@ import sample_tree as sample
 from sample_manifest import MANIFEST
 
 from torchfork.additions.load import Additions
-from torchfork.codegen import client
+from torchfork.codegen import build_dir, client
 from torchfork.errors import AdditionsError, StateError
-from torchfork.pipelines import source, workdir
+from torchfork.pipelines import source
 from torchfork.upstream.base import Upstream
 from torchfork.upstream.tree import SourceTree
 from torchfork.util.blocks import strip_blocks
@@ -48,8 +48,8 @@ class Bench:
         monkeypatch.setattr(client, "generate", generate)
 
     def plan(self, additions: Additions) -> source.Planned:
-        layout = workdir.for_tree(self.tree, additions, self.root / "work")
-        with workdir.locked(layout, Ui(quiet=True)):
+        layout = build_dir.for_tree(self.tree, additions, self.root / "work")
+        with build_dir.locked(layout, Ui(quiet=True)):
             return source.plan(self.tree, additions, layout, Ui(quiet=True))
 
     def put(self, additions: Additions) -> None:

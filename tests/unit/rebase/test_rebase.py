@@ -41,10 +41,9 @@ from torchfork.rebase.model import (
     TierResult,
     Wrapper,
 )
-from torchfork.upstream import interpreter
 from torchfork.upstream import pins as releases
-from torchfork.upstream.base import Upstream
-from torchfork.util import files, serde
+from torchfork.upstream.base import Upstream, probe
+from torchfork.util import files, memo
 from torchfork.util.ui import Ui
 
 FOUND = Finding(
@@ -129,12 +128,12 @@ def test_the_json_keeps_its_form() -> None:
 
 def test_a_result_survives_being_kept() -> None:
     known = replace(BOTH.targets[1], facts=replace(FACTS, wrapper=Wrapper("#if X", "#endif")))
-    plain = json.loads(json.dumps(serde.dump(known)))
-    assert serde.load(TargetResult, plain) == known
+    plain = json.loads(json.dumps(memo.dump(known)))
+    assert memo.load(TargetResult, plain) == known
 
 
 def settings(tmp_path: Path, additions: Additions, letters: str = "abcd") -> run.Settings:
-    python = interpreter.probe(headers=False)
+    python = probe(headers=False)
     pins = sample_wheel.releases(tmp_path / "releases.toml")
     opening = targets.Opening(python, pins, tmp_path / "cache", "", False)
     return run.Settings(additions, opening, letters, tmp_path / "work", 1, 1, False)

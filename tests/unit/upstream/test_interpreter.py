@@ -11,7 +11,7 @@ import pytest
 import sample_wheel as sample
 
 from torchfork.errors import BaseRefusedError, ToolMissingError
-from torchfork.upstream.interpreter import probe, require_python_tag
+from torchfork.upstream.base import probe, require_python_tag
 
 
 def fake(tmp_path: Path, text: str) -> Path:

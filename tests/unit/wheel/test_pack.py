@@ -15,8 +15,7 @@ import sample_wheel as sample
 
 from torchfork.errors import BaseRefusedError, OutputError, UsageError
 from torchfork.upstream.archives import read_record, record_hash
-from torchfork.upstream.base import Base
-from torchfork.upstream.interpreter import probe
+from torchfork.upstream.base import Base, probe
 from torchfork.upstream.wheel import open_wheel
 from torchfork.wheel.pack import DEFAULT_EPOCH, LATEST, Writer, epoch_from, pack, wheel_name
 

@@ -14,8 +14,7 @@ from sample_manifest import method, operator
 
 from torchfork.codegen.model import Manifest
 from torchfork.errors import DownloadError, VerificationError
-from torchfork.upstream.base import Base
-from torchfork.upstream.interpreter import probe
+from torchfork.upstream.base import Base, probe
 from torchfork.upstream.wheel import open_wheel
 from torchfork.util import venv
 from torchfork.wheel.pack import pack

@@ -1,9 +1,31 @@
-"""The directories of a build, all below one."""
+"""The directories of builds, the locks on them, and what a result that is kept there depends on."""
 
 from __future__ import annotations
 
+import functools
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..util import files
+
+if TYPE_CHECKING:
+    from ..additions.load import Additions
+    from ..upstream.base import Base
+    from ..upstream.tree import SourceTree
+    from ..util.ui import Ui
+
+PACKAGE = Path(__file__).resolve().parents[1]
+# The rooms that the generator's answers depend on, and those that a wheel does. How a build is
+# asked for, tested and reported is not among them: a change there leaves every wheel valid.
+GENERATOR_ROOMS = ("additions", "codegen", "edits", "upstream")
+WHEEL_ROOMS = (*GENERATOR_ROOMS, "native", "pipelines", "support", "util", "wheel")
+# How long a second run waits for the first one's build directory.
+LOCK_SECONDS = 3600.0
+_DELIVERED = "delivered.json"
 
 
 @dataclass(frozen=True)
@@ -66,3 +88,79 @@ class BuildDir:
     def sources(self) -> Path:
         """The generated sources that are compiled, adapted."""
         return self.root / "sources"
+
+
+@functools.cache
+def tooling_fingerprint(rooms: tuple[str, ...] = WHEEL_ROOMS, package: Path = PACKAGE) -> str:
+    """A hash over the files of some rooms, read once a run: what they made, a change makes anew."""
+    found = [path for room in rooms for path in files.tree_files(package / room)]
+    return files.fingerprint(found, package)
+
+
+def for_base(base: Base, additions: Additions, work: Path) -> BuildDir:
+    """The build directory of these additions on this base; stable between edits.
+
+    Wheels of one release share it: what is not about Python is compiled for the first of them.
+    """
+    key = files.sha256_text(
+        base.shared_identity, str(base.include), str(additions.root),
+        os.environ.get("USE_CUDA", ""), os.environ.get("TORCH_CUDA_ARCH_LIST", ""),
+        os.environ.get("CXX", ""), os.environ.get("CUDA_HOME", ""),
+    )  # fmt: skip
+    return BuildDir(work / f"torch-{base.version}-{key[:12]}")
+
+
+def for_tree(tree: SourceTree, additions: Additions, work: Path) -> BuildDir:
+    """The build directory of these additions on this tree; stable between edits."""
+    key = files.sha256_text(str(tree.root), str(additions.root))
+    return BuildDir(work / f"tree-{tree.version}-{key[:12]}")
+
+
+@contextmanager
+def locked(layout: BuildDir, ui: Ui) -> Iterator[None]:
+    """Hold a build directory, made if need be; a second run waits and says for whom.
+
+    What killed runs left half-written is deleted.
+    """
+
+    def waiting(holder: str) -> None:
+        ui.warn(f"another run holds this build directory: {holder}; waiting for it")
+
+    root = layout.root
+    lock = root.with_name(f"{root.name}.lock")
+    with files.lock(lock, f"building in {root.name}", waiting, LOCK_SECONDS):
+        root.mkdir(parents=True, exist_ok=True)
+        files.remove_stale_temporaries(root)
+        files.remove_stale_temporaries(layout.tree)
+        yield
+
+
+def up_to_date(layout: BuildDir, inputs: str, out: Path) -> Path | None:
+    """The wheel of an earlier run with these very inputs, if it is still there, byte for byte.
+
+    Otherwise nothing of these inputs counts as delivered until `keep_delivered` says so: this run
+    may be killed when the wheel is there, and what goes with it is not.
+    """
+    known = _delivered(layout)
+    for wheel, made in known.items():
+        path = Path(wheel)
+        if made["inputs"] == inputs and path.parent == out and path.is_file():
+            if files.sha256_file(path) == made["sha256"]:
+                return path
+    others = {wheel: made for wheel, made in known.items() if made["inputs"] != inputs}
+    if others != known:
+        files.write_json(layout.root / _DELIVERED, others)
+    return None
+
+
+def _delivered(layout: BuildDir) -> dict[str, dict[str, str]]:
+    """What was made here, by the wheel's path: for several Pythons, whole and as overlays."""
+    known = files.read_json(layout.root / _DELIVERED)
+    items = known.items() if isinstance(known, dict) else ()
+    return {wheel: made for wheel, made in items if isinstance(made, dict)}
+
+
+def keep_delivered(layout: BuildDir, inputs: str, wheel: Path) -> None:
+    """Have the next run with these inputs find the wheel."""
+    made = {"inputs": inputs, "sha256": files.sha256_file(wheel)}
+    files.write_json(layout.root / _DELIVERED, {**_delivered(layout), str(wheel.absolute()): made})

@@ -14,7 +14,7 @@ from ..additions.merge import MergedTree
 from ..additions.yaml_file import Entry, YamlFile
 from ..errors import AdditionsError, BaseRefusedError, DerivativeError, ForkError, InternalError
 from ..upstream.base import Upstream
-from ..util import process, serde
+from ..util import memo, process
 from ..util.files import DISK_FULL, output_error, read_json, write_json
 from .model import FinishedOperator, Manifest
 
@@ -129,7 +129,7 @@ def describe(
         reply = run_driver(tree.root, request, scratch)
     except CodegenRefusal as refusal:
         raise translate(refusal, tree, additions) from refusal
-    return serde.load(Manifest, reply["manifest"])
+    return memo.load(Manifest, reply["manifest"])
 
 
 def formulas(additions: Additions) -> list[str]:
@@ -159,7 +159,7 @@ def describe_finished(
             why=str(refusal),
             next="build it again: scripts/build_torch.sh",
         ) from refusal
-    return serde.load(list[FinishedOperator], found)
+    return memo.load(list[FinishedOperator], found)
 
 
 def generate(

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from ..additions import ranges
 from ..additions.load import Additions
 from ..additions.load import load as load_additions
+from ..codegen import build_dir
 from ..errors import UsageError
-from ..pipelines import workdir
 from ..upstream.base import Base
 from ..upstream.wheel import grafted_version
 from ..util import cache, files
@@ -105,8 +105,8 @@ def check(options: argparse.Namespace, ui: Ui) -> None:
     base = open_base(options, ui, headers=False)
     additions = ranges.for_release(additions, base.version)
     checked = header_check.check_headers(base, cache.directory(), ui)
-    layout = workdir.for_base(base, additions, options.work)
-    with workdir.locked(layout, ui):
+    layout = build_dir.for_base(base, additions, options.work)
+    with build_dir.locked(layout, ui):
         context = graft.BuildContext(base, additions, layout)
         merged = graft.merge_and_validate(context, checked.upstream, ui)
     ui.note(
@@ -156,9 +156,9 @@ def graft(options: argparse.Namespace, ui: Ui) -> None:
     if overlay:
         _require_base_of_overlay(base, verified=not options.no_verify)
     additions = ranges.for_release(additions, base.version)
-    layout = workdir.for_base(base, additions, options.work)
+    layout = build_dir.for_base(base, additions, options.work)
     # Held until the wheel is packed: another run would change what it is packed from.
-    with workdir.locked(layout, ui):
+    with build_dir.locked(layout, ui):
         # Before anything reads them: what is edited during the build must count as changed.
         inputs = _inputs(options, base, additions, overlay)
         if not options.develop and is_up_to_date(layout, inputs, options, ui):
@@ -176,7 +176,7 @@ def graft(options: argparse.Namespace, ui: Ui) -> None:
             _develop(grafted, ui)
         else:
             wheel = _deliver(options, grafted, overlay, ui)
-            workdir.keep_delivered(layout, inputs, wheel)
+            build_dir.keep_delivered(layout, inputs, wheel)
 
 
 def _overlay_name(options: argparse.Namespace) -> Name | None:
@@ -201,7 +201,7 @@ def _require_base_of_overlay(base: Base, *, verified: bool) -> None:
 
 def is_up_to_date(layout: BuildDir, inputs: str, options: argparse.Namespace, ui: Ui) -> bool:
     """Whether an earlier run made the wheel of these inputs; says so."""
-    known = workdir.up_to_date(layout, inputs, options.out)
+    known = build_dir.up_to_date(layout, inputs, options.out)
     if known is None:
         return False
     ui.note(f"nothing to do: {known} is up to date")
@@ -223,9 +223,9 @@ def _develop(grafted: Grafted, ui: Ui) -> None:
 def undo(python: str | None, ui: Ui) -> None:
     """torchfork build --undo: put the environment's torch back as its wheel brought it."""
     from ..state import installed_torch
-    from ..upstream import interpreter
+    from ..upstream.base import probe
 
-    target = interpreter.probe(python, headers=False)
+    target = probe(python, headers=False)
     with ui.step("restore the original files") as step:
         changes = installed_torch.undo(target, on_wait=ui.warn)
         step.say(f"{len(changes.restored)} restored, {len(changes.removed)} removed")
@@ -328,8 +328,8 @@ def _inputs(
     """Everything that the wheel's bytes depend on."""
     names = ("USE_CUDA", "TORCH_CUDA_ARCH_LIST", "CUDA_HOME", "CXX", "SOURCE_DATE_EPOCH")
     return files.sha256_text(
-        base.identity, additions.fingerprint(), str(additions.root), workdir.tooling_fingerprint(),
-        str(base.interpreter.executable), str(options.number), str(options.no_verify),
-        str(overlay),
+        base.identity, additions.fingerprint(), str(additions.root),
+        build_dir.tooling_fingerprint(), str(base.interpreter.executable), str(options.number),
+        str(options.no_verify), str(overlay),
         *(os.environ.get(name, "") for name in names),
     )  # fmt: skip

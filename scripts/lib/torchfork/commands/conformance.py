@@ -16,7 +16,7 @@ from ..conformance.checks.worker import Job
 from ..conformance.table import RED, Table
 from ..errors import CitizenshipError
 from ..native import toolchain
-from ..util import files, serde, venv
+from ..util import files, memo, venv
 from ..util.ui import Ui
 from .options import add_additions, add_work, exclusive, positive
 
@@ -79,7 +79,7 @@ def run(options: argparse.Namespace, ui: Ui) -> None:
             planned = plan.make(additions, target.executable, scratch / "plan")
             step.say(f"{len(planned.operators)} operators")
         job = Job(
-            operators=[serde.dump(operator) for operator in planned.operators],
+            operators=[memo.dump(operator) for operator in planned.operators],
             samples=str(planned.samples or ""), documented=list(planned.documented),
             devices=options.device, extras=str(extras), scratch=str(scratch),
             timeout=options.timeout,

@@ -6,9 +6,9 @@ import argparse
 from pathlib import Path
 
 from ..errors import UsageError
-from ..upstream import fetch, interpreter, wheel
+from ..upstream import fetch, wheel
 from ..upstream import pins as releases
-from ..upstream.base import Base, Interpreter
+from ..upstream.base import Base, Interpreter, probe
 from ..upstream.pins import Releases
 from ..util import cache
 from ..util.ui import Ui
@@ -108,7 +108,7 @@ def open_base(options: argparse.Namespace, ui: Ui, *, headers: bool = True) -> B
         options, "torch", "base",
         why="--torch names an official wheel by version, --base a wheel file or 'installed'",
     )  # fmt: skip
-    target = interpreter.probe(options.python, headers=headers)
+    target = probe(options.python, headers=headers)
     pins = releases.load()
     if options.base == "installed":
         from ..state import installed_torch

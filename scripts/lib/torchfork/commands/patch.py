@@ -15,8 +15,9 @@ from ..edits.patches import BuildMode, Report, Series, State, Tree, workbench
 from ..edits.patches.series import SERIES, make_header
 from ..errors import UsageError
 from ..rebase import targets
-from ..upstream import interpreter, pins
+from ..upstream import pins
 from ..upstream import tree as source_trees
+from ..upstream.base import probe
 from ..upstream.git import UPSTREAM
 from ..upstream.wheel import VERSION_FILE, read_version_file
 from ..util import cache
@@ -45,7 +46,7 @@ def open_target(word: str, mode: BuildMode | None, ui: Ui) -> PatchTarget:
         return _open_directory(Path(word), mode)
     pinned = pins.load()
     [target] = targets.parse([word], pinned, everything=False)
-    python = interpreter.probe(None, headers=False)
+    python = probe(None, headers=False)
     with ui.step("open upstream") as step:
         opening = targets.Opening(python, pinned, cache.directory(), UPSTREAM, runnable=False)
         base = targets.open_target(target, opening, step.show)

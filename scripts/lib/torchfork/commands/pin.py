@@ -8,9 +8,9 @@ import platform
 from pathlib import Path
 
 from ..errors import BaseRefusedError, UsageError
-from ..upstream import fetch, git, interpreter, wheel
+from ..upstream import fetch, git, wheel
 from ..upstream import pins as releases
-from ..upstream.base import Interpreter
+from ..upstream.base import Interpreter, probe
 from ..upstream.pins import Release, Releases
 from ..util import cache
 from ..util.ui import Ui
@@ -75,7 +75,7 @@ def _pin(options: argparse.Namespace, ui: Ui) -> None:
         pin = release.wheels[0]
         ui.note(f"{pin.file} is pinned in {pins.path} (sha256 {pin.sha256[:16]}…)")
         return
-    target = interpreter.probe(None, headers=False)
+    target = probe(None, headers=False)
     versions = list(options.release)
     if options.find:
         with ui.step("ask the index for releases") as step:

@@ -13,8 +13,8 @@ from ..native import toolchain
 from ..rebase import render, targets
 from ..rebase import run as runner
 from ..rebase.model import TIERS, Matrix
-from ..upstream import interpreter
 from ..upstream import pins as releases
+from ..upstream.base import probe
 from ..upstream.git import UPSTREAM
 from ..util import cache, files
 from ..util.ui import Ui
@@ -71,7 +71,7 @@ def run(options: argparse.Namespace, ui: Ui) -> None:
     settings = runner.Settings(
         additions=load_additions(options.additions),
         opening=targets.Opening(
-            interpreter=interpreter.probe(options.python, headers="d" in letters),
+            interpreter=probe(options.python, headers="d" in letters),
             pins=pins,
             cache=cache.directory(),
             repository=options.repository,

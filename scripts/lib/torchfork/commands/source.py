@@ -11,14 +11,16 @@ from pathlib import Path
 from ..additions import ranges
 from ..additions.load import Additions
 from ..additions.load import load as load_additions
+from ..codegen import build_dir
 from ..codegen.build_dir import BuildDir
 from ..errors import BaseRefusedError, StateError, listed
-from ..pipelines import source, source_build, workdir
+from ..pipelines import source, source_build
 from ..pipelines.settings import Environment
 from ..pipelines.source import Planned
 from ..state import source_tree
-from ..upstream import interpreter, pins, sources
+from ..upstream import pins, sources
 from ..upstream import tree as sourcetree
+from ..upstream.base import probe
 from ..upstream.pins import Release
 from ..upstream.sources import SourceCheckout
 from ..upstream.tree import SourceTree
@@ -81,7 +83,7 @@ def _add_tree(parser: argparse.ArgumentParser) -> None:
 def build(options: argparse.Namespace, ui: Ui) -> None:
     """torchfork build --from-source: all steps, or those up to options.until."""
     additions = load_additions(options.additions)
-    target = interpreter.probe(options.python)
+    target = probe(options.python)
     trees = options.work / "source"
     wanted = sources.Wanted(options.source or "git", options.torch, options.git_url)
     with ui.step("fetch the sources") as step:
@@ -118,7 +120,7 @@ def build(options: argparse.Namespace, ui: Ui) -> None:
                     upstream=planned.upstream.schemas, say=say, on_wait=ui.warn,
                 ),
             )  # fmt: skip
-        workdir.keep_delivered(layout, inputs, wheel)
+        build_dir.keep_delivered(layout, inputs, wheel)
     build_command.announce(wheel, planned.manifest, ui)
 
 
@@ -132,8 +134,8 @@ def _applied(
     """
     additions = ranges.for_release(additions, tree.version)
     source.require_same_additions(tree, additions)
-    layout = workdir.for_tree(tree, additions, work)
-    with workdir.locked(layout, ui):
+    layout = build_dir.for_tree(tree, additions, work)
+    with build_dir.locked(layout, ui):
         planned = source.plan(tree, additions, layout, ui)
         source.put_in(tree, planned, additions, ui)
         yield additions, layout, planned
@@ -146,7 +148,7 @@ def _inputs(
     chosen = [f"{s.name}={s.value}" for s in environment.settings if s.name != "MAX_JOBS"]
     return files.sha256_text(
         str(opened.tree.root), opened.tree.commit or "", additions.fingerprint(),
-        str(additions.root), workdir.tooling_fingerprint(), str(verify), *chosen,
+        str(additions.root), build_dir.tooling_fingerprint(), str(verify), *chosen,
     )  # fmt: skip
 
 

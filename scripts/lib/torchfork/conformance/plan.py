@@ -17,8 +17,8 @@ from ..additions.yaml_file import words
 from ..codegen import client
 from ..codegen.model import FinishedOperator, Kind
 from ..errors import AdditionsError, BaseRefusedError, UsageError
-from ..upstream import archives, interpreter
-from ..upstream.base import Interpreter, read_text
+from ..upstream import archives
+from ..upstream.base import Interpreter, probe, read_text, require_python_tag
 from ..upstream.pins import WheelName
 from ..upstream.wheel import VERSION_FILE, read_version_file
 from ..util import files, process, venv
@@ -64,20 +64,20 @@ def of_environment(place: str | None) -> Interpreter:
                 next="name an environment's directory or its interpreter",
             )
         place = str(python)
-    return interpreter.probe(place, headers=False)
+    return probe(place, headers=False)
 
 
 def of_wheel(wheel: Path, python: str | None, work: Path, say: Say) -> Interpreter:
     """An interpreter that has the wheel and what it requires, and nothing else."""
     if not wheel.is_file():
         raise UsageError(f"there is no wheel {wheel}", next="scripts/build_torch.sh makes one")
-    target = interpreter.probe(python, headers=False)
-    interpreter.require_python_tag(target, WheelName.parse(wheel.name).interpreter, str(wheel))
+    target = probe(python, headers=False)
+    require_python_tag(target, WheelName.parse(wheel.name).interpreter, str(wheel))
     required = archives.requirements_of(wheel)
     neutral = work / "neutral"
     neutral.mkdir(parents=True, exist_ok=True)
     made = venv.with_wheel(wheel.absolute(), target, required, work, neutral, say)
-    return interpreter.probe(made, headers=False)
+    return probe(made, headers=False)
 
 
 def require_declared(additions: Additions, wanted: Iterable[str]) -> None:

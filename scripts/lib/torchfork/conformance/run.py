@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from ..errors import UsageError, VerificationError
-from ..util import files, process, serde
+from ..util import files, memo, process
 from .checks.worker import EVENT, Job
 from .plan import Plan
 from .table import GAP, Cell, Explanation, Table, apply, unknown
@@ -164,12 +164,12 @@ class Workers:
             said = json.loads(text)
             match said.pop("event"):
                 case "torch":
-                    found.torch = serde.load(Torch, said)
+                    found.torch = memo.load(Torch, said)
                 case "begin":
                     found.begun = (said["operator"], said["item"])
                 case "end":
                     found.begun = None
-                    found.cells.append(serde.load(Cell, said))
+                    found.cells.append(memo.load(Cell, said))
                     seen(found.cells[-1])
                 case _:
                     found.result = said["result"]

@@ -12,7 +12,7 @@ from ..additions.load import Additions
 from ..additions.merge import MERGED_FILES, MergedTree
 from ..additions.ranges import without
 from ..codegen import client, select, templates
-from ..codegen.build_dir import BuildDir
+from ..codegen.build_dir import GENERATOR_ROOMS, BuildDir, tooling_fingerprint
 from ..codegen.header_check import CheckedBase, Wrapper, generated_headers
 from ..codegen.model import Manifest
 from ..codegen.select import Generated
@@ -28,7 +28,6 @@ from ..upstream.base import Base, Upstream
 from ..util import cache, files, memo
 from ..util.ui import Ui
 from ..wheel import pack
-from .workdir import GENERATOR_ROOMS, tooling_fingerprint
 
 # Compiled into libtorch with their present values: a wheel's own must stay.
 KEPT_HEADERS = frozenset({"ATen/core/aten_interned_strings.h", "ATen/core/enum_tag.h",
@@ -38,7 +37,7 @@ INCLUDE = "torch/include"
 
 @dataclass(frozen=True)
 class BuildContext:
-    """What every step is about. The caller holds the layout (see workdir.locked)."""
+    """What every step is about. The caller holds the layout (see build_dir.locked)."""
 
     base: Base
     additions: Additions

@@ -9,7 +9,7 @@ from ..additions import merge, validate
 from ..additions.load import Additions
 from ..additions.merge import MERGED_FILES, MergedTree, merge_text
 from ..codegen import client, symbolic, templates
-from ..codegen.build_dir import BuildDir
+from ..codegen.build_dir import GENERATOR_ROOMS, BuildDir, tooling_fingerprint
 from ..codegen.model import Manifest
 from ..edits import lists, patches
 from ..errors import AdditionsError, NeedsSourceLaneError, StateError, combined
@@ -21,7 +21,6 @@ from ..upstream.base import Upstream
 from ..upstream.tree import ATEN, Mirror, SourceTree, in_tree, mirror_generator
 from ..util import cache, files, memo
 from ..util.ui import Ui
-from .workdir import GENERATOR_ROOMS, tooling_fingerprint
 
 Read = Callable[[str], str | None]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from .. import errors
 from ..codegen.header_check import Wrapper
 from ..errors import CompileError, ForkError
-from ..util import serde
+from ..util import memo
 
 # A tier that fails stops the ones after it. The letter is what --to takes.
 TIERS = {
@@ -257,7 +257,7 @@ class Matrix:
 
     def to_json(self) -> dict[str, object]:
         """The form of matrix.json."""
-        plain = serde.dump(self)
+        plain = memo.dump(self)
         assert isinstance(plain, dict)
         subjects = [
             {**target, "facts": target["facts"] or {}, "changes": target["changes"] or {}}

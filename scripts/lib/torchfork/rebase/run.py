@@ -12,9 +12,8 @@ from pathlib import Path
 
 from ..additions import ranges
 from ..additions.load import Additions
-from ..codegen import header_check
+from ..codegen import build_dir, header_check
 from ..errors import ForkError, InternalError
-from ..pipelines import workdir
 from ..upstream.base import Base
 from ..util import files, memo
 from ..util.ui import Ui
@@ -105,7 +104,7 @@ def run(chosen: Sequence[Target], settings: Settings, watch: Watch) -> Matrix:
     started, additions = time.monotonic(), settings.additions
     key = files.sha256_text(
         additions.fingerprint(), str(additions.root), settings.tiers,
-        workdir.tooling_fingerprint(), files.fingerprint(files.tree_files(ROOM), ROOM),
+        build_dir.tooling_fingerprint(), files.fingerprint(files.tree_files(ROOM), ROOM),
         *tiers.machine_key(settings.tiers, os.environ),
     )  # fmt: skip
     with ThreadPoolExecutor(settings.jobs) as pool:
@@ -158,13 +157,13 @@ def carry(target: Target, base: Base, settings: Settings, progress: Say) -> Targ
         failed = _failed(settings.tiers[0], target, error, 0.0)
         every = _every_tier([failed], target, settings)
         return TargetResult(target.name, base.version, base.git_version, target.place, every)
-    layout = workdir.for_base(base, additions, settings.work)
+    layout = build_dir.for_base(base, additions, settings.work)
     context = Context(
         base=base, additions=additions, layout=layout, cache=settings.opening.cache,
         work=settings.work, jobs=settings.compilers, final="e" in settings.tiers,
         progress=progress, log=progress,
     )  # fmt: skip
-    with workdir.locked(layout, Ui(quiet=True)):
+    with build_dir.locked(layout, Ui(quiet=True)):
         attempts = _attempt(target, settings.tiers, context)
     return TargetResult(
         name=target.name,

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from ..errors import OutputError, StateError, listed
 from ..upstream.tree import ABSENT, state_of
-from ..util import files, serde
+from ..util import files, memo
 
 _FORMAT = 2  # 1 said identity in an installed torch and commit in a tree; load() reads it too
 OnWait = Callable[[str], None]
@@ -130,7 +130,7 @@ class Store:
             data = files.read_json(self.path)
             if data["format"] not in (1, _FORMAT):
                 raise ValueError(f"format {data['format']}")
-            return serde.load(Journal, {"identity": data.get("commit"), **data})
+            return memo.load(Journal, {"identity": data.get("commit"), **data})
         except (TypeError, KeyError, ValueError) as error:
             raise StateError(
                 "the journal of what was changed here cannot be read",

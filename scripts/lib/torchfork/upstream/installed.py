@@ -20,8 +20,7 @@ from packaging.tags import parse_tag
 from ..errors import BaseRefusedError, listed
 from ..util import files, process
 from .archives import Recorded, is_of_wheel, read_record
-from .base import Base, Interpreter, read_text
-from .interpreter import require_python_tag
+from .base import Base, Interpreter, read_text, require_python_tag
 from .pins import Releases, interpreter_tag
 from .wheel import NEEDED, VERSION_FILE, check_commit, read_version_file
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from ..errors import BaseRefusedError
-from ..util import files, serde
+from ..util import files, memo
 from . import git
 from .base import Base, Interpreter
 from .pins import Release, Releases
@@ -139,8 +139,8 @@ def open_tree(root: Path) -> SourceTree:
 
 def _provenance(root: Path) -> Provenance | None:
     try:
-        return serde.load(Provenance, files.read_json(root / PROVENANCE))
-    except serde.MismatchError:
+        return memo.load(Provenance, files.read_json(root / PROVENANCE))
+    except memo.MismatchError:
         return None
 
 
@@ -151,7 +151,7 @@ def record_provenance(root: Path, commit: str, source: str) -> None:
         for path in root.rglob("*")
         if path.is_file() and not path.is_symlink() and path.relative_to(root).parts[0] != STATE
     }
-    files.write_json(root / PROVENANCE, serde.dump(Provenance(commit, source, known)))
+    files.write_json(root / PROVENANCE, memo.dump(Provenance(commit, source, known)))
 
 
 def require_pinned(tree: SourceTree, releases: Releases, *, unpinned: bool) -> Release | None:

@@ -18,8 +18,7 @@ from packaging.version import InvalidVersion, Version
 from ..errors import BaseRefusedError, HashMismatchError
 from ..util import blocks, files, memo
 from . import archives
-from .base import Base, Interpreter, read_text
-from .interpreter import require_python_tag
+from .base import Base, Interpreter, read_text, require_python_tag
 from .pins import Release, Releases, WheelName, WheelPin
 
 OnWait = Callable[[str], None]

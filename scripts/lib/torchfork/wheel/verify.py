@@ -20,7 +20,7 @@ from ..upstream import archives
 from ..upstream.archives import Recorded
 from ..upstream.base import Base
 from ..upstream.pins import WheelName
-from ..util import files, memo, process, serde, venv
+from ..util import files, memo, process, venv
 
 LOCK_SECONDS = 3600.0
 _PROBE = Path(__file__).with_name("probe.py")
@@ -186,7 +186,7 @@ def _probe(
     lines = outcome.stdout.strip().splitlines()
     try:
         if outcome.returncode == 0:
-            return serde.load(Probed, json.loads(lines[-1]))
+            return memo.load(Probed, json.loads(lines[-1]))
     except (ValueError, IndexError):
         pass
     what = "the base cannot be imported" if root else "the wheel cannot be imported"

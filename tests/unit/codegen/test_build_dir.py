@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from torchfork.pipelines import workdir
-from torchfork.pipelines.workdir import GENERATOR_ROOMS, PACKAGE, WHEEL_ROOMS, tooling_fingerprint
+from torchfork.codegen import build_dir
+from torchfork.codegen.build_dir import GENERATOR_ROOMS, PACKAGE, WHEEL_ROOMS, tooling_fingerprint
 
 
 @pytest.fixture(scope="module")
@@ -56,4 +56,4 @@ def test_every_room_that_a_graft_imports_counts() -> None:
              if line.startswith("from ..")}  # fmt: skip
     assert rooms - {"errors"} <= set(WHEEL_ROOMS)
     assert all((PACKAGE / room).is_dir() for room in WHEEL_ROOMS)
-    assert workdir.tooling_fingerprint() == workdir.tooling_fingerprint.__wrapped__()
+    assert build_dir.tooling_fingerprint() == build_dir.tooling_fingerprint.__wrapped__()
