@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from sample_files import lay
+
 from torchfork.additions.load import Additions, load
 from torchfork.additions.merge import MERGED_FILES
 from torchfork.upstream.base import Base, Interpreter
@@ -29,23 +31,20 @@ DERIVATIVES = """\
 
 def write(root: Path, native: str = NATIVE, derivatives: str = "", **sources: str) -> Additions:
     """Additions with the given files; keyword `native__X_cpp` is aten_src/native/X.cpp."""
-    root.mkdir(parents=True, exist_ok=True)
-    (root / "native_functions_additions.yaml").write_text(native, encoding="utf-8")
+    files = {"native_functions_additions.yaml": native}
     if derivatives:
-        (root / "derivatives_additions.yaml").write_text(derivatives, encoding="utf-8")
+        files["derivatives_additions.yaml"] = derivatives
     for name, text in sources.items():
         stem, _, suffix = name.replace("__", "/").rpartition("_")
-        path = root / "aten_src" / f"{stem}.{suffix}"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        files[f"aten_src/{stem}.{suffix}"] = text
+    lay(root, files)
     return load(root)
 
 
 def base(root: Path, *, version: str = "9.1.0+cpu", cuda: str | None = None) -> Base:
     """A base with nothing in it but the YAML files, whose entries are upstream's."""
-    for key, relative in MERGED_FILES.items():
-        (root / relative).parent.mkdir(parents=True, exist_ok=True)
-        (root / relative).write_text(f"# upstream's {key}\n- func: relu(Tensor self) -> Tensor\n")
+    entry = "- func: relu(Tensor self) -> Tensor\n"
+    lay(root, {name: f"# upstream's {key}\n{entry}" for key, name in MERGED_FILES.items()})
     interpreter = Interpreter(
         Path(sys.executable), "3.11.7", ".cpython-311-x86_64-linux-gnu.so",
         root / "python-include", root / "site",
@@ -54,12 +53,3 @@ def base(root: Path, *, version: str = "9.1.0+cpu", cuda: str | None = None) -> 
         root, version, "c0ffee" * 6 + "abcd", "0" * 64, interpreter, cuda,
         "torch-9.1.0.dist-info", "cp311-cp311-linux_x86_64",
     )  # fmt: skip
-
-
-def tree(root: Path) -> dict[str, bytes]:
-    """Every file below a directory with its bytes."""
-    return {
-        path.relative_to(root).as_posix(): path.read_bytes()
-        for path in sorted(root.rglob("*"))
-        if path.is_file()
-    }

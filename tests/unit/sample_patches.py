@@ -5,6 +5,8 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
+from sample_files import lay, snapshot
+
 from torchfork.edits.patches import Series, Tree, git, load
 from torchfork.edits.patches.series import Header
 
@@ -51,7 +53,7 @@ def diff(before: dict[str, str], after: dict[str, str | None], about: Header = A
 
 def write(root: Path, series: str, files: dict[str, str]) -> Series:
     """A patches folder in `root`."""
-    on_disk(root / "patches", {"series": series, **files})
+    lay(root / "patches", {"series": series, **files})
     return load(root)
 
 
@@ -66,15 +68,6 @@ def hook(file: str, place: str, lines: str, lane: str = "both") -> str:
     return f"\n[[hook]]\nfile = \"{file}\"\n{place}\nlane = \"{lane}\"\nlines = '''\n{lines}'''\n"
 
 
-def on_disk(root: Path, texts: dict[str, str]) -> Path:
-    """A directory with these files; it."""
-    for name, text in texts.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_bytes(text.encode())
-    return root
-
-
 def content(root: Path) -> dict[str, str]:
     """The files of a directory but git's own."""
-    files = {p.relative_to(root).as_posix(): p for p in root.rglob("*") if p.is_file()}
-    return {n: p.read_bytes().decode() for n, p in files.items() if not n.startswith(".git/")}
+    return {name: data.decode() for name, data in snapshot(root).items()}

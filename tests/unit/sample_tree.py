@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
 from pathlib import Path
+
+from sample_files import GIT, commit_all, git, lay
 
 from torchfork.upstream.pins import Release, Releases
 from torchfork.upstream.tree import PACKAGED, SourceTree, open_tree, record_provenance
 
+__all__ = ["GIT", "git"]
 SAMPLE = Path(__file__).resolve().parents[1] / "sample_upstream"
 VERSION = "9.1.0"
 NATIVE = "aten/src/ATen/native/native_functions.yaml"
@@ -18,13 +19,6 @@ _IN_SOURCE = {
     f"torch/include/{name}": name for name in ("torch/csrc", "torch/headeronly", "ATen", "c10")
 }
 _LEFT_OUT = {".md", ".so", ".pyc", ".a"}
-# git's own settings of whoever runs the tests must not count.
-GIT = {
-    "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull, "GIT_AUTHOR_NAME": "a",
-    "GIT_AUTHOR_EMAIL": "a@example.org", "GIT_COMMITTER_NAME": "a",
-    "GIT_COMMITTER_EMAIL": "a@example.org", "GIT_AUTHOR_DATE": "2020-01-01T00:00:00Z",
-    "GIT_COMMITTER_DATE": "2020-01-01T00:00:00Z",
-}  # fmt: skip
 
 
 def write(root: Path, upstream: Path = SAMPLE) -> None:
@@ -52,40 +46,21 @@ def write(root: Path, upstream: Path = SAMPLE) -> None:
         "tools/autograd/deprecated.yaml": "",
         "tools/autograd/templates/Functions.h": "// a template\n",
     }
-    for name, text in texts.items():
-        if not (root / name).exists():
-            (root / name).parent.mkdir(parents=True, exist_ok=True)
-            (root / name).write_text(text)
-
-
-def git(root: Path, *arguments: str) -> str:
-    """Run git in a directory; its output."""
-    command = ["git", "-C", str(root), "-c", "protocol.file.allow=always", *arguments]
-    environment = {**os.environ, **GIT}
-    return subprocess.run(
-        command, check=True, capture_output=True, text=True, env=environment
-    ).stdout.strip()
+    lay(root, {name: text for name, text in texts.items() if not (root / name).exists()})
 
 
 def repository(root: Path, submodule: Path | None = None) -> str:
     """A git repository of the sample tree, with a submodule if one is named; its commit."""
     write(root)
-    git(root, "init", "-q", "-b", "main")
-    git(root, "add", "-A")
     if submodule:
+        git(root, "init", "-q", "-b", "main")
         git(root, "submodule", "--quiet", "add", str(submodule), "third_party/part")
-    git(root, "commit", "-q", "-m", "upstream")
-    return git(root, "rev-parse", "HEAD")
+    return commit_all(root, "upstream")
 
 
 def part(root: Path) -> str:
     """A repository that serves as a submodule; its commit."""
-    root.mkdir(parents=True)
-    (root / "part.h").write_text("#pragma once\n")
-    git(root, "init", "-q", "-b", "main")
-    git(root, "add", "-A")
-    git(root, "commit", "-q", "-m", "part")
-    return git(root, "rev-parse", "HEAD")
+    return commit_all(lay(root, {"part.h": "#pragma once\n"}), "part")
 
 
 def unpacked(root: Path, commit: str = "c0ffee" * 6 + "abcd") -> SourceTree:

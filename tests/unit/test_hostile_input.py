@@ -32,7 +32,7 @@ from torchfork.edits import patches
 from torchfork.errors import ForkError, InternalError
 from torchfork.native import toolchain
 from torchfork.pipelines import settings as build_settings
-from torchfork.upstream import interpreter, pins
+from torchfork.upstream import pins
 from torchfork.upstream import wheel as wheels
 from torchfork.upstream.base import Upstream
 from torchfork.util import cache
@@ -382,11 +382,13 @@ def _run(root: Path, line: Sequence[str], chosen: Mapping[str, str]) -> int:
 
     subprocess.Popen = no_program  # type: ignore[misc, assignment]
     python = sample_wheel.this_python()
-    interpreter.probe = lambda *given, **options: python
     pins.PINS = root / "releases.toml"
     for command in cli.COMMANDS:
         module = importlib.import_module(f"torchfork.commands.{command.module}")
         for name in {"PROJECT", "STATE", "DEFAULT_BENCH"}.intersection(vars(module)):
             setattr(module, name, root / name)
+    for name, module in list(sys.modules.items()):
+        if name.startswith("torchfork.") and hasattr(module, "probe"):
+            module.probe = lambda *given, **options: python  # type: ignore[attr-defined]
     os.environ.update({"HOME": str(root), "TORCHFORK_CACHE": str(root / "cache"), **chosen})
     return cli.main([word.replace("TAG", sample_wheel.TAG) for word in line])

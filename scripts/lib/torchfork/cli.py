@@ -107,10 +107,7 @@ def make_parser(given: Sequence[str]) -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for command in COMMANDS:
         made = commands.add_parser(
-            command.name,
-            aliases=command.aliases,
-            help=command.summary,
-            description=command.summary,
+            command.name, aliases=command.aliases, help=command.summary, description=command.summary
         )
         if {command.name, *command.aliases}.intersection(given):
             add_common(made)

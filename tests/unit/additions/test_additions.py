@@ -24,12 +24,8 @@ def test_entries_know_their_names_and_the_lines_of_their_fields(tmp_path: Path) 
     assert additions.derivatives.entries[0].where("self").endswith("derivatives_additions.yaml:2")
     assert additions.native_entry("sway.more") == second
     assert additions.native_entry("sway") is None
-
-
-def test_a_line_belongs_to_the_entry_above_it(tmp_path: Path) -> None:
-    native = sample.write(tmp_path).native
-    assert [native.entry_at(line) for line in (1, 2, 6)] == [None, *[native.entries[0]] * 2]
-    assert native.entry_at(9) == native.entries[1]
+    above = [additions.native.entry_at(line) for line in (1, 2, 6, 9)]
+    assert above == [None, first, first, second]
 
 
 def test_sources_are_found_below_aten_src_and_nothing_else_is(tmp_path: Path) -> None:
@@ -128,23 +124,11 @@ def test_a_huge_file_is_refused_without_being_read(tmp_path: Path) -> None:
         path.unlink()
 
 
-def put_fifo(path: Path) -> None:
-    os.mkfifo(path)
-
-
-def put_dangling_link(path: Path) -> None:
-    path.symlink_to("nowhere")
-
-
-def put_link_out(path: Path) -> None:
-    path.symlink_to("/dev/zero")
-
-
-def put_link_to_itself(path: Path) -> None:
-    path.symlink_to(path.name)
-
-
-@pytest.mark.parametrize("put", [put_fifo, put_dangling_link, put_link_out, put_link_to_itself])
+@pytest.mark.parametrize(
+    "put",
+    [os.mkfifo, *(lambda path, to=to: path.symlink_to(to) for to in ("nowhere", "/dev/zero"))],
+    ids=["FIFO", "dangling link", "link out"],
+)
 @pytest.mark.parametrize(
     "name",
     ["derivatives_additions.yaml", "deprecated_additions.yaml", "aten_src", "patches",
@@ -162,18 +146,18 @@ def test_a_path_that_exists_and_cannot_be_read_is_never_absent(
     assert caught.value.where == str(path) and caught.value.why
 
 
-@pytest.mark.parametrize("name", ["aten_src", "patches"])
-def test_a_file_where_a_directory_belongs_is_refused(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "put", "why"),
+    [("aten_src", Path.touch, "a file, and a directory"),
+     ("patches", Path.touch, "a file, and a directory"),
+     ("derivatives_additions.yaml", Path.mkdir, "a directory, and a file")],
+)  # fmt: skip
+def test_a_file_where_a_directory_belongs_is_refused_and_the_other_way_round(
+    tmp_path: Path, name: str, put: Callable[[Path], None], why: str
+) -> None:
     sample.write(tmp_path)
-    (tmp_path / name).write_text("")
-    with pytest.raises(AdditionsError, match="it is a file, and a directory belongs here"):
-        load(tmp_path)
-
-
-def test_a_directory_where_a_file_belongs_is_refused(tmp_path: Path) -> None:
-    sample.write(tmp_path)
-    (tmp_path / "derivatives_additions.yaml").mkdir()
-    with pytest.raises(AdditionsError, match="it is a directory, and a file belongs here"):
+    put(tmp_path / name)
+    with pytest.raises(AdditionsError, match=f"it is {why} belongs here"):
         load(tmp_path)
 
 
@@ -204,15 +188,12 @@ def test_every_fault_of_an_additions_directory_is_named_in_one_run(tmp_path: Pat
         assert f"{tmp_path}/{name}" in said
 
 
-def test_an_operator_declared_twice_names_both_lines(tmp_path: Path) -> None:
+def test_an_operator_declared_twice_is_refused_and_an_overload_is_not(tmp_path: Path) -> None:
     twice = "- func: a(Tensor self) -> Tensor\n- func: a(Tensor self, int n) -> Tensor\n"
     with pytest.raises(CollisionError) as caught:
         sample.write(tmp_path, twice)
     assert caught.value.where.endswith(":2") and ".yaml:1 " in caught.value.why
-
-
-def test_overloads_of_one_name_are_no_duplicates(tmp_path: Path) -> None:
-    overloads = "- func: a(Tensor self) -> Tensor\n- func: a.n(Tensor self, int n) -> Tensor\n"
+    overloads = twice.replace("a(Tensor self, int", "a.n(Tensor self, int")
     assert len(sample.write(tmp_path, overloads).native.entries) == 2
 
 

@@ -95,12 +95,8 @@ def test_a_changed_rule_is_another_build(tmp_path: Path) -> None:
 def test_a_rule_for_an_operator_of_others_is_refused_at_its_line(
     tmp_path: Path, operator: str, error: type[ForkError]
 ) -> None:
-    (found,) = refused(
-        written(
-            tmp_path,
-            RULES.replace("aten.swing", f"aten.{operator}", 1).replace("otu.default", "otu"),
-        )
-    )
+    rules = RULES.replace("aten.swing", f"aten.{operator}", 1).replace("otu.default", "otu")
+    (found,) = refused(written(tmp_path, rules))
     assert type(found) is error and operator in found.what
     assert found.where == f"{tmp_path / fake_impls.FILE}:7"
 

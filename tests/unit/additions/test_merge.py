@@ -8,10 +8,11 @@ import pytest
 import sample_additions as sample
 from hypothesis import given
 from hypothesis import strategies as st
+from sample_files import lay, snapshot
 
 from torchfork.additions import merge
 from torchfork.additions.merge import MERGED_FILES, MergedTree, merge_text
-from torchfork.additions.yaml_file import YamlFile
+from torchfork.additions.yaml_file import Entry, YamlFile
 from torchfork.errors import StateError
 from torchfork.upstream.base import Base
 from torchfork.util.blocks import BEGIN, END, strip_blocks
@@ -21,8 +22,6 @@ HOOKED = "torchgen/lists.py"
 
 
 def ours(text: str) -> YamlFile:
-    from torchfork.additions.yaml_file import Entry
-
     return YamlFile(Path("ours.yaml"), text, (Entry(Path("ours.yaml"), 1, "x", {}, {}),))
 
 
@@ -47,15 +46,10 @@ def test_a_second_merge_replaces_the_entries_of_the_first() -> None:
     assert "old" not in second and second.count(BEGIN) == second.count(END) == 1
 
 
-def test_lines_of_the_merged_file_map_back_to_ours() -> None:
+def test_lines_of_the_merged_file_map_back_to_ours_and_a_last_line_is_ended() -> None:
     merged = merge_text("a\nb\n", ours("one\ntwo\n"), PATH)
-    numbered = merged.text.splitlines()
-    at = numbered.index("two") + 1
-    assert merged.our_line(at) == 2
-    assert merged.our_line(2) is None
-
-
-def test_a_last_line_without_a_newline_does_not_swallow_a_marker() -> None:
+    at = merged.text.splitlines().index("two") + 1
+    assert merged.our_line(at) == 2 and merged.our_line(2) is None
     text = merge_text("upstream", ours("- func: x"), PATH).text
     assert text.splitlines() == ["upstream", f"# {BEGIN}", "- func: x", f"# {END}"]
 
@@ -70,9 +64,7 @@ def test_half_a_block_is_refused_and_not_guessed_at(text: str) -> None:
 @pytest.fixture
 def base(tmp_path: Path) -> Base:
     made = sample.base(tmp_path / "base")
-    (made.root / HOOKED).write_text("LIST = [\n]\n")
-    (made.root / "torchgen" / "__pycache__").mkdir()
-    (made.root / "torchgen" / "__pycache__" / "x.pyc").write_bytes(b"")
+    lay(made.root, {HOOKED: "LIST = [\n]\n", "torchgen/__pycache__/x.pyc": b""})
     return made
 
 
@@ -81,13 +73,11 @@ def prepared(base: Base, tmp_path: Path, native: str = sample.NATIVE) -> MergedT
     return merge.prepare(base, additions, tmp_path / "tree")
 
 
-def test_the_copy_has_everything_of_the_base_and_the_base_stays_as_it_was(
-    base: Base, tmp_path: Path
-) -> None:
-    before = sample.tree(base.root)
+def test_the_copy_has_all_of_the_base_which_stays_as_it_was(base: Base, tmp_path: Path) -> None:
+    before = snapshot(base.root)
     merged = prepared(base, tmp_path)
-    assert sample.tree(base.root) == before
-    copied = sample.tree(merged.root)
+    assert snapshot(base.root) == before
+    copied = snapshot(merged.root)
     changed = {name for name, data in before.items() if copied.get(name) != data}
     assert changed == {MERGED_FILES["native"], "torchgen/__pycache__/x.pyc"}
     assert sample.NATIVE in copied[MERGED_FILES["native"]].decode()
@@ -100,21 +90,17 @@ def test_a_second_merge_rewrites_nothing(base: Base, tmp_path: Path) -> None:
     assert {path: path.stat().st_mtime_ns for path in merged.root.rglob("*")} == before
 
 
-def test_the_tree_depends_on_the_additions_and_not_on_what_they_were(
-    base: Base, tmp_path: Path
-) -> None:
-    fresh = sample.tree(prepared(base, tmp_path).root)
+def test_the_tree_depends_on_what_the_additions_are_now(base: Base, tmp_path: Path) -> None:
+    fresh = snapshot(prepared(base, tmp_path).root)
     merged = prepared(base, tmp_path, sample.NATIVE.replace("swing", "swung"))
     merge.apply_edits(base, merged, {HOOKED: "LIST = [\n  'swung',\n]\n"}, [HOOKED])
     assert b"swung" in (merged.root / HOOKED).read_bytes()
     merged = prepared(base, tmp_path)
     merge.apply_edits(base, merged, {}, [HOOKED])
-    assert sample.tree(merged.root) == fresh
+    assert snapshot(merged.root) == fresh
 
 
-def test_edits_outside_of_the_generator_do_not_get_into_its_copy(
-    base: Base, tmp_path: Path
-) -> None:
+def test_edits_outside_the_generator_stay_out_of_its_copy(base: Base, tmp_path: Path) -> None:
     merged = prepared(base, tmp_path)
     merge.apply_edits(base, merged, {"torch/overrides.py": "x"}, ["torch/overrides.py"])
     assert not (merged.root / "torch").exists()

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import sample_additions as sample
+from sample_files import lay
 
 from torchfork.additions import ranges
 from torchfork.additions.load import Additions, load
@@ -37,14 +38,10 @@ SOURCES = {
 
 def written(root: Path, native: str = NATIVE, derivatives: str = DERIVATIVES) -> Additions:
     files = {
-        "native_functions_additions.yaml": native,
-        "derivatives_additions.yaml": derivatives,
+        "native_functions_additions.yaml": native, "derivatives_additions.yaml": derivatives,
         **{f"aten_src/{name}": text for name, text in SOURCES.items()},
-    }
-    for name, text in files.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+    }  # fmt: skip
+    lay(root, files)
     return load(root)
 
 
@@ -73,9 +70,7 @@ def test_a_release_in_the_range_gets_all_of_it_without_the_range(tmp_path: Path)
         ("- func: f(Tensor self) -> Tensor\n  torch: <2.15,\n    >=2.8\n", 2),
     ],
 )
-def test_a_range_whose_line_cannot_be_left_out_is_refused_at_its_line(
-    tmp_path: Path, native: str, line: int
-) -> None:
+def test_a_range_that_is_no_line_is_refused(tmp_path: Path, native: str, line: int) -> None:
     """Else upstream's YAML would lose the entry, or get one that is malformed."""
     with pytest.raises(AdditionsError, match="one line of its own") as caught:
         ranges.for_release(written(tmp_path, native, ""), "2.14.0")
@@ -90,9 +85,7 @@ def test_a_range_may_be_plain_and_have_a_comment(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("version", ["2.15.0", "2.15.0+cpu", "2.16.0.dev20270101"])
-def test_a_release_beyond_it_gets_neither_entry_nor_formula_nor_kernel(
-    tmp_path: Path, version: str
-) -> None:
+def test_a_release_beyond_it_gets_nothing_of_the_operator(tmp_path: Path, version: str) -> None:
     whole = written(tmp_path)
     additions = ranges.for_release(whole, version)
     assert names(additions) == ["always"]

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from sample_files import commit_all, lay, program
 
 PROJECT = Path(__file__).resolve().parents[3]
 
 # What the job calls, played: finding pins what FOUND names, refreshing changes a patch, carrying
 # leaves a report and ends with CARRIED.
-TORCHFORK = """#!/bin/sh
+TORCHFORK = """
 echo "torchfork $*" >>"$CALLS"
 case "$1 $2" in
   "pin --find")
@@ -24,15 +25,13 @@ case "$1 $2" in
   "patch refresh") echo refreshed >>patches/series ;;
 esac
 """
-REBASE = """#!/bin/sh
+REBASE = """
 echo "rebase $*" >>"$CALLS"
 mkdir -p .torchfork/report
 echo "| torch | (d) |" >.torchfork/report/matrix.md
 exit "${CARRIED:-0}"
 """
-GH = """#!/bin/sh
-echo "gh $*" >>"$CALLS"
-"""
+GH = 'echo "gh $*" >>"$CALLS"'
 
 
 @dataclass
@@ -63,32 +62,20 @@ class Repository:
         return self.git("branch", "--format=%(refname:short)", at=self.origin).split()
 
 
-def write_program(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
-    path.chmod(0o755)
-
-
 @pytest.fixture
 def repository(tmp_path: Path) -> Repository:
     made = Repository(
         tmp_path / "clone", tmp_path / "origin.git", tmp_path / "calls", tmp_path / "bin"
     )
-    write_program(made.root / "scripts" / "torchfork", TORCHFORK)
-    write_program(made.root / "scripts" / "rebase_torch.sh", REBASE)
+    program(made.root / "scripts" / "torchfork", TORCHFORK)
+    program(made.root / "scripts" / "rebase_torch.sh", REBASE)
     # What a machine of CI has, so that the job does not go and install it.
     for name in ("gh", "g++", "ccache"):
-        write_program(made.programs / name, GH if name == "gh" else "#!/bin/sh\n")
+        program(made.programs / name, GH if name == "gh" else "")
     (made.root / "ci").mkdir()
     shutil.copy(PROJECT / "ci" / "job", made.root / "ci" / "job")
-    (made.root / "ci" / "releases.toml").write_text("")
-    (made.root / "patches").mkdir()
-    (made.root / "patches" / "series").write_text("")
-    (made.root / ".gitignore").write_text("/.torchfork/\n")
-    made.git("init", "--quiet", "--initial-branch", "main")
-    made.git("add", ".")
-    author = ("-c", "user.name=a", "-c", "user.email=a@example.org")
-    made.git(*author, "commit", "--quiet", "--message", "first")
+    empty = {"ci/releases.toml": "", "patches/series": "", ".gitignore": "/.torchfork/\n"}
+    commit_all(lay(made.root, empty), "first")
     subprocess.run(["git", "init", "--quiet", "--bare", made.origin], check=True)
     made.git("remote", "add", "origin", str(made.origin))
     made.git("push", "--quiet", "origin", "main")

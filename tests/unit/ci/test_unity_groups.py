@@ -7,14 +7,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from sample_files import lay
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "ci"))
 
 from cxx_names import Headers, Reader
 
 CI = Path(__file__).resolve().parents[3] / "ci"
-
-NO_HEADERS = Headers(frozenset(), frozenset())
 
 
 @pytest.mark.parametrize(
@@ -41,7 +40,6 @@ NO_HEADERS = Headers(frozenset(), frozenset())
 )  # fmt: skip
 def test_names_at_namespace_scope(text: str, local: set[str], shared: set[str]) -> None:
     names = Reader(text).names
-
     assert names.local == local and names.shared == shared
 
 
@@ -49,60 +47,46 @@ def test_what_stands_behind_a_qualifier_means_something_else() -> None:
     assert {"y", "z", "q"}.isdisjoint(Reader("int x = a.y + b->z + n::q;").names.used)
 
 
-def disturbs(first: str, second: str, headers: Headers = NO_HEADERS) -> set[str]:
-    return set(headers.disturbs(Reader(first).names, Reader(second).names))
+GUARDS = "namespace torch::dynamo { static PyModuleDef _module = {1}; }"
+INIT = "namespace { PyModuleDef _module = {2}; } int make() { return use(&_module); }"
 
 
-def test_the_same_local_name_in_two_namespaces() -> None:
-    guards = "namespace torch::dynamo { static PyModuleDef _module = {1}; }"
-    init = "namespace { PyModuleDef _module = {2}; } int make() { return use(&_module); }"
-
-    assert disturbs(guards, init) == {"_module"}
-
-
-def test_a_local_name_that_hides_what_a_header_declares() -> None:
-    seen = Headers(frozenset({"copy"}), frozenset())
-
-    assert disturbs("namespace a { static int copy(int); }", "int f() { return copy(1); }", seen)
-
-
-def test_what_a_header_declares_is_the_same_in_every_file() -> None:
-    seen = Headers(frozenset({"fuse"}), frozenset())
-
-    assert not disturbs("void fuse() {}", "void g() { fuse(); }", seen)
-    assert disturbs("void fuse() {}", "void g() { fuse(); }") == {"fuse"}
-
-
-def test_aliases_and_macros_with_one_meaning_do_not_disturb() -> None:
-    assert not disturbs("namespace F = a::b;", "namespace F = a::b; int x = F::y;")
-    assert disturbs("namespace F = a::b;", "namespace F = a::c; int x = F::y;") == {"F"}
-    assert not disturbs("#define ONLY\n", "#define ONLY\n")
-    assert disturbs("#define N 3\n", "int x = N;") == {"N"}
-    assert not disturbs("#define N 3\n#undef N\n", "int x = N;")
+@pytest.mark.parametrize(
+    ("first", "second", "header", "names"),
+    [
+        (GUARDS, INIT, "", {"_module"}),  # the same local name in two namespaces
+        # a local name that hides what a header declares
+        ("namespace a { static int copy(int); }", "int f() { return copy(1); }", "copy", {"copy"}),
+        # what a header declares is the same in every file
+        ("void fuse() {}", "void g() { fuse(); }", "fuse", set()),
+        ("void fuse() {}", "void g() { fuse(); }", "", {"fuse"}),
+        # aliases and macros with one meaning
+        ("namespace F = a::b;", "namespace F = a::b; int x = F::y;", "", set()),
+        ("namespace F = a::b;", "namespace F = a::c; int x = F::y;", "", {"F"}),
+        ("#define ONLY\n", "#define ONLY\n", "", set()),
+        ("#define N 3\n", "int x = N;", "", {"N"}),
+        ("#define N 3\n#undef N\n", "int x = N;", "", set()),
+    ],
+)
+def test_what_disturbs_another_file(first: str, second: str, header: str, names: set[str]) -> None:
+    headers = Headers(frozenset({header} - {""}), frozenset())
+    assert set(headers.disturbs(Reader(first).names, Reader(second).names)) == names
 
 
 def test_splits_a_list_and_keeps_what_may_stay_together(tmp_path: Path) -> None:
-    for root in ("aten/src", "c10", "torch/csrc"):
+    for root in ("aten/src", "torch/csrc"):
         (tmp_path / root).mkdir(parents=True)
-    (tmp_path / "c10" / "f.h").write_text("int from_header();\nnamespace py = pybind11;")
     files = {
-        "a": "static int taken = 1;",
-        "b": "int from_header() { return 1; } namespace py = pybind11;",
-        "c": "int taken_too() { return taken; }",
-        "d": "int d() { return from_header() + py::x; }",
+        "c10/f.h": "int from_header();\nnamespace py = pybind11;",
+        "a.cpp": "static int taken = 1;",
+        "b.cpp": "int from_header() { return 1; } namespace py = pybind11;",
+        "c.cpp": "int taken_too() { return taken; }",
+        "d.cpp": "int d() { return from_header() + py::x; }",
     }
-    for name, text in files.items():
-        (tmp_path / f"{name}.cpp").write_text(text)
-    old = tmp_path / "old.txt"
-    old.write_text("# a comment\ntorch_cpu a.cpp b.cpp c.cpp d.cpp\n")
-
-    command: list[str | Path] = [
-        sys.executable,
-        CI / "find_unity_groups.py",
-        tmp_path,
-        "--split",
-        old,
-    ]
-    done = subprocess.run(command, capture_output=True, text=True)
-
+    files["old.txt"] = "# a comment\ntorch_cpu a.cpp b.cpp c.cpp d.cpp\n"
+    lay(tmp_path, files)
+    done = subprocess.run(
+        [sys.executable, CI / "find_unity_groups.py", tmp_path, "--split", tmp_path / "old.txt"],
+        capture_output=True, text=True,
+    )  # fmt: skip
     assert (done.stdout, done.stderr) == ("torch_cpu a.cpp b.cpp d.cpp\n", "")

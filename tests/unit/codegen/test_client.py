@@ -6,10 +6,10 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from sample_files import eventually, lay, runs
 
 from torchfork.codegen import client
 from torchfork.errors import BaseRefusedError, InternalError
@@ -24,26 +24,7 @@ time.sleep(600)
 
 def torchgen(home: Path, gen: str) -> Path:
     """A torchgen whose module gen has this text."""
-    (home / "torchgen").mkdir(parents=True)
-    (home / "torchgen" / "__init__.py").write_text("")
-    (home / "torchgen" / "gen.py").write_text(gen)
-    return home
-
-
-def runs(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    status = Path(f"/proc/{pid}/stat")
-    return not status.is_file() or status.read_text().rpartition(")")[2].split()[0] != "Z"
-
-
-def within(seconds: float, what: str, holds: object) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():  # type: ignore[operator]
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)
+    return lay(home, {"torchgen/__init__.py": "", "torchgen/gen.py": gen})
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux reports a parent's death")
@@ -54,28 +35,17 @@ def test_the_generator_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
         "import pathlib, sys; from torchfork.codegen import client; "
         "client.list_operators(pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]))"
     )
+    # interrupts ignored, as a shell starts what it runs in the background
+    shell = ["sh", "-c", "trap '' INT; exec \"$@\"", "sh"]
     parent = subprocess.Popen(
-        # interrupts ignored, as a shell starts what it runs in the background
-        [
-            "sh",
-            "-c",
-            "trap '' INT; exec \"$@\"",
-            "sh",
-            sys.executable,
-            "-c",
-            program,
-            str(home),
-            str(scratch),
-        ],
+        [*shell, sys.executable, "-c", program, str(home), str(scratch)],
         env={**os.environ, "PYTHONPATH": str(LIB)},
     )
-    started = scratch / "started"
-    within(30, "the generator did not start", started.is_file)
-    within(5, "no process id", lambda: started.read_text().isdigit())
-    generator = int(started.read_text())
+    place = scratch / "started"
+    assert eventually(lambda: place.is_file() and place.read_text().isdigit()), "it did not start"
     parent.send_signal(signal.SIGKILL)
     parent.wait()
-    within(10, "the generator outlived its parent", lambda: not runs(generator))
+    assert eventually(lambda: not runs(int(place.read_text()))), "it outlived its parent"
 
 
 def test_a_torchgen_with_another_interface_is_refused_with_what_it_lacks(tmp_path: Path) -> None:

@@ -114,9 +114,7 @@ def with_key(ops: dict[str, Operator], key: str) -> set[str]:
     return {name for name, op in ops.items() if getattr(op, key)}
 
 
-def test_exactly_the_additions_and_what_the_codegen_makes_of_them_are_listed(
-    ops: dict[str, Operator],
-) -> None:
+def test_additions_and_what_the_codegen_makes_of_them_are_listed(ops: dict[str, Operator]) -> None:
     assert set(ops) == {
         "gsoft", "gsoft_", "gsoft.out", "gview", "gravel", "gfull", "gfull.out", "gpair",
         "special_g", "gsoft_backward", "sinc.mode",
@@ -140,9 +138,7 @@ def test_python_sees_what_upstreams_generator_binds(ops: dict[str, Operator]) ->
     }  # fmt: skip
 
 
-def test_an_inplace_operator_is_differentiable_by_its_functional_twin(
-    ops: dict[str, Operator],
-) -> None:
+def test_an_inplace_operator_has_the_gradient_of_its_twin(ops: dict[str, Operator]) -> None:
     assert with_key(ops, "differentiable") == {"gsoft", "gsoft_", "gsoft_backward", "sinc.mode"}
 
 
@@ -163,9 +159,7 @@ def parameters(hints: Iterable[str]) -> list[str]:
     ]
 
 
-def test_stubs_merge_out_into_the_functional_and_methods_have_none(
-    ops: dict[str, Operator],
-) -> None:
+def test_stubs_merge_out_into_the_functional_one_alone(ops: dict[str, Operator]) -> None:
     assert parameters(ops["gsoft"].pyi_function) == ["input other alpha out"]
     assert parameters(ops["gsoft"].pyi_method) == ["self other alpha"]
     assert ops["gsoft.out"].pyi_function == ops["gsoft.out"].pyi_method == ()
@@ -190,9 +184,7 @@ def test_named_returns_have_their_type(ops: dict[str, Operator]) -> None:
     assert "torch.return_types.gpair" in ops["gpair"].pyi_function[0]
 
 
-def test_deprecated_signatures_are_listed_with_the_stubs_that_upstream_would_write(
-    manifest: Manifest,
-) -> None:
+def test_deprecated_signatures_are_listed_with_upstreams_stubs(manifest: Manifest) -> None:
     function, inplace = manifest.deprecated
     assert (function.name, inplace.name) == ("gsoft", "gsoft_")
     assert parameters(function.pyi_function) == ["self alpha other"]
@@ -263,9 +255,7 @@ SHAPES = {
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_each_list_has_the_operator_however_its_overloads_are_named(
-    shape: str, tmp_path: Path
-) -> None:
+def test_each_list_has_the_operator_whatever_its_overloads(shape: str, tmp_path: Path) -> None:
     added, bound = SHAPES[shape]
     declared = {entry["func"].partition("(")[0] for entry in yaml.safe_load(added)}
     manifest = described(tmp_path, added, declared, [])

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 import sample_manifest
+from sample_files import lay as lay_files
+from sample_manifest import method
 
 from torchfork.codegen.model import Manifest
 from torchfork.codegen.select import Generated, adapt, choose
@@ -13,10 +15,7 @@ from torchfork.codegen.select import Generated, adapt, choose
 
 def lay(root: Path, added: dict[str, str], none: dict[str, str]) -> tuple[Path, Path]:
     for name, files in (("added", added), ("none", none)):
-        for path, text in files.items():
-            target = root / "generated" / name / path
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_text(text)
+        lay_files(root / "generated" / name, files)
     return root / "generated", root / "sources"
 
 
@@ -49,9 +48,7 @@ def test_one_unsharded_file_stands_for_its_shards(tmp_path: Path) -> None:
         "aoti/c_shim_cpu.cpp", "ATen/RegisterCUDA.cpp", "ATen/UfuncCUDA_add.cu",
     ],
 )  # fmt: skip
-def test_files_for_other_builds_and_with_compiled_in_values_are_left_out(
-    tmp_path: Path, name: str
-) -> None:
+def test_files_for_other_builds_and_fixed_values_are_left_out(tmp_path: Path, name: str) -> None:
     assert chosen(tmp_path, name, "ATen/RegisterCPU.cpp") == {"ATen/RegisterCPU.cpp"}
 
 
@@ -90,9 +87,7 @@ def test_operators_that_upstreams_generator_binds_nowhere_are_named() -> None:
     operators = [
         sample_manifest.operator("swing(Tensor self) -> Tensor"),
         sample_manifest.operator("range_of(Tensor self) -> Tensor", **absent),
-        sample_manifest.operator(
-            "sway(Tensor self) -> Tensor", **absent, **sample_manifest.method("sway")
-        ),
+        sample_manifest.operator("sway(Tensor self) -> Tensor", **absent, **method("sway")),
         sample_manifest.operator("swing_backward(Tensor self) -> Tensor", **absent),
         sample_manifest.operator("_swing(Tensor self) -> Tensor", **absent),
     ]

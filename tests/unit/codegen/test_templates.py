@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from sample_files import lay
 
 from torchfork.codegen.templates import binding_template, make_autograd_templates
 from torchfork.errors import BaseRefusedError
@@ -57,11 +58,8 @@ def test_nodes_and_return_types_get_an_initializer() -> None:
 
 def test_all_other_templates_are_copied_as_they_are(tmp_path: Path) -> None:
     upstream = tmp_path / "templates"
-    upstream.mkdir()
     texts = {"VariableType.cpp": "${x}\n", "Functions.h": "y\n", "python_enum_tag.cpp": "z\n"}
-    for name, text in texts.items():
-        (upstream / name).write_text(text)
-    (upstream / "python_special_functions.cpp").write_text(METHODS)
+    lay(upstream, {**texts, "python_special_functions.cpp": METHODS})
     make_autograd_templates(upstream, tmp_path / "out")
     for name, text in texts.items():
         assert (tmp_path / "out" / name).read_text() == text

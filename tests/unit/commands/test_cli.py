@@ -19,10 +19,11 @@ from torchfork.errors import KernelError
 
 LIB = Path(torchfork.__file__).parents[1]
 Raise = Callable[[BaseException], None]
+Patch = pytest.MonkeyPatch
 
 
 @pytest.fixture
-def failing(monkeypatch: pytest.MonkeyPatch) -> Raise:
+def failing(monkeypatch: Patch) -> Raise:
     """Make `torchfork check` end in a given exception."""
 
     def arrange(error: BaseException) -> None:
@@ -34,7 +35,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Raise:
     return arrange
 
 
-def test_an_error_ends_with_its_code_and_no_traceback(
+def test_an_error_ends_with_its_code_and_a_traceback_for_debug_alone(
     failing: Raise, capsys: pytest.CaptureFixture[str]
 ) -> None:
     failing(KernelError("no such kernel", where="a.yaml:3", why="none", next="write it"))
@@ -42,10 +43,6 @@ def test_an_error_ends_with_its_code_and_no_traceback(
     out, err = capsys.readouterr()
     assert out == ""
     assert err == "\nerror: no such kernel\nwhere: a.yaml:3\nwhy:   none\nnext:  write it\n"
-
-
-def test_debug_adds_the_traceback(failing: Raise, capsys: pytest.CaptureFixture[str]) -> None:
-    failing(KernelError("no such kernel"))
     assert cli.main(["check", "--debug"]) == 14
     assert "Traceback (most recent call last)" in capsys.readouterr().err
 
@@ -91,7 +88,7 @@ def test_an_unforeseen_exception_says_how_to_report_it(
 
 
 def test_an_interrupt_and_a_kill_end_as_shells_expect(
-    failing: Raise, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    failing: Raise, monkeypatch: Patch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     failing(KeyboardInterrupt())
     assert cli.main(["check"]) == 130
@@ -135,10 +132,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("command", REFUSED)
 def test_options_that_make_no_sense_are_refused(
-    command: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Patch
 ) -> None:
     monkeypatch.chdir(Path(__file__).parents[3])
     code, says = REFUSED[command]
@@ -148,7 +142,7 @@ def test_options_that_make_no_sense_are_refused(
 
 
 def test_a_base_that_no_overlay_is_for_is_refused_before_the_build(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Patch
 ) -> None:
     base = sample_additions.base(tmp_path / "base")
     monkeypatch.setattr("torchfork.commands.build.open_base", lambda *options: base)
@@ -177,22 +171,24 @@ def test_a_number_below_one_and_an_empty_path_are_refused(
     assert caught.value.code == 2 and option in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("source", "code", "says"),
+    [("none", 2, "there is no such source"), ("file", 2, "neither tree nor tarball"),
+     ("", 23, "not a tree of PyTorch's sources")],
+)  # fmt: skip
 def test_a_source_that_is_none_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Patch,
+    source: str, code: int, says: str,
+) -> None:  # fmt: skip
     monkeypatch.setenv("TORCHFORK_CACHE", str(tmp_path / "cache"))
-    work = ["--work", str(tmp_path / "work")]
-    assert cli.main(["build", "--from-source", "--source", str(tmp_path / "none"), *work]) == 2
-    assert "there is no such source" in capsys.readouterr().err
     (tmp_path / "file").write_text("no tarball")
-    assert cli.main(["build", "--from-source", "--source", str(tmp_path / "file"), *work]) == 2
-    assert "neither tree nor tarball" in capsys.readouterr().err
-    assert cli.main(["build", "--from-source", "--source", str(tmp_path), *work]) == 23
-    assert "not a tree of PyTorch's sources" in capsys.readouterr().err
+    given = ["--source", str(tmp_path / source), "--work", str(tmp_path / "work")]
+    assert cli.main(["build", "--from-source", *given]) == code
+    assert says in capsys.readouterr().err
 
 
 def test_additions_that_are_none_are_refused_before_anything_is_fetched(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Patch
 ) -> None:
     monkeypatch.setenv("TORCHFORK_CACHE", str(tmp_path / "cache"))
     assert cli.main(["build", "--additions", str(tmp_path)]) == 10

@@ -7,10 +7,12 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
 import sample_wheel as sample
+from sample_files import lay
 
 from torchfork import cli
 from torchfork.state import installed_torch
@@ -41,16 +43,12 @@ class Patient:
             "name": package.replace("_", "-"), "version": "1.0+torch9.1.0.cpu",
             "torch": "9.1.0+cpu", "commit": commit, "covers": {}, "cure": "pip install another",
         }  # fmt: skip
-        (self.site / package).mkdir()
-        (self.site / package / "overlay.json").write_text(json.dumps(made_for))
-        (self.site / package / "activate.py").touch()
-        (self.site / f"{package}.pth").write_text(f"import {package}\n")
+        data = {f"{package}/overlay.json": json.dumps(made_for), f"{package}/activate.py": ""}
+        lay(self.site, {**data, f"{package}.pth": f"import {package}\n"})
 
     def develop(self) -> Store:
         """A --develop build."""
-        overlay = self.root / "overlay" / "torch/overrides.py"
-        overlay.parent.mkdir(parents=True)
-        overlay.write_text("NAMES = ['relu', 'gdh']\n")
+        lay(self.root / "overlay", {"torch/overrides.py": "NAMES = ['relu', 'gdh']\n"})
         base = installed_torch.open_base(self.interpreter, pins.load(), self.root / "cache")
         installed_torch.install(base, self.root / "overlay")
         return installed_torch.store(self.site)
@@ -78,18 +76,9 @@ def patient(
             path.unlink()
 
 
-def official(patient: Patient) -> None:
-    patient.install()
-
-
 def beside_another_overlay_json(patient: Patient) -> None:
     patient.install()
-    (patient.site / "maps").mkdir()
-    (patient.site / "maps" / "overlay.json").write_text("[]")
-
-
-def of_another_commit(patient: Patient) -> None:
-    patient.install(commit=sample.OTHER_COMMIT)
+    lay(patient.site, {"maps/overlay.json": "[]"})
 
 
 def grafted(patient: Patient) -> None:
@@ -109,9 +98,9 @@ def overlaid(patient: Patient) -> None:
 @pytest.mark.parametrize(
     ("arrange", "state", "said"),
     [
-        (official, "official", "9.1.0+cpu (official, 9.1.0)"),
+        (Patient.install, "official", "9.1.0+cpu (official, 9.1.0)"),
         (beside_another_overlay_json, "official", "9.1.0+cpu (official, 9.1.0)"),
-        (of_another_commit, "unknown", "of a commit that no release pins"),
+        (partial(Patient.install, commit=sample.OTHER_COMMIT), "unknown", "that no release pins"),
         (grafted, "wheel", "9.1.0+cpu.ext1 (a wheel that torchfork made)"),
         (developed, "develop", "with additions put into it by --develop"),
         (overlaid, "overlay", "torch-ext 1.0+torch9.1.0.cpu (activated when torch is imported)"),
@@ -128,10 +117,6 @@ def test_a_sound_torch_is_named(
         out, err = capsys.readouterr()
         assert out.strip() == state
         assert said in err and str(patient.site) in err
-
-
-def empty(patient: Patient) -> None:
-    pass
 
 
 def upgraded_below_an_overlay(patient: Patient) -> None:
@@ -179,7 +164,7 @@ def unknown_to_pip(patient: Patient) -> None:
 @pytest.mark.parametrize(
     ("arrange", "what", "cure"),
     [
-        (empty, "no torch is installed here", "-m pip install"),
+        (lambda patient: None, "no torch is installed here", "-m pip install"),
         (upgraded_below_an_overlay, "torch-ext is not for this torch", "pip install another"),
         (overlaid_twice, "two overlays are installed", "pip uninstall torch-"),
         (developed_and_edited, "1 file of --develop changed since", "'torch==9.1.0+cpu'"),

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import sys
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from sample_files import lay, program
 
 SCRIPTS = Path(__file__).resolve().parents[3] / "scripts"
 MAIN = """
@@ -37,11 +40,9 @@ class Project:
         dropped = {"VIRTUAL_ENV", "TORCHFORK_TARGET_PYTHON", "PYTHONPATH"}
         environment = {k: v for k, v in os.environ.items() if k not in dropped}
         environment |= {
-            "TORCHFORK_PYTHON": sys.executable,
-            "PIP_NO_INDEX": "1",
-            "PIP_FIND_LINKS": str(self.shelf),
-            "PIP_CONFIG_FILE": os.devnull,
-        }
+            "TORCHFORK_PYTHON": sys.executable, "PIP_NO_INDEX": "1",
+            "PIP_FIND_LINKS": str(self.shelf), "PIP_CONFIG_FILE": os.devnull,
+        }  # fmt: skip
         path = self.root / "scripts" / script
         return subprocess.run(
             [str(path), *arguments], env={**environment, **env}, cwd=cwd or self.root.parent,
@@ -62,9 +63,8 @@ class Project:
         info = f"onetool-{version}.dist-info"
         with zipfile.ZipFile(shelf / f"onetool-{version}-py3-none-any.whl", "w") as wheel:
             wheel.writestr("onetool.py", f"VERSION = '{version}'\n")
-            wheel.writestr(
-                f"{info}/METADATA", f"Metadata-Version: 2.1\nName: onetool\nVersion: {version}\n"
-            )
+            metadata = f"Metadata-Version: 2.1\nName: onetool\nVersion: {version}\n"
+            wheel.writestr(f"{info}/METADATA", metadata)
             wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
             wheel.writestr(f"{info}/RECORD", "")
         requirements = self.root / "scripts" / "requirements.txt"
@@ -89,10 +89,7 @@ def answer(done: subprocess.CompletedProcess[str]) -> tuple[list[str], str, str,
 @pytest.fixture(scope="module")
 def unmade(tmp_path_factory: pytest.TempPathFactory) -> Project:
     root = tmp_path_factory.mktemp("mit Ümlaut und Leerzeichen") / "pro jekt"
-    package = root / "scripts" / "lib" / "torchfork"
-    package.mkdir(parents=True)
-    (package / "__init__.py").write_text("")
-    (package / "__main__.py").write_text(MAIN)
+    lay(root / "scripts/lib/torchfork", {"__init__.py": "", "__main__.py": MAIN})
     for name in ("torchfork", "build_torch.sh", "bootstrap.py"):
         shutil.copy(SCRIPTS / name, root / "scripts" / name)
     project = Project(root, tmp_path_factory.mktemp("shelf"))
@@ -103,19 +100,9 @@ def unmade(tmp_path_factory: pytest.TempPathFactory) -> Project:
 @pytest.fixture(scope="module")
 def first_starts(unmade: Project) -> list[str]:
     """What the first two starts said, which happened at once."""
-    environment = {
-        **os.environ, "TORCHFORK_PYTHON": sys.executable, "PIP_NO_INDEX": "1",
-        "PIP_FIND_LINKS": str(unmade.shelf),
-    }  # fmt: skip
-    environment.pop("VIRTUAL_ENV", None)
-    command = [str(unmade.root / "scripts" / "torchfork")]
-    runs = [
-        subprocess.Popen(
-            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-        for _ in range(2)
-    ]
-    messages = [run.communicate()[1] for run in runs]
+    with ThreadPoolExecutor(2) as pool:
+        runs = list(pool.map(lambda _: unmade.run(), range(2)))
+    messages = [run.stderr for run in runs]
     assert [run.returncode for run in runs] == [0, 0], messages
     return messages
 
@@ -134,9 +121,7 @@ def test_arguments_arrive_as_they_were_given(made: Project) -> None:
     ]  # fmt: skip
 
 
-def test_the_tools_are_a_private_environment_and_the_chosen_python_is_the_target(
-    made: Project,
-) -> None:
+def test_tools_are_a_private_environment_and_the_chosen_python_the_target(made: Project) -> None:
     _, runner, target, _ = answer(made.run())
     assert Path(runner).is_relative_to(made.tools)
     assert target == sys.executable
@@ -158,16 +143,12 @@ def test_a_copy_of_a_checkout_runs_its_own_tools(made: Project, tmp_path: Path) 
     assert Path(answer(done)[1]).is_relative_to(copy.root) and "setting up" not in done.stderr
 
 
-def test_a_checkout_whose_path_has_a_colon_is_refused_with_the_cure(
-    made: Project, tmp_path: Path
-) -> None:
+def test_a_checkout_whose_path_has_a_colon_is_refused(made: Project, tmp_path: Path) -> None:
     done = made.copied(tmp_path / "a:b").run()
     assert done.returncode == 16 and "':'" in done.stderr and "next:  move" in done.stderr
 
 
-def test_any_directory_and_symbolic_links_to_the_launcher_will_do(
-    made: Project, tmp_path: Path
-) -> None:
+def test_any_directory_and_links_to_the_launcher_will_do(made: Project, tmp_path: Path) -> None:
     (tmp_path / "onetool.py").write_text("VERSION = 'shadowed by the current directory'")
     (tmp_path / "links").mkdir()
     (tmp_path / "links" / "one").symlink_to(made.root / "scripts" / "torchfork")
@@ -218,52 +199,35 @@ def test_without_an_index_the_interpreters_own_modules_serve(made: Project, tmp_
     assert answer(first)[3] == "1.0" and "note: pip could not set up the tools" in first.stderr
     second = project.run(TORCHFORK_PYTHON=str(python), PIP_FIND_LINKS="")
     assert answer(second)[3] == "1.0" and second.stderr == ""
-
-
-def test_without_an_index_and_without_the_modules_it_is_an_error(
-    made: Project, tmp_path: Path
-) -> None:
-    project = made.copied(tmp_path / "copy", tools=False)
-    done = project.run(PIP_FIND_LINKS="")
+    done = made.copied(tmp_path / "without", tools=False).run(PIP_FIND_LINKS="")
     assert done.returncode == 16
     assert "error: cannot install the tools' requirements" in done.stderr
     assert "lacks onetool" in done.stderr and "next:" in done.stderr
 
 
-def stand_in(tmp_path: Path, body: str) -> str:
-    """A program in the place of Python."""
-    path = tmp_path / "python3"
-    path.write_text(f"#!/bin/sh\n{body}\n")
-    path.chmod(0o755)
-    return str(path)
-
-
-def test_no_python_is_an_error_that_says_what_to_install(made: Project) -> None:
-    done = made.run(TORCHFORK_PYTHON="/nowhere/python3")
-    assert done.returncode == 16
-    assert "there is no Python interpreter '/nowhere/python3'" in done.stderr
-    assert "3.10" in done.stderr
-
-
-def test_an_old_python_is_refused_with_its_version(made: Project, tmp_path: Path) -> None:
-    """A shim's answer is what counts, so an interpreter is played by two scripts."""
-    old = tmp_path / "old"
-    old.write_text('#!/bin/sh\n[ "$1" = --version ] && echo Python 3.9.2\nexit 1\n')
-    old.chmod(0o755)
-    done = made.run(TORCHFORK_PYTHON=stand_in(tmp_path, f"echo '{old}'"))
-    assert done.returncode == 16
-    assert "too old" in done.stderr and "Python 3.9.2; 3.10 is the oldest" in done.stderr
+@pytest.mark.parametrize(
+    ("env", "says"),
+    [
+        ({"TORCHFORK_PYTHON": "/nowhere/python3"},
+         ["there is no Python interpreter '/nowhere/python3'", "3.10"]),
+        ({"TORCHFORK_PYTHON": "", "VIRTUAL_ENV": "/gone"}, ["/gone/bin/python", "deactivate"]),
+        # A shim's answer is what counts, so an interpreter is played by two scripts.
+        ({"TORCHFORK_PYTHON": "{shim}"}, ["too old", "Python 3.9.2; 3.10 is the oldest"]),
+    ],
+    ids=["none", "gone", "old"],
+)  # fmt: skip
+def test_a_python_that_cannot_serve_is_named_with_what_to_do(
+    made: Project, tmp_path: Path, env: dict[str, str], says: list[str]
+) -> None:
+    old = program(tmp_path / "old", '[ "$1" = --version ] && echo Python 3.9.2\nexit 1')
+    shim = program(tmp_path / "python3", f"echo '{old}'")
+    done = made.run(**{name: value.format(shim=shim) for name, value in env.items()})
+    assert done.returncode == 16 and all(text in done.stderr for text in says)
 
 
 def test_a_shim_is_asked_which_python_it_stands_for(made: Project, tmp_path: Path) -> None:
-    shim = stand_in(tmp_path, f"exec '{sys.executable}' \"$@\"")
-    assert answer(made.run(TORCHFORK_PYTHON=shim))[2] == sys.executable
-
-
-def test_a_virtual_environment_that_is_gone_is_named(made: Project) -> None:
-    done = made.run(TORCHFORK_PYTHON="", VIRTUAL_ENV="/gone")
-    assert done.returncode == 16
-    assert "/gone/bin/python" in done.stderr and "deactivate" in done.stderr
+    shim = program(tmp_path / "python3", f"exec '{sys.executable}' \"$@\"")
+    assert answer(made.run(TORCHFORK_PYTHON=str(shim)))[2] == sys.executable
 
 
 def test_a_project_that_cannot_be_written_is_an_output_error(made: Project, tmp_path: Path) -> None:
@@ -274,8 +238,6 @@ def test_a_project_that_cannot_be_written_is_an_output_error(made: Project, tmp_
 
 
 def test_requirements_are_pinned_each_with_its_exact_version() -> None:
-    import re
-
     lines = (SCRIPTS / "requirements.txt").read_text().splitlines()
     rows = [line for line in lines if line and not line.startswith("#")]
     assert rows

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import sys
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 from packaging.specifiers import SpecifierSet
 from rich.console import Console
+from sample_files import lay, program
 from sample_manifest import operator
 
 from torchfork import cli
@@ -105,12 +107,11 @@ def test_only_unexplained_gaps_and_stale_explanations_end_the_command_red(
     cells: tuple[Cell, ...], complaints: tuple[str, ...], red: bool, tmp_path: Path
 ) -> None:
     made, file = table(*cells, explanations=complaints), tmp_path / "table.json"
-    if red:
-        with pytest.raises(CitizenshipError) as error:
-            conformance.report(made, file, explained_in=tmp_path / "citizenship.toml")
-        assert error.value.exit_code == 42 and "citizenship.toml" in error.value.next
-    else:
+    expected = pytest.raises(CitizenshipError) if red else contextlib.nullcontext()
+    with expected as error:
         conformance.report(made, file, explained_in=tmp_path / "citizenship.toml")
+    if red:
+        assert error.value.exit_code == 42 and "citizenship.toml" in error.value.next
     assert len(json.loads(file.read_text())["cells"]) == len(cells)
 
 
@@ -258,13 +259,9 @@ def test_variants_are_one_operator_and_a_generated_group_is_none(additions: Any)
 def test_operators_for_other_releases_are_not_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("torch", "torchgen"):
-        (tmp_path / "site" / name).mkdir(parents=True)
-        (tmp_path / "site" / name / "__init__.py").touch()
-    (tmp_path / "site/torch/version.py").write_text("__version__ = '2.15.0'\ngit_version = 'c0'\n")
-    python = tmp_path / "python"
-    python.write_text(f'#!/bin/sh\nPYTHONPATH="{tmp_path}/site" exec {sys.executable} "$@"\n')
-    python.chmod(0o755)
+    site = tmp_path / "site"
+    lay(site, {"torch/__init__.py": "", "torchgen/__init__.py": ""})
+    python = program(tmp_path / "python", f'PYTHONPATH="{site}" exec {sys.executable} "$@"')
     (tmp_path / "native_functions_additions.yaml").write_text(
         "- func: swing(Tensor self) -> Tensor\n"
         '- func: sway(Tensor self) -> Tensor\n  torch: "<2.15"\n'
@@ -274,10 +271,10 @@ def test_operators_for_other_releases_are_not_asked_for(
         return [entry(name) for name in names]
 
     monkeypatch.setattr("torchfork.codegen.client.describe_finished", described)
-    assert plan.make(load_additions(tmp_path), python, tmp_path / "scratch").names == ("swing",)
-    (tmp_path / "site/torch/version.py").write_text("__version__ = '2.14.0'\ngit_version = 'c0'\n")
-    made = plan.make(load_additions(tmp_path), python, tmp_path / "scratch")
-    assert made.names == ("swing", "sway")
+    for version, names in (("2.15.0", ("swing",)), ("2.14.0", ("swing", "sway"))):
+        text = f"__version__ = '{version}'\ngit_version = 'c0'\n"
+        (site / "torch/version.py").write_text(text)
+        assert plan.make(load_additions(tmp_path), python, tmp_path / "scratch").names == names
 
 
 def test_formulas_tell_gradients_and_forward_mode_apart(additions: Any) -> None:
@@ -351,9 +348,7 @@ def test_a_crash_that_does_not_come_back_is_red_all_the_same(standing_in: Worker
     assert [cells[0][0], cells[2][0]] == [FULL, FULL]
 
 
-def test_a_torch_that_cannot_be_imported_is_reported_as_it_ended(
-    standing_in: Workers,
-) -> None:
+def test_a_torch_that_cannot_be_imported_is_reported_as_it_ended(standing_in: Workers) -> None:
     standing_in.job = replace(JOB, samples="dead")
     with pytest.raises(VerificationError, match="no torch here"):
         standing_in.torch()
@@ -404,13 +399,9 @@ def test_an_operator_is_found_by_its_base_name_and_by_a_variants(additions: Any)
              entry("twice"), entry("twice_", kind="inplace"),
              entry("twice", overload="out", kind="out", generated=True)]  # fmt: skip
     functions = {operator.qualified: operator for operator in found}
-    made = plan.Plan(
-        (
-            plan.Planned(functions["hypot.zoo"], (), False, False),
-            plan.Planned(functions["hypot.b"], (), False, False),
-            plan.Planned(functions["twice"], tuple(found[3:]), False, False),
-        ), None, (),
-    )  # fmt: skip
+    groups = ((functions["hypot.zoo"], ()), (functions["hypot.b"], ()),
+              (functions["twice"], tuple(found[3:])))  # fmt: skip
+    made = plan.Plan(tuple(plan.Planned(*group, False, False) for group in groups), None, ())
     assert made.matching([]) == ["hypot.zoo", "hypot.b", "twice"]
     assert made.matching(["hypot"]) == ["hypot.zoo", "hypot.b"]
     assert made.matching(["hypot.b", "twice_"]) == ["hypot.b", "twice"]

@@ -75,9 +75,7 @@ def test_autograd_treats_added_views_as_views_and_those_that_follow_from_them(ru
     assert {"gdh", "gview", "chunk"} <= scope["RETURNS_VIEWS_OF_INPUT"]
 
 
-def test_complex_gradients_of_added_operators_and_of_copies_of_views_are_not_refused(
-    run: Any,
-) -> None:
+def test_complex_gradients_of_additions_and_copies_of_views_are_not_refused(run: Any) -> None:
     added = run(COMPLEX)["GRADIENT_IMPLEMENTED_FOR_COMPLEX"] - {"sinc", "where"}
     assert added == {"gadd", "gdh_copy", "gview", "special_g"}
     view = operator(
@@ -88,9 +86,7 @@ def test_complex_gradients_of_added_operators_and_of_copies_of_views_are_not_ref
     assert '"gpart_copy",' in changed and '"gsum_copy",' not in changed
 
 
-def test_torchgen_can_parse_an_operator_that_returns_no_tensor(
-    run: Any, edited: dict[str, str]
-) -> None:
+def test_torchgen_parses_an_operator_without_tensors(run: Any, edited: dict[str, str]) -> None:
     added = run(OUTLESS)["FUNCTIONAL_OPS_THAT_CANNOT_GET_AN_OUT_VARIANT"]
     assert added == ["gcheck", "equal"]
     # before there is a manifest, too; an out variant that returns nothing is not listed
@@ -188,9 +184,7 @@ def test_an_added_overload_is_not_handed_to_upstreams_code_for_its_siblings(
     assert '"aten::argmax",' in changed["torch/_decomp/__init__.py"]
 
 
-def test_operators_of_a_python_module_have_their_public_names(
-    run: Any, edited: dict[str, str]
-) -> None:
+def test_operators_of_a_module_have_public_names(run: Any, edited: dict[str, str]) -> None:
     assert edited["torch/special/__init__.py"].count("present = ") == 1, "it has that one"
     special = run("torch/special/__init__.py")
     assert special["g"] == Fake("torch._C._special.special_g")
@@ -199,14 +193,6 @@ def test_operators_of_a_python_module_have_their_public_names(
     assert run("torch/nn/functional.py")["gnn"] == Fake("torch._C._nn.gnn")
     linalg = run("torch/linalg/__init__.py")
     assert linalg["g"] == Fake("torch._C._linalg.linalg_g") and "__all__" not in linalg
-
-
-def test_generated_autograd_code_sees_the_formulas_header(edited: dict[str, str]) -> None:
-    text = edited[MANUAL]
-    assert text.endswith(
-        "} // namespace torch::autograd::generated::details\n"
-        "// torchfork:begin\n#include <ATen/native/GFormulas.h>\n// torchfork:end\n"
-    )
 
 
 @pytest.mark.parametrize("mode", ["graft", "source"])
@@ -220,6 +206,10 @@ def test_a_second_run_changes_nothing_and_upstream_comes_back_byte_for_byte(mode
 
 
 def test_both_build_modes_put_the_same_text_into_the_same_lists(edited: dict[str, str]) -> None:
+    assert edited[MANUAL].endswith(
+        "} // namespace torch::autograd::generated::details\n"
+        "// torchfork:begin\n#include <ATen/native/GFormulas.h>\n// torchfork:end\n"
+    )
     source = edit_lists(source_reader(), MANIFEST, "source", HEADERS)
     moved = {VIEWS: "tools/autograd/gen_inplace_or_view_type.py",
              COMPLEX: "tools/autograd/gen_variable_type.py",

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import pytest
-from sample_patches import FUNCTIONS, UPSTREAM, about_toml, content, diff, hook, on_disk, write
+from sample_files import commit_all, lay
+from sample_files import git as run_git
+from sample_patches import FUNCTIONS, UPSTREAM, about_toml, content, diff, hook, write
 
 from torchfork import cli
 
@@ -36,7 +37,7 @@ def additions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def site(tmp_path: Path) -> Path:
     """A site-packages directory with a torch in it."""
-    return on_disk(tmp_path / "site", {**UPSTREAM, "torch/version.py": VERSION})
+    return lay(tmp_path / "site", {**UPSTREAM, "torch/version.py": VERSION})
 
 
 def patch(*arguments: object) -> int:
@@ -120,13 +121,12 @@ def test_edit_refresh_and_new_go_round(
 
 
 def test_export_makes_a_branch(additions: Path, site: Path) -> None:
-    git = ["git", "-C", str(site), "-c", "user.name=a", "-c", "user.email=b@c"]
-    for command in ("init -q", "config user.name a", "config user.email b@c", "add .",
-                    "commit -qm upstream"):  # fmt: skip
-        subprocess.run([*git, *command.split()], check=True)
+    commit_all(site, "upstream")
+    for key, value in (("user.name", "a"), ("user.email", "b@c")):
+        run_git(site, "config", key, value)
     assert patch("export", "--additions", additions, "--branch", "mine", site) == 0
-    log = subprocess.run([*git, "log", "--format=%s", "mine"], check=True, capture_output=True)
-    assert log.stdout.split(b"\n")[:3] == [b"Do more", b"Do a thing", b"upstream"]
+    log = run_git(site, "log", "--format=%s", "mine").split("\n")
+    assert log[:3] == ["Do more", "Do a thing", "upstream"]
 
 
 def test_patch_alone_and_without_its_words_says_what_it_can_do(

@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import pytest
-from sample_patches import (
-    ABOUT,
-    FUNCTIONS,
-    UPSTREAM,
-    about_toml,
-    content,
-    diff,
-    hook,
-    on_disk,
-    tree,
-    write,
-)
+from sample_files import commit_all, lay
+from sample_files import git as run_git
+from sample_patches import ABOUT, FUNCTIONS, UPSTREAM, about_toml, content, diff, hook, tree, write
 
 from torchfork.edits.patches import Outcome, Report, Series, State, directory, plan
 from torchfork.edits.patches import write as write_texts
@@ -208,9 +198,7 @@ def test_a_second_run_sees_its_own_blocks(series: Series) -> None:
     assert again.outcomes[1].state is State.APPLIED and again.texts == {}
 
 
-def test_a_folder_has_landed_when_upstream_has_all_of_it_in_its_place(
-    series: Series, tmp_path: Path
-) -> None:
+def test_a_folder_has_landed_when_upstream_has_all_of_it(series: Series, tmp_path: Path) -> None:
     texts = {**UPSTREAM, "torch/deep/new.py": "q = 1\n",
              "torch/other.py": "first = 1\nmiddle = 1.5\nsecond = 2\n"}  # fmt: skip
     assert states(series, texts)[1] is State.LANDED
@@ -271,11 +259,9 @@ def test_files_are_added_and_deleted_and_last_newlines_kept(tmp_path: Path) -> N
 def test_what_applies_is_what_git_am_makes_of_it(tmp_path: Path, series: Series) -> None:
     """The patch files are ordinary ones: plain git takes them and gives the same tree."""
     moved = "# a line more\n" + FUNCTIONS
-    repository = on_disk(tmp_path / "git", {SHAPES: moved})
-    settings = ["git", "-c", "user.name=a", "-c", "user.email=b@c"]
-    patch = str(series.folder / "tau.patch")
-    for command in (["init", "-q"], ["add", "."], ["commit", "-qm", "x"], ["am", "-q", patch]):
-        subprocess.run([*settings, *command], cwd=repository, check=True)
+    repository = lay(tmp_path / "git", {SHAPES: moved})
+    commit_all(repository, "x")
+    run_git(repository, "am", "-q", str(series.folder / "tau.patch"))
     made = plan(series, tree(with_shapes(moved)), "2.6.0", "graft")
     assert (repository / SHAPES).read_text() == made.texts[SHAPES]
 
@@ -288,7 +274,7 @@ def apply(series: Series, root: Path, version: str) -> Report:
 
 
 def test_a_failure_while_writing_puts_everything_back(series: Series, tmp_path: Path) -> None:
-    root = on_disk(tmp_path / "tree", UPSTREAM)
+    root = lay(tmp_path / "tree", UPSTREAM)
     (root / "torch" / "deep").write_text("a file where a folder is wanted")
     before = content(root)
     with pytest.raises(Exception, match="deep"):
@@ -298,13 +284,10 @@ def test_a_failure_while_writing_puts_everything_back(series: Series, tmp_path: 
 
 @pytest.mark.parametrize("link", ["torch", "torch/other.py"])
 def test_nothing_is_written_through_a_link(series: Series, tmp_path: Path, link: str) -> None:
-    real = on_disk(tmp_path / "real", UPSTREAM)
-    root = on_disk(tmp_path / "tree", UPSTREAM)
+    real = lay(tmp_path / "real", UPSTREAM)
+    root = lay(tmp_path / "tree", UPSTREAM)
     target = root / link
-    if target.is_dir():
-        target.rename(tmp_path / "aside")
-    else:
-        target.unlink()
+    target.rename(tmp_path / "aside")
     target.symlink_to(real / link)
     with pytest.raises(PatchError, match="symbolic link"):
         apply(series, root, "2.13.0")

@@ -6,18 +6,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from sample_patches import (
-    ABOUT,
-    FUNCTIONS,
-    UPSTREAM,
-    about_toml,
-    content,
-    diff,
-    hook,
-    on_disk,
-    tree,
-    write,
-)
+from sample_files import commit_all, lay
+from sample_patches import ABOUT, FUNCTIONS, UPSTREAM, about_toml, content, diff, hook, tree, write
 
 from torchfork.edits.patches import Series, State, lint, load, plan, workbench
 from torchfork.edits.patches.series import Header
@@ -151,9 +141,7 @@ def test_a_conflict_is_resolved_once_and_goes_on(series: Series) -> None:
     assert "1.0 * math.tau" in str(report.texts[SHAPES])
 
 
-def test_what_landed_is_left_out_and_a_merged_patch_is_exported_as_the_merge_made_it(
-    series: Series,
-) -> None:
+def test_what_landed_is_left_out_and_a_merged_patch_is_exported_merged(series: Series) -> None:
     landed = bench(series, {**SAMPLE, SHAPES: PATCHED}, version="2.15.0")
     assert landed.landed == ("tau.patch",) and workbench.refresh(landed, series, {}) == []
     texts = {**SAMPLE, SHAPES: FUNCTIONS.replace("NAMES = [", "__all__ = [")}
@@ -237,9 +225,7 @@ def test_what_no_patch_carries_is_refused_and_nothing_written(series: Series) ->
     assert content(series.folder) == before
 
 
-def test_a_directory_of_others_is_never_taken_for_a_workbench(
-    series: Series, tmp_path: Path
-) -> None:
+def test_a_directory_of_others_is_no_workbench(series: Series, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "letter.txt").write_text("dear")
     with pytest.raises(UsageError, match="not an empty"):
@@ -249,25 +235,18 @@ def test_a_directory_of_others_is_never_taken_for_a_workbench(
 
 
 def clone(root: Path) -> Path:
-    on_disk(root, SAMPLE)
-    git(root, "init", "-q", "-b", "main")
+    commit_all(lay(root, SAMPLE), "upstream")
     git(root, "config", "user.name", "B")
     git(root, "config", "user.email", "b@d")
-    git(root, "add", ".")
-    git(root, "commit", "-qm", "upstream")
     return root
 
 
-def test_a_branch_of_ones_own_clone_has_a_commit_for_each_patch(
-    series: Series, tmp_path: Path
-) -> None:
+def test_a_branch_of_a_clone_has_a_commit_for_each_patch(series: Series, tmp_path: Path) -> None:
     root = clone(tmp_path / "clone")
     report = plan(series, tree(SAMPLE), "2.13.0", "source")
     assert workbench.export(report, root, "mine") == 3
-    assert (
-        git(root, "status", "--porcelain") == ""
-        and git(root, "branch", "--show-current") == "main\n"
-    )
+    assert git(root, "status", "--porcelain") == ""
+    assert git(root, "branch", "--show-current") == "main\n"
     listed = git(root, "log", "--reverse", "--format=%an: %s", "main..mine").splitlines()
     assert listed == [f"A: {TAU.subject}", f"B: {ABOUT.subject}", "A: Odd – é"]
     git(root, "checkout", "-q", "mine")

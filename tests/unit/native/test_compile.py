@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 import sample_additions as sample
+from sample_files import eventually, started
 
-from torchfork.additions.load import Additions, load
+from torchfork.additions.load import load
 from torchfork.codegen.build_dir import BuildDir
 from torchfork.errors import CompileError
 from torchfork.native import compile_steps, ninja
@@ -27,11 +28,6 @@ from torchfork.upstream.binaries import Elf
 ELF = Elf()
 ABI = BaseAbi("c++17", True, "libgomp.so.1", "", True, False, ELF, ELF)
 TOOLS = Toolchain("g++", "", 2, DEFAULT_ONLY, None, "")
-
-
-@pytest.fixture
-def additions(tmp_path: Path) -> Additions:
-    return sample.write(tmp_path / "additions")
 
 
 class Project:
@@ -68,16 +64,12 @@ def project(tmp_path: Path) -> Project:
 
 
 @pytest.mark.parametrize("name", ["Swing.cpp", "Swing.h"])
-def test_an_edit_with_an_older_time_is_compiled(project: Project, name: str) -> None:
-    """As `cp -a`, `rsync -a`, `tar x` and `mv X.bak X` leave it."""
-    path = project.native / name
+def test_contents_and_not_times_decide_what_is_compiled(project: Project, name: str) -> None:
+    """`cp -a`, `rsync -a`, `tar x` and `mv X.bak X` put older files in place, a checkout newer."""
+    path, later = project.native / name, time.time() + 3600
     path.write_text(path.read_text() + "// edited\n")
     os.utime(path, (1_577_836_800, 1_577_836_800))
     assert (project.compile(), project.compile()) == (1, 0)
-
-
-def test_a_file_written_again_with_the_same_contents_is_not_compiled(project: Project) -> None:
-    later = time.time() + 3600
     for path in project.native.iterdir():
         path.write_text(path.read_text())
         os.utime(path, (later, later))
@@ -94,17 +86,14 @@ def test_for_another_python_of_a_release_the_bindings_alone_are_compiled(project
     assert compiled == [3, 1, 0, 1]
 
 
-def test_a_header_that_is_gone_is_missed(project: Project) -> None:
+def test_a_kernel_that_is_gone_is_not_compiled_and_a_header_is_missed(project: Project) -> None:
+    (project.native / "Sway.cpp").rename(project.native / "Sign.cpp")
+    assert project.compile() == 1
+    assert not (project.layout.additions_include / "ATen" / "native" / "Sway.cpp").exists()
     (project.native / "Swing.h").unlink()
     with pytest.raises(CompileError, match=r"Swing\.h: No such file") as caught:
         project.compile()
     assert caught.value.where == f"{project.native / 'Swing.cpp'}:1"
-
-
-def test_a_kernel_that_is_gone_is_no_longer_compiled_and_a_new_one_is(project: Project) -> None:
-    (project.native / "Sway.cpp").rename(project.native / "Sign.cpp")
-    assert project.compile() == 1
-    assert not (project.layout.additions_include / "ATen" / "native" / "Sway.cpp").exists()
 
 
 def test_all_that_can_be_compiled_is_and_each_file_with_errors_is_named(project: Project) -> None:
@@ -142,19 +131,6 @@ def build_file(seconds: float) -> str:
     )
 
 
-def test_objects_are_counted_and_a_second_run_compiles_none(
-    tmp_path: Path, additions: Additions
-) -> None:
-    seen: list[tuple[int, int, str]] = []
-
-    def run() -> int:
-        return ninja.compile_all(
-            build_file(0), tmp_path / "ö b", TOOLS, additions, lambda *step: seen.append(step)
-        )
-
-    assert (run(), run()) == (1, 0) and len(seen) == 1
-
-
 RUN = """
 import signal
 import sys
@@ -178,18 +154,13 @@ def test_no_compiler_runs_on_when_the_run_is_ended(tmp_path: Path, number: int) 
     if sys.platform != "linux" and number != signal.SIGINT:
         pytest.skip("only Linux tells a child that its parent was killed")
     here = str(Path(__file__).parents[1])
-    running = subprocess.Popen(
-        [sys.executable, "-c", RUN, here, str(tmp_path), build_file(3)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        stderr=subprocess.DEVNULL, start_new_session=True,
-    )  # fmt: skip
-    deadline = time.monotonic() + 30
-    while not (tmp_path / "build" / "a.o.started").exists() and time.monotonic() < deadline:
-        time.sleep(0.02)
+    running = started(
+        RUN, here, tmp_path, build_file(3), stderr=subprocess.DEVNULL, start_new_session=True
+    )
+    assert eventually((tmp_path / "build" / "a.o.started").exists)
     running.send_signal(number)
     assert running.wait(20) != 0
     time.sleep(3.5)
-    assert (tmp_path / "build" / "a.o.started").exists()
     assert not (tmp_path / "build" / "a.o").exists()
 
 

@@ -64,12 +64,6 @@ def test_the_first_error_of_each_file_is_shown_with_how_many_there_are() -> None
     assert (second.place, second.count) == ("/tree/aten/c.cpp:1", 1)
 
 
-def test_a_kernel_that_fails_for_each_capability_counts_once() -> None:
-    one = "FAILED: k.{}.o\nk.cpp:3:1: error: no\n"
-    (found,) = diagnostics.read(one.format("AVX2") + one.format("AVX512"))
-    assert found.count == 1
-
-
 @pytest.mark.parametrize(
     ("line", "place"),
     [
@@ -85,7 +79,10 @@ def test_errors_of_every_tool_are_understood(line: str, place: str) -> None:
     assert diagnostics.read(f"-- ok\n{line}\n")[0].place == place
 
 
-def test_where_no_line_is_an_error_the_end_is_shown() -> None:
+def test_a_kernel_that_fails_twice_counts_once_and_without_an_error_the_end_is_shown() -> None:
+    one = "FAILED: k.{}.o\nk.cpp:3:1: error: no\n"
+    (found,) = diagnostics.read(one.format("AVX2") + one.format("AVX512"))
+    assert found.count == 1
     text = "".join(f"line {n}\n" for n in range(100)) + "RuntimeError: no such option\n"
     (found,) = diagnostics.read(text)
     assert found.text.endswith("RuntimeError: no such option") and "line 5\n" not in found.text
@@ -107,13 +104,6 @@ def test_a_killed_compiler_is_no_fault_of_the_kernel(line: str, loaded: load.Add
     assert "MAX_JOBS=1" in error.next
 
 
-def test_a_full_disk_is_no_fault_of_the_kernel(loaded: load.Additions) -> None:
-    text = "/tmp/cc.s: fatal error: error writing to x.o: No space left on device\n"
-    error = failure(text, loaded)
-    assert isinstance(error, OutputError) and "disk is full" in error.what
-    assert error.where == "/b"
-
-
 def test_errors_of_our_files_come_first_and_name_them(loaded: load.Additions) -> None:
     """The base's header before them is where the compiler stood, not what is wrong."""
     swing = loaded.source_root / "native" / "Swing.cpp"
@@ -130,7 +120,11 @@ def test_errors_of_our_files_come_first_and_name_them(loaded: load.Additions) ->
     assert "Full log: /b/compile.log" in error.next
 
 
-def test_a_mathematical_function_that_means_atens_gets_a_hint(loaded: load.Additions) -> None:
+def test_a_full_disk_is_no_fault_of_the_kernel_and_a_name_that_means_atens_gets_a_hint(
+    loaded: load.Additions,
+) -> None:
+    full = failure("/tmp/c.s: fatal error: writing to x.o: No space left on device\n", loaded)
+    assert isinstance(full, OutputError) and "disk is full" in full.what and full.where == "/b"
     text = (
         f"{ADDITIONS_COPY}/native/Swing.cpp:7:1: error: invalid initialization of reference of "
         "type 'const at::Tensor&' from expression of type 'float'\n"
@@ -157,8 +151,5 @@ def test_an_error_in_generated_code_names_the_line_of_the_formula(
     assert formula_of(before, error, loaded) == where
     shown = failure(f"FAILED: F.o\n{before}../sources/F.cpp:1:1: error: {error}\n", loaded)
     assert shown.where == where and "formula" in shown.what
-
-
-def test_an_error_in_a_kernel_has_no_formula(loaded: load.Additions) -> None:
-    before = "Zoo.cpp: In function 'at::Tensor at::native::zoo_two(const Tensor&)':\n"
-    assert formula_of(before, "'x' was not declared", loaded) == ""
+    kernel = "Zoo.cpp: In function 'at::Tensor at::native::zoo_two(const Tensor&)':\n"
+    assert formula_of(kernel, "'x' was not declared", loaded) == ""

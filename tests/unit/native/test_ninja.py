@@ -9,9 +9,11 @@ from pathlib import Path
 import ninja
 import pytest
 import sample_additions as sample
+from sample_files import lay, program
 
 from torchfork.codegen.select import Generated
 from torchfork.native.compile_steps import SUPPORT, CompileStep, additions_steps, all_steps
+from torchfork.native.link import strip_flags
 from torchfork.native.ninja import STAND_INS, common_flags, include_flags, ninja_file
 from torchfork.native.toolchain import Cuda, Toolchain
 from torchfork.upstream.abi import AVX, DEFAULT_ONLY, BaseAbi, Capabilities
@@ -39,16 +41,11 @@ def test_vector_kernels_are_compiled_once_a_capability_and_the_rest_once(tmp_pat
         "additions/native/Swing.cpp.o", "additions/functorch/Rules.cpp.o",
         f"{kernel}.DEFAULT.o", f"{kernel}.AVX2.o", f"{kernel}.AVX512.o",
     }  # fmt: skip
+    plain = steps(tmp_path, replace(PLAIN, capabilities=DEFAULT_ONLY))
+    assert [name for name in plain if "/cpu/" in name] == [f"{kernel}.DEFAULT.o"]
     assert "-mavx512f" in made[f"{kernel}.AVX512.o"].flags
     assert "-DCPU_CAPABILITY_AVX2" in made[f"{kernel}.AVX2.o"].flags
     assert not [flag for flag in made[f"{kernel}.DEFAULT.o"].flags if flag.startswith("-m")]
-
-
-def test_a_base_without_others_has_the_default_capability_only(tmp_path: Path) -> None:
-    made = steps(tmp_path, replace(PLAIN, capabilities=DEFAULT_ONLY))
-    assert [name for name in made if "/cpu/" in name] == [
-        "additions/native/cpu/SwingKernel.cpp.DEFAULT.o"
-    ]
 
 
 def test_a_capability_of_the_base_is_compiled_for_and_said_to_be_there(tmp_path: Path) -> None:
@@ -92,9 +89,7 @@ def test_no_path_of_the_machine_gets_into_an_object(tmp_path: Path) -> None:
     assert f"-ffile-prefix-map={base.include}=./torch/include" in text
 
 
-def test_united_files_leave_half_of_the_jobs_to_others_which_take_less_memory(
-    tmp_path: Path,
-) -> None:
+def test_united_files_leave_half_of_the_jobs_to_what_takes_less_memory(tmp_path: Path) -> None:
     plain = CompileStep("a.cpp", "additions/a.o", "cxx", (), False, True)
     united = replace(plain, object="united/ATen0.cpp.o", ours=False)
     base = sample.base(tmp_path)
@@ -130,11 +125,9 @@ def test_any_directory_name_reaches_the_compiler_as_it_is(tmp_path: Path, name: 
     """ninja really runs; the compiler is a script that writes down what it was given."""
     place = tmp_path / name
     build = place / "build"
-    build.mkdir(parents=True)
-    compiler = tmp_path / "cxx"
-    compiler.write_text('#!/bin/sh\nfor a; do last=$a; done\nprintf "%s\\n" "$@" > "$last"\n')
-    compiler.chmod(0o755)
-    (build / "s$o urce.cpp").write_text("")
+    script = 'for a; do last=$a; done\nprintf "%s\\n" "$@" > "$last"'
+    compiler = program(tmp_path / "cxx", script)
+    lay(build, {"s$o urce.cpp": ""})
     base = sample.base(place / "base")
     unit = CompileStep("s$o urce.cpp", "a b:$c.o", "cxx", ('-DTEXT="x y$z"',), True, False)
     text = ninja_file(base, ABI, replace(PLAIN, cxx=str(compiler)), [unit])
@@ -155,3 +148,20 @@ def test_cuda_files_go_to_nvcc_with_the_same_host_compiler(tmp_path: Path) -> No
     text = ninja_file(sample.base(tmp_path), ABI, tools, [unit])
     assert "command = ccache '/cu da/bin/nvcc' -ccbin g++-12 " in text
     assert "-gencode=x" in text and "build k.o: nvcc k.cu" in text
+
+
+@pytest.mark.parametrize(
+    ("cxx", "kept"),
+    [
+        ("g++", False),
+        ("g++ -g", True),
+        ("ccache g++-13 -fsanitize=address -g1", True),
+        ("g++ -ggdb3 -O0", True),
+        ("g++ -gsplit-dwarf", True),
+        ("g++ -g0", False),
+        ("/opt/-g/g++ -march=native -fno-gnu-unique", False),
+    ],
+)
+def test_symbols_stay_where_debug_information_was_asked_for(cxx: str, kept: bool) -> None:
+    """Else they go: a wheel is no larger than it must be."""
+    assert strip_flags(replace(PLAIN, cxx=cxx)) == ([] if kept else ["-Wl,-s"])

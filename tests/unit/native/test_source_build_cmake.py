@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from sample_files import lay
 
 PROJECT = Path(__file__).resolve().parents[3]
 SUPPORT = PROJECT / "scripts" / "lib" / "torchfork" / "support" / "source_build.cmake"
@@ -57,10 +58,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The project's directory; its library has been linked."""
     tools = Path(sys.executable).parent  # the environment of the tests has both
     tree = tmp_path_factory.mktemp("tree")
-    for name, text in FILES.items():
-        path = tree / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text + "\n")
+    lay(tree, {name: text + "\n" for name, text in FILES.items()})
     build = tree / "build"
     settings = {
         "CMAKE_BUILD_TYPE": "Release",
@@ -97,16 +95,12 @@ def order(built: Path) -> list[str]:
     return [Path(word).name.split(".")[0] for word in link[1].split() if word.endswith(".o")]
 
 
-def test_members_compile_as_one_with_their_own_flags(compiled: dict[str, str]) -> None:
+def test_members_compile_as_one_and_a_file_with_other_flags_alone(compiled: dict[str, str]) -> None:
     assert "build/kernels/a.cpp.AVX2.cpp" not in compiled
     assert "-mavx2" in compiled["build/torchfork/unity1.cpp"]
-
-
-def test_a_file_with_other_flags_compiles_alone(compiled: dict[str, str]) -> None:
     assert "-DODD" in compiled["torch/csrc/jit/passes/odd.cpp"]
     assert "-DODD" not in compiled["build/torchfork/unity2.cpp"]
-    assert "torch/csrc/jit/passes/x.cpp" not in compiled
-    assert "aten/two.cpp" in compiled
+    assert "torch/csrc/jit/passes/x.cpp" not in compiled and "aten/two.cpp" in compiled
 
 
 def test_a_group_is_linked_where_its_first_member_was(order: list[str]) -> None:

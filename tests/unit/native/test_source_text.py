@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import sample_additions as sample
+from sample_files import lay
 
 from torchfork.errors import ForkError
 from torchfork.native import source_text
@@ -27,14 +28,9 @@ inline void own_body(const Tensor& t) {
 
 def refused(root: Path, text: str, native: str = sample.NATIVE, **sources: str) -> list[ForkError]:
     """What is refused of a source beside the kernels, on a base with two headers."""
-    for name, content in (
-        ("ATen/Present.h", ""),
-        ("ATen/native/Private.h", HEADER),
-        ("ATen/native/Inline.h", "inline void elsewhere(const Tensor& t) {}\n"),
-    ):
-        path = sample.base(root / "base").include / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(content, encoding="utf-8")
+    headers = {"ATen/Present.h": "", "ATen/native/Private.h": HEADER,
+               "ATen/native/Inline.h": "inline void elsewhere(const Tensor& t) {}\n"}  # fmt: skip
+    lay(sample.base(root / "base").include, headers)
     additions = sample.write(
         root / "a", native, native__Swing_cpp=KERNEL, native__Text_cpp=text, **sources
     )
@@ -65,9 +61,7 @@ def test_headers_that_are_there_or_may_be_left_out_pass(tmp_path: Path, text: st
         ("#include <torch/csrc/Gone.h>\n", 1),
     ],
 )
-def test_a_header_that_the_base_lacks_is_named_at_its_include(
-    tmp_path: Path, text: str, line: int
-) -> None:
+def test_a_header_that_the_base_lacks_is_named(tmp_path: Path, text: str, line: int) -> None:
     (error,) = refused(tmp_path, text)
     assert error.kind == "header gone"
     assert error.where == f"{tmp_path}/a/aten_src/native/Text.cpp:{line}"
@@ -112,9 +106,7 @@ def test_every_kernel_that_no_source_mentions_is_named_at_its_declaration(tmp_pa
         ("}\nvoid hidden(int) {", False),
     ],
 )
-def test_a_call_of_what_no_library_exports_is_named_at_its_line(
-    tmp_path: Path, call: str, hidden: bool
-) -> None:
+def test_a_call_of_what_is_hidden_is_named(tmp_path: Path, call: str, hidden: bool) -> None:
     text = f"#include <ATen/native/Private.h>\nvoid f(const Tensor& self) {{\n{call}\n}}\n"
     errors = refused(tmp_path, text)
     assert [e.where for e in errors] == [f"{tmp_path}/a/aten_src/native/Text.cpp:3"] * hidden

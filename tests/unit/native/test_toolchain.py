@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import sample_additions as sample
+from sample_files import lay, program
 
 from torchfork.errors import ForkError, ToolkitMismatchError, ToolMissingError, UsageError
 from torchfork.native import toolchain
@@ -14,41 +15,27 @@ from torchfork.upstream.base import Base
 
 def toolkit(home: Path, version: str) -> Path:
     """A CUDA home whose nvcc says a version."""
-    nvcc = home / "bin" / "nvcc"
-    nvcc.parent.mkdir(parents=True)
-    nvcc.write_text(
-        "#!/bin/sh\n"
+    program(
+        home / "bin" / "nvcc",
         f'[ "$1" = --dryrun ] && echo "#$ TOP={home}" >&2 && exit 0\n'
-        f'echo "Cuda compilation tools, release {version}, V{version}.48"\n'
+        f'echo "Cuda compilation tools, release {version}, V{version}.48"',
     )
-    nvcc.chmod(0o755)
-    (home / "include").mkdir()
-    for name in toolchain.CUDA_HEADERS:
-        (home / "include" / name).touch()
+    lay(home / "include", dict.fromkeys(toolchain.CUDA_HEADERS, ""))
     return home
 
 
 @pytest.fixture
 def cuda_base(tmp_path: Path) -> Base:
     base = sample.base(tmp_path / "base", version="9.1.0+cu130", cuda="13.0")
-    library = base.torch / "lib" / "libtorch_python.so"
-    library.parent.mkdir(parents=True)
     names = b"sm_75 sm_80 sm_90 sm_100 sm_120 compute_120"
-    library.write_bytes(b"\0" * 50 + names + b"\0sm_75\0" + b"x" * 99)
+    data = b"\0" * 50 + names + b"\0sm_75\0" + b"x" * 99
+    lay(base.torch, {"lib/libtorch_python.so": data})
     return base
 
 
 @pytest.fixture(autouse=True)
 def nothing_on_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-
-
-def program(tmp_path: Path, name: str) -> Path:
-    path = tmp_path / "bin" / name
-    path.parent.mkdir(exist_ok=True)
-    path.write_text("#!/bin/sh\n")
-    path.chmod(0o755)
-    return path
 
 
 @pytest.mark.parametrize(
@@ -63,7 +50,7 @@ def test_a_compiler_that_is_missing_is_named_and_not_replaced_by_another(
     tmp_path: Path, env: dict[str, str], error: type[ForkError], says: str
 ) -> None:
     if env:
-        program(tmp_path, "g++")
+        program(tmp_path / "bin" / "g++", "")
         assert toolchain.find_cxx({}) == "g++"
     with pytest.raises(error) as caught:
         toolchain.find_cxx(env)
@@ -73,11 +60,17 @@ def test_a_compiler_that_is_missing_is_named_and_not_replaced_by_another(
 
 def test_launchers_are_taken_as_cmake_users_name_them(tmp_path: Path) -> None:
     assert toolchain.find_launcher({}) == ""
-    program(tmp_path, "sccache")
+    program(tmp_path / "bin" / "sccache", "")
     assert toolchain.find_launcher({}) == "sccache"
-    program(tmp_path, "ccache")
+    program(tmp_path / "bin" / "ccache", "")
     assert toolchain.find_launcher({}) == "ccache"
     assert toolchain.find_launcher({"CMAKE_CXX_COMPILER_LAUNCHER": ""}) == ""
+
+
+@pytest.mark.parametrize("listed", ["Hopper", "90", "8.0 +PTX", "8.0,x"])
+def test_what_is_no_architecture_is_refused(listed: str) -> None:
+    with pytest.raises(UsageError, match="no architecture"):
+        toolchain.architecture_flags(listed)
 
 
 @pytest.mark.parametrize("wanted", ["0", "-2", "two", "1.5", "²", "٣", "1" * 20, " "])
@@ -94,14 +87,12 @@ def test_jobs_follow_memory_unless_the_user_says(monkeypatch: pytest.MonkeyPatch
         assert toolchain.job_count({}, toolchain.GRAFT_JOB_BYTES) == jobs
 
 
-def test_a_cpu_base_needs_no_toolkit(tmp_path: Path) -> None:
-    assert toolchain.find_cuda(sample.base(tmp_path), {}) == (None, "the base is a CPU build")
-
-
 @pytest.mark.parametrize("word", ["0", "OFF", "no", "false"])
 def test_use_cuda_off_leaves_cuda_out_and_says_so(cuda_base: Base, word: str) -> None:
     cuda, note = toolchain.find_cuda(cuda_base, {"USE_CUDA": word})
     assert cuda is None and "USE_CUDA=0" in note
+    plain = sample.base(cuda_base.root / "cpu")
+    assert toolchain.find_cuda(plain, {}) == (None, "the base is a CPU build")
 
 
 def test_a_toolkit_of_the_bases_major_version_is_taken(cuda_base: Base, tmp_path: Path) -> None:
@@ -145,16 +136,8 @@ def test_a_machine_without_nvidia_smi_has_no_gpus_to_compile_for(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert toolchain.visible_architectures() == ""
-    script = tmp_path / "nvidia-smi"
-    script.write_text("#!/bin/sh\necho 9.0\necho 12.0\necho 9.0\n")
-    script.chmod(0o755)
+    program(tmp_path / "nvidia-smi", "echo 9.0\necho 12.0\necho 9.0")
     assert toolchain.visible_architectures() == "9.0 12.0"
-
-
-@pytest.mark.parametrize("listed", ["Hopper", "90", "8.0 +PTX", "8.0,x"])
-def test_what_is_no_architecture_is_refused(listed: str) -> None:
-    with pytest.raises(UsageError, match="no architecture"):
-        toolchain.architecture_flags(listed)
 
 
 def test_another_major_version_is_refused_with_both_named(cuda_base: Base, tmp_path: Path) -> None:
@@ -165,10 +148,8 @@ def test_another_major_version_is_refused_with_both_named(cuda_base: Base, tmp_p
     assert "CUDA_HOME" in caught.value.next and "USE_CUDA=0" in caught.value.next
 
 
-def test_a_named_toolkit_that_is_missing_is_not_replaced_by_another(
-    cuda_base: Base, tmp_path: Path
-) -> None:
-    program(tmp_path, "nvcc")
+def test_a_toolkit_that_is_missing_is_not_replaced(cuda_base: Base, tmp_path: Path) -> None:
+    program(tmp_path / "bin" / "nvcc", "")
     with pytest.raises(ToolMissingError, match="no CUDA compiler") as caught:
         toolchain.find_cuda(cuda_base, {"CUDA_HOME": str(tmp_path / "gone")})
     assert caught.value.where == str(tmp_path / "gone" / "bin" / "nvcc")

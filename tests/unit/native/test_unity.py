@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import sample_additions as sample
+from sample_files import lay
 
 from torchfork import errors
 from torchfork.native import compile_steps, toolchain
@@ -49,10 +50,10 @@ def test_vector_kernels_alone_are_given_the_missing_declarations(tmp_path: Path)
         "b", "additions/native/cpu/B.cpp.AVX2.o", "cxx", ("-O3", "-mavx2"), False, True
     )
     base = sample.base(tmp_path)
-    vec = base.include / "ATen" / "cpu" / "vec" / "vec256.h"
-    vec.parent.mkdir(parents=True)
-    vec.write_text("Sleef_expf8_u10(x); Sleef_sinf8_u10(x);")
-    (base.include / "sleef.h").write_text("__m256 Sleef_sinf8_u10(__m256);")
+    lay(base.include, {
+        "ATen/cpu/vec/vec256.h": "Sleef_expf8_u10(x); Sleef_sinf8_u10(x);",
+        "sleef.h": "__m256 Sleef_sinf8_u10(__m256);",
+    })  # fmt: skip
     checked = compile_steps.for_check(base, [plain, vector], tmp_path / "build")
     header = checked[1].flags[-1]
     assert checked[0].flags == ("-O0",)
@@ -80,11 +81,8 @@ def test_only_what_hides_nothing_is_compiled_as_one(tmp_path: Path) -> None:
     step = Sources(tmp_path).step
     together = [step("Python", python=True), step("A"), step("B")]
     vectors = [step(f"K{n}", "", "-mavx2", ours=True) for n in range(2)]
-    alone = [
-        step("Kernel", ours=True),
-        step("Other", ours=True),
-        step("Wide", "", "-mavx512f", ours=True),
-    ]
+    alone = [step("Kernel", ours=True), step("Other", ours=True)]
+    alone.append(step("Wide", "", "-mavx512f", ours=True))
     found = unite([*together, *vectors, *alone], tmp_path, group_in_check)
     assert [s for s in found if not s.object.startswith("united/")] == alone
     generated, kernels = (s for s in found if s.object.startswith("united/"))
@@ -95,9 +93,7 @@ def test_only_what_hides_nothing_is_compiled_as_one(tmp_path: Path) -> None:
     assert '#include "../K0.cpp"' in (tmp_path / kernels.source).read_text()
 
 
-def test_a_wheels_generated_files_are_three_and_what_a_person_wrote_stays_alone(
-    tmp_path: Path,
-) -> None:
+def test_a_wheels_generated_files_are_three_and_others_stay_alone(tmp_path: Path) -> None:
     aten = [
         CompileStep(f"../{n}.cpp", f"generated/ATen/{n}.o", "cxx", ("-O2",), False, False)
         for n in "AB"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 import sample_additions
 import sample_tree as sample
+from sample_files import lay, program
 
 from torchfork.additions.load import Additions
 from torchfork.errors import CompileError, ForkError, OutputError, StateError, ToolMissingError
@@ -49,12 +51,8 @@ class Bench:
         self.log = root / "build.log"
         self.shown: list[str] = []
         self.python = root / "env" / "bin" / "python"
-        modules = root / "modules"
-        (modules / "build").mkdir(parents=True)
-        (modules / "build" / "__main__.py").write_text(FRONTEND)
-        self.python.parent.mkdir(parents=True)
-        self.python.write_text(f'#!/bin/sh\nPYTHONPATH="{modules}" exec "{sys.executable}" "$@"\n')
-        self.python.chmod(0o755)
+        modules = lay(root / "modules", {"build/__main__.py": FRONTEND})
+        program(self.python, f'PYTHONPATH="{modules}" exec "{sys.executable}" "$@"')
 
     def build(self, setup: str) -> tuple[Path, int]:
         (self.tree.root / "setup.py").write_text(setup)
@@ -76,15 +74,10 @@ def test_the_backends_wheel_comes_out_and_the_output_is_in_the_log(bench: Bench)
     wheel, steps = bench.build(GOOD)
     assert wheel.read_text() == "a wheel" and steps == 2
     assert bench.shown == ["1 of 2", "2 of 2"]
-    assert "[2/2] Linking CXX shared library 0" in bench.log.read_text()
-
-
-def test_a_second_run_adds_to_the_log_and_judges_its_own_part(bench: Bench) -> None:
-    with pytest.raises(CompileError):
-        bench.build("print('old.cpp:1:1: error: of the first run'); raise SystemExit(1)")
     with pytest.raises(CompileError) as caught:
-        bench.build("print('new.cpp:2:1: error: of the second'); raise SystemExit(1)")
-    assert "new.cpp:2" in caught.value.where and "first run" in bench.log.read_text()
+        bench.build("print('new.cpp:2:1: error: of the second run'); raise SystemExit(1)")
+    assert "new.cpp:2" in caught.value.where, "judged by its own part of the log"
+    assert "[2/2] Linking CXX shared library 0" in bench.log.read_text()
 
 
 @pytest.mark.parametrize(
@@ -131,9 +124,7 @@ def same(bench: Bench, *more: Setting, fresh: bool = False) -> None:
     settings.require_same_settings(bench.tree, bench.environment(*more), fresh=fresh)
 
 
-def test_a_build_directory_of_other_settings_is_named_and_rebuilt_only_with_consent(
-    bench: Bench,
-) -> None:
+def test_a_build_directory_of_other_settings_is_rebuilt_only_with_consent(bench: Bench) -> None:
     same(bench)  # none yet
     (bench.tree.root / "build").mkdir()
     with pytest.raises(StateError, match="other settings"):
@@ -171,9 +162,7 @@ def test_a_license_that_a_killed_packing_left_longer_is_put_right(bench: Bench) 
 
 
 @pytest.mark.parametrize(("tag", "state"), [("3.9.1", "old"), ("3.15.0", "new")])
-def test_a_python_that_the_release_was_never_made_for_is_refused(
-    bench: Bench, tag: str, state: str
-) -> None:
+def test_a_python_that_a_release_is_not_for_is_refused(bench: Bench, tag: str, state: str) -> None:
     release = pins.load().get("2.6.0")
     interpreter = sample_additions.base(bench.tree.root.parent / "base").interpreter
     with pytest.raises(ToolMissingError, match=f"too {state}"):
@@ -191,9 +180,6 @@ def test_cmake_may_be_neither_too_old_nor_left_alone_when_too_new(
     (bench.tree.root / "CMakeLists.txt").write_text("cmake_minimum_required(VERSION 3.18)\n")
     outcome = process.Outcome(("cmake",), 0, f"cmake version {version}\n", "")
     monkeypatch.setattr(process, "run", lambda *a, **k: outcome)
-    if expected is None:
-        with pytest.raises(ToolMissingError, match=r"too old") as caught:
-            source_build.require_cmake(bench.tree, bench.python)
-        assert "3.18" in caught.value.why
-    else:
+    refused = pytest.raises(ToolMissingError, match=r"asks for 3\.18|too old")
+    with refused if expected is None else contextlib.nullcontext():
         assert source_build.require_cmake(bench.tree, bench.python) == expected

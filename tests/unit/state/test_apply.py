@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import sample_tree as sample
 from killing import every_kill
+from sample_files import snapshot
 
 from torchfork.errors import BaseRefusedError, CollisionError, StateError
 from torchfork.state import source_tree
@@ -41,33 +42,20 @@ def put(tree: SourceTree, wanted: dict[str, bytes | None], additions: str = "/ou
     return source_tree.apply(tree, wanted, Path(additions), added=ADDED)
 
 
-def take_out(tree: SourceTree) -> Changes:
-    return source_tree.unapply(tree)
-
-
 def contents(tree: SourceTree) -> dict[str, bytes]:
-    return {
-        name: data
-        for name, (data, _) in sample.state(tree.root).items()
-        if not name.startswith(sourcetree.STATE)
-    }
+    everything = snapshot(tree.root)
+    return {n: data for n, data in everything.items() if not n.startswith(sourcetree.STATE)}
 
 
-def test_unapply_restores_every_file_bit_for_bit_with_its_mode(tree: SourceTree) -> None:
-    before = sample.state(tree.root)
-    put(tree, FIRST)
+def test_apply_writes_what_was_asked_and_unapply_restores_it_bit_for_bit(tree: SourceTree) -> None:
+    before, own = sample.state(tree.root), contents(tree)
+    assert set(put(tree, FIRST).written) == set(FIRST)
+    assert contents(tree) == {**own, **FIRST}
+    assert (tree.root / sample.NATIVE).stat().st_mode & 0o777 == 0o640
     put(tree, SECOND)
-    take_out(tree)
+    source_tree.unapply(tree)
     assert sample.state(tree.root) == before
     assert not (tree.root / "aten/src/ATen/native/new").exists()
-
-
-def test_apply_writes_what_was_asked_and_nothing_else(tree: SourceTree) -> None:
-    before = contents(tree)
-    changes = put(tree, FIRST)
-    assert set(changes.written) == set(FIRST)
-    assert contents(tree) == {**before, **FIRST}
-    assert (tree.root / sample.NATIVE).stat().st_mode & 0o777 == 0o640
 
 
 def test_a_second_apply_writes_nothing_so_that_ninja_rebuilds_nothing(tree: SourceTree) -> None:
@@ -87,23 +75,19 @@ def test_only_what_changed_is_written_and_what_went_is_taken_back(tree: SourceTr
     assert changes.removed == (KERNEL,) and not (tree.root / OVERRIDES).exists()
     changes = put(tree, {DEEP: FIRST[DEEP]})
     assert set(changes.restored) == {sample.NATIVE, OVERRIDES}
+    (tree.root / DEEP).unlink()
+    assert put(tree, {DEEP: FIRST[DEEP]}).written == (DEEP,), "made again"
 
 
-def test_a_restored_file_is_newer_than_what_was_built_from_ours(tree: SourceTree) -> None:
+def test_what_is_applied_is_not_read_and_a_restored_file_is_newer(tree: SourceTree) -> None:
+    own = (tree.root / sample.NATIVE).read_text()
     os.utime(tree.root / sample.NATIVE, (1_600_000_000, 1_600_000_000))
     put(tree, FIRST)
-    built = (tree.root / sample.NATIVE).stat().st_mtime_ns
-    take_out(tree)
-    assert (tree.root / sample.NATIVE).stat().st_mtime_ns >= built
-
-
-def test_upstreams_text_is_read_whatever_is_applied(tree: SourceTree) -> None:
-    own = (tree.root / sample.NATIVE).read_text()
-    put(tree, FIRST)
     read = source_tree.reader(tree)
-    assert read(sample.NATIVE) == own
-    assert read(KERNEL) is None
-    assert read("version.txt") == "9.1.0a0\n"
+    assert (read(sample.NATIVE), read(KERNEL), read("version.txt")) == (own, None, "9.1.0a0\n")
+    built = (tree.root / sample.NATIVE).stat().st_mtime_ns
+    source_tree.unapply(tree)
+    assert (tree.root / sample.NATIVE).stat().st_mtime_ns >= built, "than what was built from ours"
 
 
 @pytest.mark.parametrize("finish", ["apply", "other", "unapply"])
@@ -122,7 +106,7 @@ def test_a_killed_apply_is_finished_or_undone_by_the_next_run(
             put(tree, wanted)
             expected = {**own, **wanted}
             assert contents(tree) == {n: d for n, d in expected.items() if d is not None}, allowed
-        take_out(tree)
+        source_tree.unapply(tree)
         assert sample.state(tree.root) == upstream, allowed
         put(tree, FIRST)
 
@@ -140,56 +124,43 @@ def test_a_killed_unapply_is_finished_or_undone_by_the_next_run(
         if finish == "apply":
             put(tree, SECOND)
         if source_tree.store(tree.root).load():
-            take_out(tree)
+            source_tree.unapply(tree)
         assert sample.state(tree.root) == upstream, allowed
         put(tree, SECOND)
 
     put(tree, SECOND)
-    assert every_kill(lambda: take_out(tree), tree.root, recover) > 10
+    assert every_kill(lambda: source_tree.unapply(tree), tree.root, recover) > 10
 
 
 @pytest.mark.parametrize("name", [KERNEL, sample.NATIVE])
 @pytest.mark.parametrize("action", ["apply", "unapply"])
-def test_edits_of_somebody_else_are_named_and_kept(
-    tree: SourceTree, action: str, name: str
-) -> None:
+def test_edits_of_others_are_named_and_kept(tree: SourceTree, action: str, name: str) -> None:
     put(tree, FIRST)
     (tree.root / name).write_text("edited by hand")
     before = sample.state(tree.root)
     with pytest.raises(StateError, match="nothing was overwritten") as caught:
-        put(tree, SECOND) if action == "apply" else take_out(tree)
+        put(tree, SECOND) if action == "apply" else source_tree.unapply(tree)
     assert name in caught.value.why and sample.state(tree.root) == before
     found = source_tree.status(tree)
     assert found and found.edited == (name,)
 
 
-def test_an_added_file_that_somebody_deleted_is_made_again(tree: SourceTree) -> None:
-    put(tree, FIRST)
-    (tree.root / KERNEL).unlink()
-    assert put(tree, FIRST).written == (KERNEL,)
-
-
 def test_a_file_of_ours_never_takes_the_place_of_one_of_upstreams(tree: SourceTree) -> None:
     before = sample.state(tree.root)
     with pytest.raises(CollisionError, match=r"Capital\.cpp"):
-        source_tree.apply(
-            tree, {sample.CAPITAL: b"//\n"}, Path("/ours"),
-            added=frozenset({sample.CAPITAL}),
-        )  # fmt: skip
+        added = frozenset({sample.CAPITAL})
+        source_tree.apply(tree, {sample.CAPITAL: b"//\n"}, Path("/ours"), added=added)
     assert sample.state(tree.root) == before
 
 
-def test_unapply_without_an_apply_says_so(tree: SourceTree) -> None:
+def test_nothing_to_take_out_and_a_journal_that_cannot_be_read_are_named(tree: SourceTree) -> None:
     with pytest.raises(StateError, match="nothing is applied"):
-        take_out(tree)
+        source_tree.unapply(tree)
     assert source_tree.status(tree) is None
-
-
-def test_a_journal_that_cannot_be_read_is_named(tree: SourceTree) -> None:
     put(tree, FIRST)
     source_tree.store(tree.root).path.write_text("{}")
     with pytest.raises(StateError, match="journal"):
-        take_out(tree)
+        source_tree.unapply(tree)
 
 
 def test_a_journal_of_an_earlier_version_is_taken_out(tree: SourceTree) -> None:
@@ -199,7 +170,7 @@ def test_a_journal_of_an_earlier_version_is_taken_out(tree: SourceTree) -> None:
     known = json.loads(path.read_text())
     known |= {"format": 1, "commit": known.pop("identity")}
     path.write_text(json.dumps(known))
-    take_out(tree)
+    source_tree.unapply(tree)
     assert contents(tree) == before
 
 
@@ -213,7 +184,7 @@ def test_git_sees_no_file_of_torchforks_own_and_a_clean_tree_after_unapply(tmp_p
     put(tree, FIRST)
     shown = sample.git(tree.root, "status", "--porcelain")
     assert sourcetree.STATE not in shown and KERNEL in shown
-    take_out(tree)
+    source_tree.unapply(tree)
     assert sample.git(tree.root, "status", "--porcelain") == ""
 
 
@@ -234,7 +205,7 @@ def test_a_tree_that_was_reset_and_moved_on_takes_an_apply_again(tmp_path: Path)
     sample.git(tree.root, "commit", "-q", "--allow-empty", "-m", "next")
     moved = sourcetree.open_tree(tree.root)
     assert set(put(moved, FIRST).written) == {sample.NATIVE}
-    take_out(moved)
+    source_tree.unapply(moved)
     assert sample.git(tree.root, "status", "--porcelain") == ""
 
 

@@ -16,7 +16,6 @@ from torchfork.errors import DownloadError, HashMismatchError, OutputError, Tool
 from torchfork.upstream.fetch import cached_wheels, fetch_wheel
 from torchfork.upstream.pins import Release, Releases, WheelPin, add
 from torchfork.upstream.wheel import official
-from torchfork.util import cache as cache_module
 from torchfork.util import pip, process
 
 
@@ -148,11 +147,8 @@ def test_a_connection_that_breaks_leaves_no_wheel(
 
 
 def test_a_python_without_official_wheels_is_refused_before_the_network(tmp_path: Path) -> None:
-    pins = Releases(
-        tmp_path, "9.1.0",
-        (Release("9.1.0", sample.COMMIT,
-                 (WheelPin(f"torch-9.1.0-cp39-cp39-linux_{platform.machine()}.whl", "0" * 64),)),),
-    )  # fmt: skip
+    pin = WheelPin(f"torch-9.1.0-cp39-cp39-linux_{platform.machine()}.whl", "0" * 64)
+    pins = Releases(tmp_path, "9.1.0", (Release("9.1.0", sample.COMMIT, (pin,)),))
     with pytest.raises(ToolMissingError, match="no official wheel for Python") as caught:
         fetched(tmp_path, pins)
     assert "cp39" in caught.value.why
@@ -178,17 +174,13 @@ ERROR: ResolutionImpossible
         (CONSTRAINED, DownloadError, "settings rule out torch 9.1.0: torch<=9.0.1"),
     ],
 )
-def test_pips_failures_are_told_apart(
-    tmp_path: Path, text: str, kind: type[Exception], word: str
-) -> None:
+def test_pips_failures_differ(tmp_path: Path, text: str, kind: type[Exception], word: str) -> None:
     error = pip.download_error(process.Outcome(("pip",), 1, "", text), "torch 9.1.0", tmp_path)
     assert type(error) is kind
     assert word in error.what
 
 
-def test_pips_settings_decide_and_its_manners_do_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pips_settings_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = pip.settings_key(tmp_path)
     monkeypatch.setenv("PIP_DEFAULT_TIMEOUT", "7")
     assert pip.settings_key(tmp_path) == plain
@@ -196,11 +188,3 @@ def test_pips_settings_decide_and_its_manners_do_not(
     by_variable = pip.settings_key(tmp_path)
     (tmp_path / "pip.conf").write_text("[global]\nno-index = true\n")
     assert len({plain, by_variable, pip.settings_key(tmp_path)}) == 3
-
-
-def test_the_cache_lies_where_the_user_says(tmp_path: Path) -> None:
-    assert cache_module.directory({"TORCHFORK_CACHE": str(tmp_path)}) == tmp_path
-    assert cache_module.directory({"XDG_CACHE_HOME": str(tmp_path)}) == tmp_path / "torchfork"
-    home = Path.home() / ".cache" / "torchfork"
-    assert cache_module.directory({"XDG_CACHE_HOME": "relative"}) == home
-    assert cache_module.directory({}) == home

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import sample_tree as sample
+from sample_files import commit_all, lay
 
 from torchfork.errors import BaseRefusedError, DownloadError, HashMismatchError
 from torchfork.upstream import git
@@ -28,24 +29,22 @@ def upstream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, str
     root = tmp_path / "up stream"
     commit = sample.repository(root, tmp_path / "part")
     sample.git(root, "config", "uploadpack.allowAnySHA1InWant", "true")
-    (root / "later").write_text("")
-    sample.git(root, "add", "-A")
-    sample.git(root, "commit", "-q", "-m", "later than the release")
+    commit_all(lay(root, {"later": ""}), "later than the release")
     return root, commit
 
 
-def clone(source: Path, commit: str, root: Path, *, by_variable: bool = False) -> SourceTree:
-    release, url = Release(sample.VERSION, commit, ()), f"file://{source}"
-    environment = {git.URL: url} if by_variable else {}
-    said: list[str] = []
-    place = git.clone(
-        release, None if by_variable else url, root, environment,
-        lambda *a: said.append(a[2]), said.append,
-    )  # fmt: skip
+def clone(
+    source: Path, commit: str, root: Path, version: str = sample.VERSION, *,
+    by_variable: bool = False,
+) -> SourceTree:  # fmt: skip
+    url = f"file://{source}"
+    environment, given = ({git.URL: url}, None) if by_variable else ({}, url)
+    release = Release(version, commit, ())
+    place = git.clone(release, given, root, environment, lambda *_: None, lambda _: None)
     return sourcetree.open_tree(place)
 
 
-def test_the_pinned_commit_is_cloned_shallow_with_its_submodules(
+def test_the_commit_is_cloned_with_its_submodules(
     upstream: tuple[Path, str], tmp_path: Path
 ) -> None:
     tree = clone(*upstream, tmp_path / "trees")
@@ -56,7 +55,7 @@ def test_the_pinned_commit_is_cloned_shallow_with_its_submodules(
     assert sourcetree.hand_edits(tree, {}) == []
 
 
-def test_a_clone_that_is_there_is_taken_without_asking_anybody(
+def test_a_clone_that_is_there_is_taken_as_it_is(
     upstream: tuple[Path, str], tmp_path: Path
 ) -> None:
     # a variable names the repository
@@ -67,9 +66,7 @@ def test_a_clone_that_is_there_is_taken_without_asking_anybody(
 
 
 @pytest.mark.parametrize("steps", range(4))
-def test_a_clone_that_broke_off_is_resumed(
-    upstream: tuple[Path, str], tmp_path: Path, steps: int
-) -> None:
+def test_a_broken_clone_is_resumed(upstream: tuple[Path, str], tmp_path: Path, steps: int) -> None:
     """A directory, a repository, the commit, and everything but a submodule."""
     trees = tmp_path / "trees"
     place = trees / f"git-{sample.VERSION}-{upstream[1][:12]}"
@@ -88,19 +85,13 @@ def test_a_clone_that_broke_off_is_resumed(
 
 
 def test_a_host_that_cannot_be_reached_is_reported_with_the_other_sources(tmp_path: Path) -> None:
-    release = Release("2.6.0", "0" * 40, ())
     with pytest.raises(DownloadError, match="cannot be reached") as caught:
-        git.clone(
-            release, f"file://{tmp_path / 'nowhere'}", tmp_path / "trees", {},
-            lambda *a: None, lambda h: None,
-        )  # fmt: skip
+        clone(tmp_path / "nowhere", "0" * 40, tmp_path / "trees", "2.6.0")
     assert "--source debian" in caught.value.next and "--source PATH" in caught.value.next
     assert "nowhere" in caught.value.where
 
 
-def test_a_commit_that_the_repository_lacks_is_named(
-    upstream: tuple[Path, str], tmp_path: Path
-) -> None:
+def test_a_commit_that_is_not_there_is_named(upstream: tuple[Path, str], tmp_path: Path) -> None:
     with pytest.raises(HashMismatchError, match="does not have the pinned commit") as caught:
         clone(upstream[0], "1" * 40, tmp_path / "trees")
     assert str(upstream[0]) in caught.value.where and "1" * 40 in caught.value.why

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import sample_wheel as sample
+from sample_files import program
 
 from torchfork.errors import BaseRefusedError, ToolMissingError
 from torchfork.upstream.base import probe, require_python_tag
@@ -16,36 +17,26 @@ from torchfork.upstream.base import probe, require_python_tag
 
 def fake(tmp_path: Path, text: str) -> Path:
     """A program that answers as an interpreter would."""
-    path = tmp_path / "python"
-    path.write_text(f"#!/bin/sh\ncat <<'END'\n{text}\nEND\n")
-    path.chmod(0o755)
-    return path
+    return program(tmp_path / "python", f"cat <<'END'\n{text}\nEND")
 
 
 def answer(version: str, **changes: object) -> str:
     """What an interpreter says about itself, as JSON."""
     said = {
-        "executable": "/opt/fake/bin/python",
-        "version": version,
-        "info": [int(part) for part in version.split(".")[:2]],
-        "implementation": "cpython",
-        "suffix": ".so",
-        "include": "/opt/fake/include",
-        "purelib": "/opt/fake/lib",
-    }
+        "executable": "/opt/fake/bin/python", "version": version, "implementation": "cpython",
+        "info": [int(part) for part in version.split(".")[:2]], "suffix": ".so",
+        "include": "/opt/fake/include", "purelib": "/opt/fake/lib",
+    }  # fmt: skip
     return json.dumps({**said, **changes})
 
 
-def test_the_launchers_choice_is_the_default_and_is_described(
-    monkeypatch: pytest.MonkeyPatch,
+def test_the_launchers_choice_is_the_default_and_an_environment_is_not_resolved(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("TORCHFORK_TARGET_PYTHON", sys.executable)
     found = probe(headers=False)
     assert found.executable == Path(sys.executable)
     assert (found.tag, found.extension_suffix) == (sample.PYTHON_TAG, sample.SUFFIX)
-
-
-def test_an_environment_is_not_resolved_to_its_base_interpreter(tmp_path: Path) -> None:
     found = sample.environment(tmp_path / "ä b")
     assert found.executable.is_relative_to(tmp_path)
     assert found.site_packages.is_relative_to(tmp_path)
@@ -74,9 +65,7 @@ def test_what_is_no_interpreter_is_named(tmp_path: Path) -> None:
         (answer("3.10.14", implementation="pypy"), "CPython"),
     ],
 )
-def test_unsupported_interpreters_are_refused_with_the_reason(
-    tmp_path: Path, text: str, why: str
-) -> None:
+def test_unsupported_interpreters_are_refused(tmp_path: Path, text: str, why: str) -> None:
     with pytest.raises(ToolMissingError) as caught:
         probe(fake(tmp_path, text))
     assert why in caught.value.why

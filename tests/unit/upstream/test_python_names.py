@@ -5,6 +5,8 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from sample_files import lay
+
 from torchfork.upstream import python_names
 
 FILES = {
@@ -62,9 +64,7 @@ def outside(): ...
 
 
 def test_the_attributes_of_modules_and_of_tensor_are_found(tmp_path: Path) -> None:
-    for module in ("fft/__init__.py", "_ops.py", "special/_impl.py"):
-        (tmp_path / "torch" / module).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "torch" / module).touch()
+    lay(tmp_path / "torch", dict.fromkeys(("fft/__init__.py", "_ops.py", "special/_impl.py"), ""))
     library, source = tmp_path / "libtorch_python.so", tmp_path / "manual.cpp"
     library.write_bytes(b"\x7fELF\0_from_blob\0_ZN2at4reluE\0visible\0a_tail\0")
     source.write_text('{"_freeze", freeze}, m.def("shown")')
@@ -85,17 +85,9 @@ def test_the_attributes_of_modules_and_of_tensor_are_found(tmp_path: Path) -> No
     assert found["fft"] == python_names.IMPLICIT
 
 
-def test_a_source_trees_stubs_are_read_from_their_templates() -> None:
-    text = "class TensorBase:\n    ${tensor_method_hints}\n    def item(self): ...\n"
-    read = {"torch/_C/__init__.pyi.in": text}.get
-    found = python_names.attributes(read, Path("nowhere"))
-    assert found["Tensor"] - python_names.IMPLICIT == {"item"}
-
-
 def test_submodules_are_modules_and_packages_alone(tmp_path: Path) -> None:
-    for name in ("fft/__init__.py", "lib/libtorch.so", "random.py", "version.txt"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text("")
+    names = ("fft/__init__.py", "lib/libtorch.so", "random.py", "version.txt")
+    lay(tmp_path, dict.fromkeys(names, ""))
     assert python_names.submodules_of(tmp_path) == {"fft", "random"}
 
 
@@ -103,6 +95,10 @@ def test_a_file_that_this_python_cannot_read_has_no_names_and_is_no_failure() ->
     texts = {**FILES, "torch/functional.py": "def f(:\n", "torch/special/__init__.py": "\0"}
     found = python_names.attributes(texts.get, Path("nowhere"))
     assert "save" in found["torch"] and found["special"] == python_names.IMPLICIT
+    # a source tree's stubs are read from their templates
+    text = "class TensorBase:\n    ${tensor_method_hints}\n    def item(self): ...\n"
+    found = python_names.attributes({"torch/_C/__init__.pyi.in": text}.get, Path("nowhere"))
+    assert found["Tensor"] - python_names.IMPLICIT == {"item"}
 
 
 def test_many_threads_may_read_at_once() -> None:

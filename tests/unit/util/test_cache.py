@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from killing import every_kill
+from sample_files import lay
 
 from torchfork.errors import BusyError, UsageError
 from torchfork.util import cache, files
@@ -15,15 +16,10 @@ def made(root: Path) -> Path:
     return cache.directory({"TORCHFORK_CACHE": str(root)})
 
 
-def test_a_cache_that_was_made_here_is_removed_and_links_in_it_are_not_followed(
-    tmp_path: Path,
-) -> None:
-    kept = tmp_path / "kept"
-    kept.mkdir()
-    (kept / "thesis.tex").write_text("years")
+def test_a_cache_made_here_is_removed_and_links_in_it_are_not_followed(tmp_path: Path) -> None:
+    kept = lay(tmp_path / "kept", {"thesis.tex": "years"})
     root = made(tmp_path / "cache")
-    (root / "wheels").mkdir()
-    (root / "wheels" / "a.whl").write_bytes(b"x" * 1000)
+    lay(root, {"wheels/a.whl": b"x" * 1000})
     (root / "link").symlink_to(kept)
     assert cache.remove(root) >= 1000
     assert not root.exists() and (kept / "thesis.tex").read_text() == "years"
@@ -47,33 +43,31 @@ def test_a_removal_that_was_killed_is_finished_by_the_next(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("tag", [None, "Signature: of another program\n", b"\xff\xfe"])
-def test_a_directory_that_was_there_before_is_refused(
-    tmp_path: Path, tag: str | bytes | None
-) -> None:
-    home = tmp_path / "home"
-    home.mkdir()
-    (home / "thesis.tex").write_text("years")
+def test_a_directory_of_others_is_refused(tmp_path: Path, tag: str | bytes | None) -> None:
+    home = lay(tmp_path / "home", {"thesis.tex": "years"})
     if tag is not None:
-        (home / cache.TAG).write_bytes(tag if isinstance(tag, bytes) else tag.encode())
+        lay(home, {cache.TAG: tag})
     with pytest.raises(UsageError, match="not made by torchfork"):
         cache.remove(made(home))
     assert (home / "thesis.tex").read_text() == "years"
 
 
-def test_a_link_to_a_cache_is_refused(tmp_path: Path) -> None:
+def test_a_link_to_a_cache_and_a_cache_in_use_stay(tmp_path: Path) -> None:
     root = made(tmp_path / "cache")
     (tmp_path / "link").symlink_to(root)
     with pytest.raises(UsageError):
         cache.remove(tmp_path / "link")
+    lock = root / "locks" / "fetch.lock"
+    with files.lock(lock, "fetching", print, 0), pytest.raises(BusyError):
+        cache.remove(root)
     assert (root / cache.TAG).is_file()
 
 
-def test_a_cache_in_use_stays(tmp_path: Path) -> None:
-    root = made(tmp_path / "cache")
-    (root / "locks").mkdir()
-    with (
-        files.lock(root / "locks" / "fetch.lock", "fetching", print, 0),
-        pytest.raises(BusyError),
-    ):
-        cache.remove(root)
-    assert root.is_dir()
+def test_the_cache_lies_where_the_user_says(tmp_path: Path) -> None:
+    home = Path.home() / ".cache" / "torchfork"
+    for name, value, place in (
+        ("TORCHFORK_CACHE", str(tmp_path), tmp_path),
+        ("XDG_CACHE_HOME", str(tmp_path), tmp_path / "torchfork"),
+        ("XDG_CACHE_HOME", "relative", home), ("OTHER", "", home),
+    ):  # fmt: skip
+        assert cache.directory({name: value}) == place

@@ -6,11 +6,11 @@ import errno
 import os
 import shutil
 import subprocess
-import sys
 import threading
 from pathlib import Path
 
 import pytest
+from sample_files import started
 
 from torchfork.errors import BusyError, OutputError
 from torchfork.util import files
@@ -40,9 +40,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
     assert "disk is full" in files.output_error(Path("t"), several).what
 
 
-def test_what_a_killed_run_left_of_a_file_goes_and_what_a_living_one_writes_stays(
-    tmp_path: Path,
-) -> None:
+def test_what_a_killed_run_left_goes_and_what_a_living_one_writes_stays(tmp_path: Path) -> None:
     target = tmp_path / "torch-1+x [y].whl"
     (tmp_path / f".{target.name}.lock").touch()
     (tmp_path / f".{target.name}.12345678").write_text("half")
@@ -76,14 +74,11 @@ def test_a_run_killed_while_it_deletes_the_old_directory_leaves_the_new_one_whol
     target = tmp_path / "made"
     files.build_directory(target, lambda made: (made / "old").touch())
 
-    class Killed(BaseException):
-        pass
-
     def kill(path: Path, ignore_errors: bool = False) -> None:
-        raise Killed
+        raise KeyboardInterrupt
 
     monkeypatch.setattr(shutil, "rmtree", kill)
-    with pytest.raises(Killed):
+    with pytest.raises(KeyboardInterrupt):
         files.build_directory(target, lambda made: (made / "new").touch())
     assert names(target) == ["new"]
 
@@ -97,15 +92,12 @@ def test_leftovers_of_killed_runs_go_and_nothing_else_does(tmp_path: Path) -> No
     assert names(tmp_path) == ["made"]
 
 
-def test_equal_contents_are_not_written_again(tmp_path: Path) -> None:
+def test_equal_contents_are_not_written_again_and_borders_of_texts_count(tmp_path: Path) -> None:
     assert files.write_if_changed(tmp_path / "x", "a")
     os.utime(tmp_path / "x", (1, 1))
     assert not files.write_if_changed(tmp_path / "x", "a")
     assert (tmp_path / "x").stat().st_mtime == 1
     assert files.write_if_changed(tmp_path / "x", "b")
-
-
-def test_borders_between_texts_count_in_a_hash() -> None:
     assert files.sha256_text("ab", "c") != files.sha256_text("a", "bc")
 
 
@@ -119,14 +111,9 @@ with files.lock(Path(sys.argv[1]), "holding on", print, 1):
 """
 
 
-def test_a_second_run_names_the_holder_and_gets_the_lock_when_that_one_is_killed(
-    tmp_path: Path,
-) -> None:
+def test_a_second_run_names_the_holder_and_follows_when_that_is_killed(tmp_path: Path) -> None:
     guard = tmp_path / "a.lock"
-    holder = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(guard)], stdout=subprocess.PIPE, text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-    )  # fmt: skip
+    holder = started(HOLD, guard, stdout=subprocess.PIPE)
     assert holder.stdout is not None and holder.stdout.readline() == "held\n"
     waited: list[str] = []
     try:

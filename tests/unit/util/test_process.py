@@ -3,40 +3,28 @@
 from __future__ import annotations
 
 import logging
-import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from sample_files import eventually, runs, started
 
-import torchfork
 from torchfork.errors import ForkError, ToolMissingError
 from torchfork.util import process
 
-LIB = Path(torchfork.__file__).parents[1]
-
 
 @pytest.mark.parametrize("supervised", [False, True])
-def test_output_and_status_come_back(supervised: bool) -> None:
+def test_output_comes_back_and_what_is_missing_or_too_slow_is_named(supervised: bool) -> None:
     program = "import sys; print(input()); print('b', file=sys.stderr); sys.exit(3)"
     outcome = process.run(
         [sys.executable, "-c", program], check=False, input_text="a", supervised=supervised
     )
     assert (outcome.returncode, outcome.stdout, outcome.stderr) == (3, "a\n", "b\n")
-
-
-@pytest.mark.parametrize("supervised", [False, True])
-def test_a_program_that_is_missing_is_named(supervised: bool) -> None:
     with pytest.raises(ToolMissingError, match="no-such-program"):
         process.run(["no-such-program", "x"], supervised=supervised)
-
-
-@pytest.mark.parametrize("supervised", [False, True])
-def test_a_program_that_takes_too_long_is_ended(supervised: bool) -> None:
     started = time.monotonic()
     with pytest.raises(ForkError, match="did not finish within"):
         process.run(["sleep", "60"], timeout=0.5, supervised=supervised)
@@ -71,14 +59,11 @@ CALLS = {
 def test_descendants_end_with_a_run_that_is_killed(tmp_path: Path, call: str, number: int) -> None:
     place = tmp_path / "pid"
     program = RUN.format(place=place, call=CALLS[call])
-    running = subprocess.Popen(
-        [sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": str(LIB)},
-        stderr=subprocess.DEVNULL, start_new_session=True,
-    )  # fmt: skip
-    grandchild = int(_eventually(lambda: place.read_text().strip() if place.exists() else ""))
+    running = started(program, stderr=subprocess.DEVNULL, start_new_session=True)
+    grandchild = int(eventually(lambda: place.read_text().strip() if place.exists() else ""))
     running.send_signal(number)
     running.wait(20)
-    assert _eventually(lambda: "" if _alive(grandchild) else "ended") == "ended"
+    assert eventually(lambda: not runs(grandchild))
 
 
 @pytest.mark.parametrize("ending", ["exit 3", "kill -9 $$"])
@@ -88,18 +73,3 @@ def test_what_a_program_leaves_running_ends_with_it(ending: str) -> None:
     status = process.stream(["sh", "-c", script], print, env=process.clean_environment())
     assert status == (3 if ending == "exit 3" else 128 + signal.SIGKILL)
     assert time.monotonic() - started < 30
-
-
-def _eventually(read: Callable[[], str], seconds: float = 30) -> str:
-    deadline = time.monotonic() + seconds
-    while not (found := read()) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return found
-
-
-def _alive(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return state != "Z"

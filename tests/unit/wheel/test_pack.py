@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import sample_wheel as sample
+from sample_files import lay, snapshot
 
 from torchfork.errors import BaseRefusedError, OutputError, UsageError
 from torchfork.upstream.archives import read_record, record_hash
@@ -31,14 +32,15 @@ def based(tmp_path: Path, files: dict[str, bytes] | None = None, **name: str) ->
 
 def overlaid(tmp_path: Path) -> Path:
     overlay = tmp_path / "overlay"
-    for name, text in (
-        ("torch/lib/libtorch.so", "a library with operators\n" * 50),
-        ("torch/include/ATen/ops/gdh.h", "#pragma once\n"),
-        ("torch/lib/new.so", "another"),
-    ):
-        (overlay / name).parent.mkdir(parents=True, exist_ok=True)
-        (overlay / name).write_text(text)
+    lay(overlay, {
+        "torch/lib/libtorch.so": "a library with operators\n" * 50,
+        "torch/include/ATen/ops/gdh.h": "#pragma once\n", "torch/lib/new.so": "another",
+    })  # fmt: skip
     return overlay
+
+
+def packed(base: Base, overlay: Path, version: str = NEW, epoch: int = DEFAULT_EPOCH) -> Path:
+    return pack(base, overlay, version, overlay.parent / "dist", epoch)
 
 
 def read(path: Path) -> dict[str, bytes]:
@@ -49,7 +51,7 @@ def read(path: Path) -> dict[str, bytes]:
 
 def test_the_new_wheel_is_the_base_and_the_overlay(tmp_path: Path) -> None:
     base, overlay = based(tmp_path), overlaid(tmp_path)
-    made = pack(base, overlay, NEW, tmp_path / "dist", DEFAULT_EPOCH)
+    made = packed(base, overlay)
     assert made.name == f"torch-{NEW}-{sample.TAG}.whl"
     found = read(made)
     info = f"torch-{NEW}.dist-info"
@@ -57,22 +59,13 @@ def test_the_new_wheel_is_the_base_and_the_overlay(tmp_path: Path) -> None:
         name.replace("torch-9.1.0+cpu.dist-info", info): data
         for name, data in sample.contents().items()
     }
-    for path in overlay.rglob("*"):
-        if path.is_file():
-            expected[path.relative_to(overlay).as_posix()] = path.read_bytes()
+    expected |= snapshot(overlay)
     changed = {f"{info}/METADATA", "torch/version.py"}
     assert found.keys() == expected.keys() | {f"{info}/RECORD"}
     assert {name for name in expected if found[name] != expected[name]} == changed
-
-
-def test_metadata_and_version_file_say_the_new_version_and_differ_in_nothing_else(
-    tmp_path: Path,
-) -> None:
-    found = read(pack(based(tmp_path), overlaid(tmp_path), NEW, tmp_path / "dist", DEFAULT_EPOCH))
-    metadata = sample.contents()["torch-9.1.0+cpu.dist-info/METADATA"].decode()
-    assert found[f"torch-{NEW}.dist-info/METADATA"].decode() == metadata.replace(
-        "Version: 9.1.0+cpu\n", f"Version: {NEW}\n"
-    )
+    # they say the new version and differ in nothing else
+    old, new = (f"Version: {version}\n".encode() for version in ("9.1.0+cpu", NEW))
+    assert found[f"{info}/METADATA"] == expected[f"{info}/METADATA"].replace(old, new, 1)
     assert found["torch/version.py"].decode() == sample.version_file(NEW)
 
 
@@ -85,30 +78,22 @@ def test_a_cuda_wheel_whose_metadata_lacks_the_local_part_gets_one_version(tmp_p
     assert f"__version__ = '{new}'" in found["torch/version.py"].decode()
 
 
-def test_record_lists_every_file_with_its_hash_and_size(tmp_path: Path) -> None:
-
-    found = read(pack(based(tmp_path), overlaid(tmp_path), NEW, tmp_path / "dist", DEFAULT_EPOCH))
+def test_record_lists_every_file_also_one_that_the_bases_forgot(tmp_path: Path) -> None:
+    files = {**sample.with_record(sample.contents()), "torch/forgotten.py": b"x\n"}
+    found = read(packed(based(tmp_path, files), overlaid(tmp_path)))
     own = f"torch-{NEW}.dist-info/RECORD"
     record = read_record(found[own].decode())
     assert record.pop(own) == ("", "")
+    found.pop(own)
     assert record == {
         name: (record_hash(hashlib.sha256(data).digest()), str(len(data)))
         for name, data in found.items()
-        if name != own
     }
-
-
-def test_members_that_record_forgot_are_listed_all_the_same(tmp_path: Path) -> None:
-    files = sample.with_record(sample.contents())
-    files["torch/forgotten.py"] = b"x\n"
-    made = pack(based(tmp_path, files), overlaid(tmp_path), NEW, tmp_path / "d", DEFAULT_EPOCH)
-    record = read(made)[f"torch-{NEW}.dist-info/RECORD"].decode()
-    assert read_record(record)["torch/forgotten.py"][1] == "2"
 
 
 def test_unchanged_members_keep_their_compressed_bytes(tmp_path: Path) -> None:
     base = based(tmp_path)
-    made = pack(base, overlaid(tmp_path), NEW, tmp_path / "dist", DEFAULT_EPOCH)
+    made = packed(base, overlaid(tmp_path))
     assert base.wheel is not None
     with zipfile.ZipFile(base.wheel) as old, zipfile.ZipFile(made) as new:
         before, after = old.getinfo("torch/__init__.py"), new.getinfo("torch/__init__.py")
@@ -119,7 +104,7 @@ def test_a_build_number_goes_with_the_old_version(tmp_path: Path) -> None:
     files = sample.contents()
     files["torch-9.1.0+cpu.dist-info/WHEEL"] += b"Build: 3\n"
     base = based(tmp_path, sample.with_record(files), build="3")
-    made = pack(base, overlaid(tmp_path), NEW, tmp_path / "dist", DEFAULT_EPOCH)
+    made = packed(base, overlaid(tmp_path))
     assert made.name == wheel_name(base, NEW) == f"torch-{NEW}-{sample.TAG}.whl"
     wheel = read(made)[f"torch-{NEW}.dist-info/WHEEL"].decode()
     assert wheel == sample.contents()["torch-9.1.0+cpu.dist-info/WHEEL"].decode()
@@ -161,7 +146,7 @@ def test_directory_time_zone_locale_and_umask_leave_no_trace(tmp_path: Path) -> 
 
 
 def test_pip_installs_the_wheel_and_counts_it_as_the_release(tmp_path: Path) -> None:
-    made = pack(based(tmp_path), overlaid(tmp_path), NEW, tmp_path / "dist", DEFAULT_EPOCH)
+    made = packed(based(tmp_path), overlaid(tmp_path))
     interpreter = sample.environment(tmp_path / "venv")
 
     def pip(*arguments: str) -> str:
@@ -181,11 +166,15 @@ def test_pip_installs_the_wheel_and_counts_it_as_the_release(tmp_path: Path) -> 
     assert done.stdout.split() == [NEW, NEW]
 
 
-def test_an_output_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
+def test_an_output_that_cannot_be_written_and_a_lost_base_are_named(tmp_path: Path) -> None:
+    base, overlay = based(tmp_path), overlaid(tmp_path)
     (tmp_path / "dist").write_text("a file where a directory should be")
     with pytest.raises(OutputError) as caught:
-        pack(based(tmp_path), overlaid(tmp_path), NEW, tmp_path / "dist", DEFAULT_EPOCH)
-    assert "--out" in caught.value.next
+        packed(base, overlay)
+    assert "--out" in caught.value.next and base.wheel is not None
+    base.wheel.unlink()
+    with pytest.raises(BaseRefusedError, match="changed or removed"):
+        packed(base, overlay)
 
 
 def test_a_full_disk_leaves_no_half_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,28 +185,17 @@ def test_a_full_disk_leaves_no_half_wheel(tmp_path: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(Writer, "add", full)
     with pytest.raises(OutputError, match="disk is full"):
-        pack(base, overlay, NEW, tmp_path / "dist", DEFAULT_EPOCH)
+        packed(base, overlay)
     assert list((tmp_path / "dist").iterdir()) == []
-
-
-def test_a_base_that_vanished_is_named(tmp_path: Path) -> None:
-    base = based(tmp_path)
-    assert base.wheel is not None
-    base.wheel.unlink()
-    with pytest.raises(BaseRefusedError, match="changed or removed"):
-        pack(base, overlaid(tmp_path), NEW, tmp_path / "dist", DEFAULT_EPOCH)
 
 
 def test_source_date_epoch_is_honoured_and_checked() -> None:
     assert epoch_from({"SOURCE_DATE_EPOCH": "1700000000"}) == 1_700_000_000
     assert epoch_from({}) == epoch_from({"SOURCE_DATE_EPOCH": ""}) == DEFAULT_EPOCH
     assert epoch_from({"SOURCE_DATE_EPOCH": str(LATEST)}) == LATEST
-
-
-@pytest.mark.parametrize("text", ["yesterday", "-1", "1e9", "²", "9" * 5000, str(LATEST + 1), " 1"])
-def test_a_date_that_no_archive_can_have_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="SOURCE_DATE_EPOCH"):
-        epoch_from({"SOURCE_DATE_EPOCH": text})
+    for text in ("yesterday", "-1", "1e9", "²", "9" * 5000, str(LATEST + 1), " 1"):
+        with pytest.raises(UsageError, match="SOURCE_DATE_EPOCH"):
+            epoch_from({"SOURCE_DATE_EPOCH": text})
 
 
 @pytest.mark.parametrize(

@@ -40,9 +40,7 @@ def unpacked(tmp_path: Path) -> Path:
     return wheel
 
 
-def test_libraries_that_nobody_else_has_are_put_in_with_what_they_need(
-    unpacked: Path, tmp_path: Path
-) -> None:
+def test_libraries_that_nobody_has_come_with_what_they_need(unpacked: Path, tmp_path: Path) -> None:
     overlay = tmp_path / "overlay"
     added = repair.complete(unpacked, overlay, [tmp_path / "deps"], "gcc")
     assert added == ["libdeep.so.2", "libmath.so.3"]
@@ -52,9 +50,7 @@ def test_libraries_that_nobody_else_has_are_put_in_with_what_they_need(
     assert not (overlay / "torch/lib/libc10.so").exists()
 
 
-def test_the_build_machines_paths_go_and_what_is_relative_stays(
-    unpacked: Path, tmp_path: Path
-) -> None:
+def test_build_paths_go_and_what_is_relative_stays(unpacked: Path, tmp_path: Path) -> None:
     overlay = tmp_path / "overlay"
     repair.complete(unpacked, overlay, [tmp_path / "deps"], "gcc")
     changed = overlay / "torch/lib/libtorch_cpu.so"

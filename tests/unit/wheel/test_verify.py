@@ -149,9 +149,7 @@ CHANGED = "aten::relu(Tensor self, int x=0) -> Tensor"
           "a kernel for CompositeImplicitAutograd"]),
     ],
 )  # fmt: skip
-def test_every_operator_binding_and_kernel_that_differs_is_named(
-    bench: Bench, found: str, named: list[str]
-) -> None:
+def test_all_that_differs_is_named(bench: Bench, found: str, named: list[str]) -> None:
     why = bench.failure(found).why
     assert all(text in why for text in named)
 

@@ -32,10 +32,7 @@ class Additions:
     sources: tuple[Path, ...]  # below aten_src, sorted
     fake_impls: str = ""  # rules for fake tensors
 
-    @property
-    def source_root(self) -> Path:
-        """The image of aten/src/ATen."""
-        return self.root / SOURCES
+    source_root = files.Below(SOURCES)  # the image of aten/src/ATen
 
     @property
     def headers(self) -> tuple[Path, ...]:

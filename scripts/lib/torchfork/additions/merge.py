@@ -6,11 +6,10 @@ import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 from ..util import files
 from ..util.blocks import BEGIN, END, strip_blocks
-from ..util.files import build_directory, write_if_changed
+from ..util.files import Below, Rooted, build_directory, write_if_changed
 from .load import Additions
 from .yaml_file import YamlFile
 
@@ -42,18 +41,8 @@ class MergedTree:
     merged: Mapping[str, Merged]  # by the keys of MERGED_FILES
     patched: Mapping[str, str] = field(default_factory=dict)  # the base's files that patches change
 
-    @property
-    def packaged(self) -> Path:
-        """The YAML files, templates and generators of the copy."""
-        return self.root / "torchgen" / "packaged"
-
-
-class Rooted(Protocol):
-    """Anything whose root is laid out as site-packages is, with a torchgen/ in it."""
-
-    @property
-    def root(self) -> Path:
-        """Holds torchgen/."""
+    # The YAML files, templates and generators of the copy.
+    packaged = Below("torchgen/packaged")
 
 
 def yaml_files(additions: Additions) -> dict[str, YamlFile]:
@@ -82,7 +71,10 @@ def merge_text(upstream: str, ours: YamlFile, path: str) -> Merged:
 
 
 def prepare(base: Rooted, additions: Additions, tree: Path) -> MergedTree:
-    """Make, or bring up to date, the merged copy of the base's torchgen below `tree`."""
+    """Make, or bring up to date, the merged copy of the base's torchgen below `tree`.
+
+    base: laid out as site-packages is, with a torchgen/ in it.
+    """
     source = base.root / "torchgen"
     if not (tree / "torchgen").is_dir():
         build_directory(tree / "torchgen", lambda target: _copy(source, target))

@@ -10,13 +10,7 @@ import keyword
 import re
 from collections.abc import Iterator
 
-from ..errors import (
-    AdditionsError,
-    CollisionError,
-    ForkError,
-    KernelError,
-    NeedsSourceLaneError,
-)
+from ..errors import AdditionsError, CollisionError, ForkError, KernelError, NeedsSourceLaneError
 from ..upstream.base import Upstream
 from . import fake_impls, formulas
 from .formulas import FROM_SOURCE

@@ -116,11 +116,7 @@ def _call(f: Any, *, method: bool) -> CppCall:
 
 
 def _operator(
-    f: Any,
-    generator: ModuleType,
-    stubs: Stubs,
-    upstream: set[str],
-    differentiated: Differentiated,
+    f: Any, generator: ModuleType, stubs: Stubs, upstream: set[str], differentiated: Differentiated
 ) -> Operator:
     """One operator's entry."""
     from torchgen.api.python import has_tensor_options

@@ -61,7 +61,6 @@ class Grafted:
     overlay: Path
     manifest: Manifest
     libraries: tuple[Path, ...]
-    layout: BuildDir
     cuda_note: str  # why there are no CUDA kernels; '' where there are
 
 
@@ -87,7 +86,7 @@ def build(context: BuildContext, checked: CheckedBase, ui: Ui, *, here: bool = F
     with ui.step("link") as step:
         libraries = link.link(base, abi.detect(base), tools, steps, layout.build, layout.overlay)
         step.say(", ".join(f"{p.name} {p.stat().st_size / 1024:.0f} KB" for p in libraries))
-    return Grafted(base, layout.overlay, merged.manifest, libraries, layout, tools.cuda_note)
+    return Grafted(base, layout.overlay, merged.manifest, libraries, tools.cuda_note)
 
 
 def merge_and_validate(context: BuildContext, upstream: Upstream, ui: Ui) -> Merged:
@@ -315,10 +314,7 @@ def _packaged_yaml(base: Base, tree: MergedTree) -> Iterator[tuple[str, bytes]]:
 
 
 def compile_united(
-    context: BuildContext,
-    tools: Toolchain,
-    steps: list[CompileStep],
-    progress: ninja.Progress,
+    context: BuildContext, tools: Toolchain, steps: list[CompileStep], progress: ninja.Progress
 ) -> tuple[list[CompileStep], int]:
     """Compile with generated files as a few; those of one that does not compile, each alone.
 
@@ -343,10 +339,7 @@ def compile_united(
 
 
 def compile_objects(
-    context: BuildContext,
-    tools: Toolchain,
-    steps: Sequence[CompileStep],
-    progress: ninja.Progress,
+    context: BuildContext, tools: Toolchain, steps: Sequence[CompileStep], progress: ninja.Progress
 ) -> int:
     """Compile; the number of objects that were not up to date."""
     base, layout = context.base, context.layout

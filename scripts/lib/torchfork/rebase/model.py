@@ -11,14 +11,7 @@ from ..errors import CompileError, ForkError
 from ..util import memo
 
 # A tier that fails stops the ones after it. The letter is what --to takes.
-TIERS = {
-    "a": "merge",
-    "b": "patches",
-    "c": "codegen",
-    "d": "compile",
-    "e": "link",
-    "f": "run",
-}
+TIERS = {"a": "merge", "b": "patches", "c": "codegen", "d": "compile", "e": "link", "f": "run"}
 TITLES = {
     "a": "YAML merges, no name or schema collides, the code generator can be driven",
     "b": "patches apply and every list edit finds its anchor",

@@ -15,6 +15,7 @@ from typing import Any
 
 from ..errors import BaseRefusedError, ToolMissingError
 from ..util import process
+from ..util.files import Below
 
 # Of a text that is read into memory; the largest of real wheels is RECORD, of 4 MB.
 TEXT_LIMIT = 64 << 20
@@ -108,15 +109,10 @@ class Base:
         """The version that pip knows, without a local part on the default index: '2.13.0'."""
         return self.dist_info.removesuffix(".dist-info").partition("-")[2]
 
-    @property
-    def torch(self) -> Path:
-        """The torch package."""
-        return self.root / "torch"
-
-    @property
-    def torch_cpu(self) -> Path:
-        """The library that holds nearly everything."""
-        return self.root / "torch" / "lib" / "libtorch_cpu.so"
+    torch = Below("torch")
+    torch_cpu = Below("torch/lib/libtorch_cpu.so")  # the library that holds nearly everything
+    # The codegen's data in the wheel: YAML files, templates, the autograd generator.
+    packaged = Below("torchgen/packaged")
 
     def library(self, name: str) -> Path:
         """A library of the base's by its plain name: 'torch_cpu'. macOS has suffixes of its own."""
@@ -127,11 +123,6 @@ class Base:
     def include(self) -> Path:
         """The wheel's headers."""
         return self.headers or self.root / "torch" / "include"
-
-    @property
-    def packaged(self) -> Path:
-        """The codegen's data in the wheel: YAML files, templates, the autograd generator."""
-        return self.root / "torchgen" / "packaged"
 
     @property
     def extension(self) -> Path:

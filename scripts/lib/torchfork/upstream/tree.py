@@ -90,10 +90,8 @@ class SourceTree:
             return "scikit-build-core"
         return "setuptools"
 
-    @property
-    def state(self) -> Path:
-        """Where torchfork keeps what it needs to take an apply back."""
-        return self.root / STATE
+    # Where torchfork keeps what it needs to take an apply back.
+    state = files.Below(STATE)
 
 
 def in_tree(packaged: str) -> str:

@@ -14,7 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Protocol
 
 from ..errors import BusyError, ForkError, OutputError
 
@@ -41,6 +41,23 @@ def output_error(path: Path, error: OSError) -> ForkError:
         why=error.strerror or str(error),
         next="choose another place with --out DIR, or make this one writable",
     )
+
+
+class Below:
+    """An attribute of an object with a `root`: a path below that."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __get__(self, instance: Rooted, owner: type) -> Path:
+        return instance.root / self.path
+
+
+class Rooted(Protocol):
+    """Anything that lies in a directory."""
+
+    @property
+    def root(self) -> Path: ...
 
 
 @contextlib.contextmanager

@@ -11,17 +11,11 @@ from ..errors import DownloadError, ForkError, HashMismatchError, OutputError
 from . import files, process
 
 # Settings that change how pip talks or how long it waits, never what it finds.
-_IRRELEVANT = {
-    "PIP_CACHE_DIR",
-    "PIP_DEFAULT_TIMEOUT",
-    "PIP_DISABLE_PIP_VERSION_CHECK",
-    "PIP_NO_COLOR",
-    "PIP_NO_INPUT",
-    "PIP_PROGRESS_BAR",
-    "PIP_QUIET",
-    "PIP_RETRIES",
-    "PIP_VERBOSE",
-}
+_IRRELEVANT = frozenset(
+    f"PIP_{name}"
+    for name in ("CACHE_DIR", "DEFAULT_TIMEOUT", "DISABLE_PIP_VERSION_CHECK", "NO_COLOR",
+                 "NO_INPUT", "PROGRESS_BAR", "QUIET", "RETRIES", "VERBOSE")
+)  # fmt: skip
 
 _CONSTRAINT = re.compile(r"The user requested \(constraint\) (\S.*)")
 _NO_NETWORK = re.compile(

@@ -95,15 +95,10 @@ def packages(
     place = root / f"{requirements.stem}-{base.tag}-{key}"
 
     def fill(directory: Path) -> None:
-        listed: list[str | Path] = [
-            "--no-compile",
-            "--target",
-            directory,
-            *options,
-            "-r",
-            requirements,
-        ]
-        command = [*pip.command(base.executable), "install", *_QUIET, *listed]
+        command = [
+            *pip.command(base.executable), "install", *_QUIET, "--no-compile", "--target",
+            directory, *options, "-r", requirements,
+        ]  # fmt: skip
         outcome = process.run(command, env=_HERE, check=False, supervised=True)
         if outcome.returncode:
             raise pip.download_error(outcome, what, place)
@@ -115,12 +110,7 @@ def packages(
 
 
 def with_requirements(
-    root: Path,
-    base: Python,
-    requirements: Sequence[str],
-    what: str,
-    say: Say,
-    *options: str,
+    root: Path, base: Python, requirements: Sequence[str], what: str, say: Say, *options: str
 ) -> Path:
     """An environment with these requirements, made once and again when they change.
 

@@ -156,10 +156,5 @@ def _json(project: str, entries: list[Entry]) -> str:
         for entry in entries
     ]
     versions = sorted({str(parse_wheel_filename(entry.file)[1]) for entry in entries})
-    page = {
-        "meta": {"api-version": "1.1"},
-        "name": project,
-        "versions": versions,
-        "files": listed,
-    }
+    page = {"meta": {"api-version": "1.1"}, "name": project, "versions": versions, "files": listed}
     return json.dumps(page, indent=1, sort_keys=True) + "\n"

@@ -188,7 +188,4 @@ def _cmake_finds_cxx(module: ModuleType) -> None:
     module.cmake_prefix_path = f"{own};{module.cmake_prefix_path}"  # type: ignore[attr-defined]
 
 
-AFTER_IMPORT = {
-    "torch.utils.cpp_extension": _extensions_find_cxx,
-    "torch.utils": _cmake_finds_cxx,
-}
+AFTER_IMPORT = {"torch.utils.cpp_extension": _extensions_find_cxx, "torch.utils": _cmake_finds_cxx}
