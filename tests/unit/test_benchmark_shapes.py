@@ -14,8 +14,7 @@ def load_shapes() -> ModuleType:
     """benchmarks/shapes.py by its path: the directory is on nobody's module path."""
     path = Path(__file__).parents[2] / "benchmarks/shapes.py"
     spec = importlib.util.spec_from_file_location("benchmark_shapes", path)
-    assert spec is not None
-    assert spec.loader is not None
+    assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
@@ -65,13 +64,9 @@ def test_a_seed_always_draws_the_same_rows() -> None:
     assert len({row.name for row in rows}) == len(rows)
 
 
-def test_sizes_of_the_output_are_a_convolutions() -> None:
+def test_sizes_of_the_output_are_a_convolutions_and_taps_outside_are_no_work() -> None:
     row = shapes.Row("", (2, 3, 10, 20), (3, 4), (2, 1), (1, 0), (1, 2), 2)
     assert row.output == (5, 14)
     assert row.elements == (2 * 3 * 10 * 20, 2 * 6 * 5 * 14)
-
-
-def test_useful_work_leaves_out_taps_outside_the_image() -> None:
     row = shapes.square("", 1, 1, 3, 3, 1, 1)
-    assert row.useful_flop("forward") == 2 * 7 * 7
-    assert row.useful_flop("backward") == 4 * 7 * 7
+    assert (row.useful_flop("forward"), row.useful_flop("backward")) == (2 * 7 * 7, 4 * 7 * 7)

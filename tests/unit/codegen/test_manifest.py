@@ -59,15 +59,11 @@ ADDED = """
 """  # noqa: E501
 
 DEPRECATED = [
-    {
-        "name": "gsoft(Tensor self, Scalar alpha, Tensor other) -> Tensor",
-        "aten": "gsoft(self, other, alpha)",
-    },
-    {
-        "name": "gsoft_(Tensor(a!) self, Scalar alpha, Tensor other) -> Tensor(a!)",
-        "aten": "gsoft_(self, other, alpha)",
-    },
-]
+    {"name": "gsoft(Tensor self, Scalar alpha, Tensor other) -> Tensor",
+     "aten": "gsoft(self, other, alpha)"},
+    {"name": "gsoft_(Tensor(a!) self, Scalar alpha, Tensor other) -> Tensor(a!)",
+     "aten": "gsoft_(self, other, alpha)"},
+]  # fmt: skip
 
 
 def packaged() -> Path:
@@ -163,16 +159,10 @@ def test_stubs_merge_out_into_the_functional_one_alone(ops: dict[str, Operator])
     assert parameters(ops["gsoft"].pyi_function) == ["input other alpha out"]
     assert parameters(ops["gsoft"].pyi_method) == ["self other alpha"]
     assert ops["gsoft.out"].pyi_function == ops["gsoft.out"].pyi_method == ()
-
-
-def test_sizes_can_be_given_one_by_one_in_stubs(ops: dict[str, Operator]) -> None:
     listed, one_by_one = ops["gfull"].pyi_function
     assert "*size" in one_by_one and "*size" not in listed
-
-
-def test_stub_defaults_are_python(ops: dict[str, Operator]) -> None:
     function = ast.parse(ops["gpair"].pyi_function[0]).body[0]
-    assert isinstance(function, ast.FunctionDef)
+    assert isinstance(function, ast.FunctionDef), "defaults are Python's"
     assert [ast.unparse(d) for d in function.args.defaults] == ["1", "(True, False)"]
 
 
@@ -201,31 +191,20 @@ def test_lists_hooked_after_the_manifest_are_not_read_from_before(
         file = tmp_path / path.removeprefix("torchgen/packaged/")
         return file.read_text(encoding="utf-8") if path.startswith("torchgen/packaged") else None
 
-    views = Manifest(
-        tuple(
-            replace(op, python_function=False, python_method=False)
-            for op in manifest.operators
-            if op.view_of
-        )
-    )
+    hidden = {"python_function": False, "python_method": False}
+    views = Manifest(tuple(replace(op, **hidden) for op in manifest.operators if op.view_of))
     before = set(sys.modules)
     load_binding_generator(tmp_path)
-    assert not [
-        name
-        for name in set(sys.modules) - before
-        if name.startswith(("autograd", "torchgen.packaged"))
-    ]
+    imported = set(sys.modules) - before
+    assert not [name for name in imported if name.startswith(("autograd", "torchgen.packaged"))]
     for path, text in edit_lists(read, views, "graft", ()).items():
         (tmp_path / path.removeprefix("torchgen/packaged/")).write_text(text, encoding="utf-8")
     load_binding_generator(tmp_path)
     siblings = sys.modules["_torchfork_packaged_autograd.gen_inplace_or_view_type"]
     assert siblings.VIEW_FUNCTIONS["gview"] == "self"
     assert "gravel" in siblings.RETURNS_VIEWS_OF_INPUT
-
-
-def test_a_base_without_the_binding_generator_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BaseRefusedError, match="binding generator"):
-        load_binding_generator(tmp_path)
+        load_binding_generator(tmp_path / "nowhere")
 
 
 FUNCTION = "- func: {} -> Tensor\n  variants: function, method\n  dispatch: {{CPU: g}}\n"

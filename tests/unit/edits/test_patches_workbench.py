@@ -87,16 +87,11 @@ def test_apply_and_export_give_the_same_bytes(series: Series) -> None:
     assert content(series.folder) == before
 
 
-def test_an_edit_of_a_diff_changes_its_patch_alone(series: Series) -> None:
+def test_edits_go_into_a_diff_alone_or_into_a_folders_files_and_its_toml(series: Series) -> None:
     made = bench(series)
     amend(made, "tau.patch", SHAPES, PATCHED.replace("math.tau * r", "r * math.tau"))
     assert workbench.refresh(made, series, {}) == [series.folder / "tau.patch"]
-    report = plan(series, tree(SAMPLE), "2.13.0", "graft")
-    assert "r * math.tau" in str(report.texts[SHAPES])
-
-
-def test_edits_of_a_folder_go_into_its_files_and_its_toml(series: Series) -> None:
-    made = bench(series)
+    assert "r * math.tau" in str(plan(series, tree(SAMPLE), "2.13.0", "graft").texts[SHAPES])
     other = (made.root / "torch/other.py").read_text()
     (made.root / "torch/deep/new.py").unlink()
     (made.root / "torch/newer.py").write_text("z = 1\n")
@@ -225,15 +220,6 @@ def test_what_no_patch_carries_is_refused_and_nothing_written(series: Series) ->
     assert content(series.folder) == before
 
 
-def test_a_directory_of_others_is_no_workbench(series: Series, tmp_path: Path) -> None:
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "letter.txt").write_text("dear")
-    with pytest.raises(UsageError, match="not an empty"):
-        workbench.start(tmp_path / "mine", series, tree(SAMPLE), "2.13.0", "graft")
-    with pytest.raises(StateError, match="no workbench"):
-        workbench.open_bench(tmp_path / "mine")
-
-
 def clone(root: Path) -> Path:
     commit_all(lay(root, SAMPLE), "upstream")
     git(root, "config", "user.name", "B")
@@ -258,3 +244,8 @@ def test_a_branch_of_a_clone_has_a_commit_for_each_patch(series: Series, tmp_pat
         workbench.export(report, root, "other")
     with pytest.raises(UsageError, match="no git tree"):
         workbench.export(report, tmp_path, "other")
+    # and a directory of others is no workbench
+    with pytest.raises(UsageError, match="not an empty"):
+        workbench.start(root, series, tree(SAMPLE), "2.13.0", "graft")
+    with pytest.raises(StateError, match="no workbench"):
+        workbench.open_bench(root)

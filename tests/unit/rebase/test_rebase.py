@@ -60,21 +60,12 @@ FACTS = Facts(
 
 def test_every_kind_of_error_has_its_advice() -> None:
     """Else the report says nothing but to read the log."""
-    package = Path(errors.__file__).parent
-    calls = [
-        node
-        for path in package.rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("Error")
-    ]
-    kinds = {
-        value.value
-        for call in calls
-        for keyword in call.keywords
-        if keyword.arg == "kind"
-        for value in ast.walk(keyword.value)
-        if isinstance(value, ast.Constant) and isinstance(value.value, str)
-    }
+    texts = (path.read_text() for path in Path(errors.__file__).parent.rglob("*.py"))
+    nodes = [node for text in texts for node in ast.walk(ast.parse(text))]
+    calls = [n for n in nodes if isinstance(n, ast.Call) and ast.unparse(n.func).endswith("Error")]
+    named = [k.value for call in calls for k in call.keywords if k.arg == "kind"]
+    values = [value for node in named for value in ast.walk(node)]
+    kinds = {v.value for v in values if isinstance(v, ast.Constant) and isinstance(v.value, str)}
     assert {"header gone", "anchor doubled"} <= kinds
     assert kinds | set(model.BY_CLASS.values()) <= model.KINDS.keys()
 
@@ -124,12 +115,8 @@ def test_the_json_keeps_its_form() -> None:
     tier = failed["tiers"][1]
     assert (tier["tier"], tier["state"], tier["finding"]["kind"]) == ("b", "failed", "anchor gone")
     assert first["tiers"][1]["rows"][0]["name"] == "torch/overrides.py"
-
-
-def test_a_result_survives_being_kept() -> None:
     known = replace(BOTH.targets[1], facts=replace(FACTS, wrapper=Wrapper("#if X", "#endif")))
-    plain = json.loads(json.dumps(memo.dump(known)))
-    assert memo.load(TargetResult, plain) == known
+    assert memo.load(TargetResult, json.loads(json.dumps(memo.dump(known)))) == known
 
 
 def settings(tmp_path: Path, additions: Additions, letters: str = "abcd") -> run.Settings:
@@ -227,10 +214,8 @@ def test_what_is_refused_is_taken_out_with_what_depends_on_it(tmp_path: Path) ->
     def left(*wheres: str) -> tuple[list[str], list[str]]:
         kept = ranges.without(mine, [errors.AdditionsError("no", where=where) for where in wheres])
         assert kept.native.text.count("\n") == native.count("\n")  # lines stay where they are
-        return (
-            [entry.name for entry in kept.native.entries],
-            [entry.name for entry in kept.derivatives.entries],
-        )
+        found = [[e.name for e in f.entries] for f in (kept.native, kept.derivatives)]
+        return found[0], found[1]
 
     everything = ["swing", "swing.out", "sway"], ["swing", "sway"]
     assert left() == everything and left("elsewhere.yaml:1") == everything
@@ -328,25 +313,17 @@ def test_the_terminal_says_state_in_words(capfd: pytest.CaptureFixture[str]) -> 
     said = capfd.readouterr().out
     assert "FAILED 1.5 s" in said and "anchor gone" in said and "a patch is lost" in said
     assert "1 of 2 releases pass; failed: 9.2.0." in said
-
-
-def test_tables_have_a_cell_for_every_target() -> None:
-    rows = [target.operators for target in BOTH.targets]
-    assert [cell and cell.state for cell in render.by_name([*rows, ()])["swing"]] == [
-        PASSED, FAILED, None,
-    ]  # fmt: skip
+    rows = [*(target.operators for target in BOTH.targets), ()]
+    states = [cell and cell.state for cell in render.by_name(rows)["swing"]]
+    assert states == [PASSED, FAILED, None]
 
 
 def test_changes_are_only_what_changed(tmp_path: Path) -> None:
     assert compare.changes(FACTS, FACTS, "9", tmp_path).sections == {}
     after = replace(
-        FACTS,
-        operators=12,
-        touched={"mul": "mul(Tensor a, int n) -> Tensor"},
-        templates={"T.cpp": "2", "U.cpp": "1"},
-        tags=(),
-        validations=("a: assert x", "b: raise Error"),
-    )
+        FACTS, operators=12, touched={"mul": "mul(Tensor a, int n) -> Tensor"}, tags=(),
+        templates={"T.cpp": "2", "U.cpp": "1"}, validations=("a: assert x", "b: raise Error"),
+    )  # fmt: skip
     made = compare.changes(FACTS, after, "9", tmp_path)
     assert made.operators == 2
     assert made.sections == {

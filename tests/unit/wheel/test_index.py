@@ -31,10 +31,8 @@ def made_up(directory: Path, name: str, version: str, *lines: str) -> Path:
     metadata = "\n".join(["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}", *lines])
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr(f"{stem}.dist-info/METADATA", metadata + "\n")
-        archive.writestr(
-            f"{stem}.dist-info/WHEEL",
-            "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-        )
+        wheel = "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        archive.writestr(f"{stem}.dist-info/WHEEL", wheel)
         archive.writestr(f"{stem}.dist-info/RECORD", "")
     return path
 
@@ -193,7 +191,7 @@ def test_uv_takes_from_the_index_what_is_a_direct_dependency(
     assert resolver.uv(settings, ["fakevision"])["torch"] == "2.14.0"
 
 
-def test_it_is_made_again_when_wheels_come_or_go(shelf: Path) -> None:
+def test_it_is_made_again_when_wheels_go_and_a_file_that_is_none_is_refused(shelf: Path) -> None:
     (shelf / "torch-2.13.0-py3-none-any.whl").unlink()
     assert len(index.make(shelf)) == 2
     assert "2.13.0-py3" not in (shelf / "simple/torch/index.html").read_text()
@@ -201,14 +199,11 @@ def test_it_is_made_again_when_wheels_come_or_go(shelf: Path) -> None:
         wheel.unlink()
     index.make(shelf)
     assert not list(shelf.rglob("*torch_ext*")) and not list(shelf.glob("simple/torch-ext/*"))
-
-
-def test_a_directory_without_wheels_and_a_file_that_is_none_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no wheel"):
-        index.make(tmp_path)
-    (tmp_path / "torch-1.0-py3-none-any.whl").write_text("no zip")
+        index.make(shelf / "simple")
+    (shelf / "torch-1.0-py3-none-any.whl").write_text("no zip")
     with pytest.raises(UsageError) as caught:
-        index.make(tmp_path)
+        index.make(shelf)
     assert caught.value.where.endswith("torch-1.0-py3-none-any.whl")
 
 

@@ -106,9 +106,9 @@ def up_to_date(layout: BuildDir, inputs: str, out: Path) -> Path | None:
     known = _delivered(layout)
     for wheel, made in known.items():
         path = Path(wheel)
-        if made["inputs"] == inputs and path.parent == out and path.is_file():
-            if files.sha256_file(path) == made["sha256"]:
-                return path
+        of_these = made["inputs"] == inputs and path.parent == out and path.is_file()
+        if of_these and files.sha256_file(path) == made["sha256"]:
+            return path
     others = {wheel: made for wheel, made in known.items() if made["inputs"] != inputs}
     if others != known:
         files.write_json(layout.root / _DELIVERED, others)
