@@ -31,7 +31,8 @@ import sample_tree
 from command import PROJECT, SMALL, Command
 
 from torchfork.errors import StateError
-from torchfork.upstream import fetch, interpreter, pins, wheel
+from torchfork.upstream import base as bases
+from torchfork.upstream import fetch, pins, wheel
 from torchfork.upstream.tree import record_provenance
 from torchfork.util import cache, files
 
@@ -93,7 +94,7 @@ class Sweep:
         for name in ("scripts", "ci"):
             ignored = shutil.ignore_patterns("__pycache__")
             shutil.copytree(PROJECT / name, self.project / name, ignore=ignored)
-        target, known = interpreter.probe(headers=False), pins.load()
+        target, known = bases.probe(headers=False), pins.load()
         store = cache.directory()
         self.wheel = Path(base[1]) if base else fetch.fetch_wheel(known.get(), target, known, store)
         self.base = wheel.open_wheel(self.wheel, target, known, store).root

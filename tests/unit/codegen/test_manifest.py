@@ -191,8 +191,10 @@ def test_lists_hooked_after_the_manifest_are_not_read_from_before(
         file = tmp_path / path.removeprefix("torchgen/packaged/")
         return file.read_text(encoding="utf-8") if path.startswith("torchgen/packaged") else None
 
-    hidden = {"python_function": False, "python_method": False}
-    views = Manifest(tuple(replace(op, **hidden) for op in manifest.operators if op.view_of))
+    listed = [op for op in manifest.operators if op.view_of]
+    views = Manifest(
+        tuple(replace(op, python_function=False, python_method=False) for op in listed)
+    )
     before = set(sys.modules)
     load_binding_generator(tmp_path)
     imported = set(sys.modules) - before

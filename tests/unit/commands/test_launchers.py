@@ -221,7 +221,8 @@ def test_a_python_that_cannot_serve_is_named_with_what_to_do(
 ) -> None:
     old = program(tmp_path / "old", '[ "$1" = --version ] && echo Python 3.9.2\nexit 1')
     shim = program(tmp_path / "python3", f"echo '{old}'")
-    done = made.run(**{name: value.format(shim=shim) for name, value in env.items()})
+    env = {name: value.format(shim=shim) for name, value in env.items()}
+    done = made.run(cwd=None, script="torchfork", **env)
     assert done.returncode == 16 and all(text in done.stderr for text in says)
 
 

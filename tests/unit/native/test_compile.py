@@ -102,7 +102,7 @@ def test_all_that_can_be_compiled_is_and_each_file_with_errors_is_named(project:
     (project.native / "Fine.cpp").write_text("int fine() { return 1; }\n")
     with pytest.raises(CompileError) as caught:
         project.compile()
-    errors = [caught.value, *caught.value.also]
+    errors = sorted([caught.value, *caught.value.also], key=lambda error: error.where)
     assert [error.where for error in errors] == [
         f"{project.native / 'Sway.cpp'}:1", f"{project.native / 'Swing.cpp'}:1"
     ]  # fmt: skip

@@ -156,11 +156,11 @@ class Generator:
         """Write what the Meta kernels of the functions in the filter need to be traced."""
         from torchgen import gen
 
-        from . import symbolic
+        from . import templates
 
         parsed = gen.parse_native_yaml(self.native_yaml, self.tags_yaml)
-        text = symbolic.symbolic_meta_source(parsed.native_functions, parsed.backend_indices)
-        (out / symbolic.SOURCE).write_text(text, encoding="utf-8")
+        text = templates.symbolic_meta_source(parsed.native_functions, parsed.backend_indices)
+        (out / templates.SYMBOLIC_SOURCE).write_text(text, encoding="utf-8")
 
     def autograd(self, out: Path, templates: Path, python_keep: Collection[str] | None) -> None:
         """Run the autograd generator and the Python binding generator with the given templates.

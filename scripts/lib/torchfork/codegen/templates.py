@@ -10,10 +10,19 @@ from __future__ import annotations
 
 import re
 import shutil
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from ..errors import BaseRefusedError
 from ..util.files import write_if_changed
+
+# Meta kernels of added operators that know symbolic shapes where TensorIterator does not.
+SYMBOLIC_SOURCE = "python_symbolic_meta.cpp"  # with the bindings: no one traces without Python
+SYMBOLIC_HEADER = "symbolic_meta.h"  # what it includes, from the same directory
+# Where both are in a source tree, and the file of libtorch_python that includes the first.
+SYMBOLIC_IN_TREE = "torch/csrc/autograd/additions"
+SYMBOLIC_INCLUDED_BY = "torch/csrc/autograd/init.cpp"
 
 GLUE_INCLUDE = '#include "python_glue.h"\n'
 
@@ -47,6 +56,17 @@ HOMES = {
     "python_torch_functions": ("_VariableFunctions", "THPVariableFunctionsModule"),
     "python_variable_methods": ("TensorBase", ""),
 }
+
+_SYMBOLIC_META = """\
+// What tracing with dynamic shapes needs of the added operators' Meta kernels; see symbolic_meta.h.
+#include "%(header)s"
+
+%(includes)s
+
+TORCH_LIBRARY_IMPL(aten, Meta, m) {
+%(registrations)s
+}
+"""
 
 
 def make_autograd_templates(upstream: Path, target: Path) -> None:
@@ -115,3 +135,44 @@ def _definition(stem: str, reference: str) -> str:
         return ""
     linkage = "" if stem == "python_torch_functions" else "static "
     return f"{linkage}PyObject* {reference} = nullptr;"
+
+
+def symbolic_meta_source(functions: Sequence[Any], indices: Mapping[Any, Any]) -> str:
+    """The text of SYMBOLIC_SOURCE for some NativeFunctions; without an operator for none of them.
+
+    Runs where torchgen can be imported. indices: its BackendIndex of each dispatch key.
+    """
+    from torchgen.model import DispatchKey
+
+    meta = indices[DispatchKey.Meta]
+    chosen = [f for f in functions if _has_meta_kernel(f, meta) and _takes_tensors(f)]
+    includes = sorted({f"#include <ATen/ops/{f.root_name}_meta_dispatch.h>" for f in chosen})
+    return _SYMBOLIC_META % {
+        "header": SYMBOLIC_HEADER,
+        "includes": "\n".join(includes),
+        "registrations": "\n".join(_registration(f, meta) for f in chosen),
+    }
+
+
+def _has_meta_kernel(f: Any, meta: Any) -> bool:
+    structured = f.structured or f.structured_delegate is not None
+    return f.namespace == "aten" and (structured or meta.has_kernel(f))
+
+
+def _takes_tensors(f: Any) -> bool:
+    return any(argument.type.is_tensor_like() for argument in f.func.arguments.flat_all)
+
+
+def _registration(f: Any, meta: Any) -> str:
+    """Hand the generated kernel to the one that knows symbolic shapes."""
+    from torchgen.api.types import CppSignatureGroup
+    from torchgen.context import native_function_manager
+
+    kernel = meta.get_kernel(f)
+    with native_function_manager(f):
+        group = CppSignatureGroup.from_native_function(f, method=False)
+        chosen = group.faithful_signature or group.signature
+        if kernel is not None and kernel.supports_symint():
+            chosen = group.symint_faithful_signature or group.symint_signature or chosen
+        name = f"&at::meta::{chosen.name()}"
+        return f'  torchfork::symbolic_meta<{chosen.type()}, {name}>(m, "{f.func.name}");'

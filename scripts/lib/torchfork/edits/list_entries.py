@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Sequence
 
-from ..codegen import symbolic
+from ..codegen import templates
 from ..codegen.model import Manifest, Operator, Variant
 from ..errors import AdditionsError
 from ..upstream.python_names import defines, has_all, parse
@@ -207,7 +207,7 @@ def symbolic_meta(manifest: Manifest, _upstream: str) -> list[str]:
     """The generated file that wraps Meta kernels, into a file that is compiled anyway."""
     if not manifest.operators:
         return []
-    return [f'#include "{symbolic.IN_TREE}/{symbolic.SOURCE}"']
+    return [f'#include "{templates.SYMBOLIC_IN_TREE}/{templates.SYMBOLIC_SOURCE}"']
 
 
 # How Python reaches an operator.

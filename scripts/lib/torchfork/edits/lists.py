@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-from ..codegen import symbolic
+from ..codegen import templates
 from ..codegen.model import Manifest
 from ..errors import ForkError, combined
 from ..util.blocks import END_OF_FILE, Anchor, block, place, strip_blocks
@@ -250,7 +250,7 @@ def _source_tree_lists() -> list[ListEdit]:
             stubs.functional_stub,
         ),
         ListEdit(
-            symbolic.INCLUDED_BY, END_OF_FILE, "Meta kernels that know symbolic shapes",
+            templates.SYMBOLIC_INCLUDED_BY, END_OF_FILE, "Meta kernels that know symbolic shapes",
             list_entries.symbolic_meta, comment="//",
         ),
     ]  # fmt: skip

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from ..additions import merge, validate
 from ..additions.load import Additions
 from ..additions.merge import MERGED_FILES, MergedTree, merge_text
-from ..codegen import client, symbolic, templates
+from ..codegen import client, templates
 from ..codegen.build_dir import GENERATOR_ROOMS, BuildDir, tooling_fingerprint
 from ..codegen.model import Manifest
 from ..edits import lists, patches
@@ -157,7 +157,7 @@ def _generate_once(
         own = copy.root / "torchgen" / "packaged" / "autograd" / "templates"
         templates.make_autograd_templates(own, out / "templates")
         client.generate(merged, additions, manifest, out / "templates", out, layout.root)
-        made = out / "added" / "ATen" / symbolic.SOURCE
+        made = out / "added" / "ATen" / templates.SYMBOLIC_SOURCE
         files.write_if_changed(layout.symbolic_meta, made.read_bytes())
     files.write_json(note, key)
 
@@ -178,9 +178,9 @@ def _contents(
         f"{ATEN}/{path.relative_to(additions.source_root).as_posix()}": path.read_bytes()
         for path in additions.sources
     }
-    copied[f"{symbolic.IN_TREE}/{symbolic.SOURCE}"] = layout.symbolic_meta.read_bytes()
-    header = SUPPORT / symbolic.HEADER
-    copied[f"{symbolic.IN_TREE}/{symbolic.HEADER}"] = header.read_bytes()
+    made, header = templates.SYMBOLIC_SOURCE, templates.SYMBOLIC_HEADER
+    for name, path in ((made, layout.symbolic_meta), (header, SUPPORT / header)):
+        copied[f"{templates.SYMBOLIC_IN_TREE}/{name}"] = path.read_bytes()
     return {**contents, **copied}, frozenset(copied)
 
 
