@@ -9,8 +9,8 @@ import sample_manifest
 from sample_files import lay as lay_files
 from sample_manifest import method
 
+from torchfork.codegen.client import Generated, adapt, choose
 from torchfork.codegen.model import Manifest
-from torchfork.codegen.select import Generated, adapt, choose
 
 
 def lay(root: Path, added: dict[str, str], none: dict[str, str]) -> tuple[Path, Path]:

@@ -11,7 +11,7 @@ import pytest
 import sample_additions as sample
 from sample_files import lay, program
 
-from torchfork.codegen.select import Generated
+from torchfork.codegen.client import Generated
 from torchfork.native.compile_steps import SUPPORT, CompileStep, additions_steps, all_steps
 from torchfork.native.link import strip_flags
 from torchfork.native.ninja import STAND_INS, common_flags, include_flags, ninja_file

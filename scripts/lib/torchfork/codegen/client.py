@@ -1,4 +1,5 @@
-"""Runs a tree's code generator in a child process, and translates its errors."""
+"""Runs a tree's code generator in a child process, translates its errors, and chooses what of its
+output the graft compiles."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import errno
 import re
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +17,21 @@ from ..additions.yaml_file import Entry, YamlFile
 from ..errors import AdditionsError, BaseRefusedError, DerivativeError, ForkError, InternalError
 from ..upstream.base import Upstream
 from ..util import memo, process
-from ..util.files import DISK_FULL, output_error, read_json, write_json
+from ..util.files import DISK_FULL, output_error, read_json, write_if_changed, write_json
 from .model import FinishedOperator, Manifest
+from .templates import GLUE_INCLUDE
 
 PACKAGE_PATH = Path(__file__).resolve().parents[2]
 _LOCATION = re.compile(r"(native_functions|derivatives|deprecated)\.yaml:(\d+)")
+# Enumerations and lists that libtorch has compiled in and that must keep its values; and files
+# for builds of another kind.
+NEVER = re.compile(
+    r"^(ATenOpList|python_enum_tag|TensorMethods|Functions_hand|RedispatchFunctions|"
+    r"RegisterCodegenUnboxedKernels|UnboxingFunctions|annotated_fn_args)"
+)
+_SHARD = re.compile(r"^(?P<stem>.*)_\d+$")
+_CUDA_KEY = re.compile(r"^(Register\w*CUDA|Ufunc\w*CUDA)")
+_OTHER_DEVICE = re.compile(r"^Register\w*(MPS|XPU|MTIA|HIP|VE|IPU|HPU|Vulkan|PrivateUse1)")
 
 
 class CodegenRefusal(Exception):
@@ -231,3 +243,71 @@ def _mentioned(message: str, additions: Additions) -> Entry | None:
         if re.search(rf"\b{re.escape(entry.name.split('.')[0])}\b", message):
             return entry
     return None
+
+
+@dataclass(frozen=True)
+class Generated:
+    """A generated source that has something of ours in it."""
+
+    name: str  # 'ATen/RegisterCPUEverything.cpp'
+    python: bool  # belongs into torch/_C, the others into libtorch
+
+
+def choose(generated: Path, sources: Path, *, cuda: bool) -> list[Generated]:
+    """Adapt and copy every source that differs between "the added functions" and "none".
+
+    Of files that are also generated in shards the unsharded one is taken: the additions are few.
+    A file whose text stays the same keeps its mtime; files of an earlier choice are removed.
+    """
+    chosen: list[Generated] = []
+    for path in sorted((generated / "added").rglob("*.c*")):
+        relative = path.relative_to(generated / "added")
+        if "aoti" in relative.parts or not _wanted(path, cuda):
+            continue
+        twin = generated / "none" / relative
+        text = path.read_text(encoding="utf-8")
+        if not (twin.is_file() and twin.read_text(encoding="utf-8") == text):
+            target = sources / relative.parent.name / relative.name
+            write_if_changed(target, adapt(relative.stem, text))
+            python = relative.stem.startswith("python_") or "PythonBinding" in relative.stem
+            chosen.append(Generated(f"{relative.parent.name}/{relative.name}", python))
+    keep = {sources / item.name for item in chosen}
+    for stale in [p for p in sources.rglob("*.c*") if p not in keep]:
+        stale.unlink()
+    return chosen
+
+
+def _wanted(path: Path, cuda: bool) -> bool:
+    if path.suffix not in {".cpp", ".cu"} or NEVER.match(path.stem):
+        return False
+    shard = _SHARD.match(path.stem)
+    if shard and path.with_name(f"{shard['stem']}Everything{path.suffix}").exists():
+        return False
+    if path.stem == "Functions" and path.parent.name == "ATen":
+        return False
+    return (cuda or not _CUDA_KEY.match(path.stem)) and not _OTHER_DEVICE.match(path.stem)
+
+
+def adapt(stem: str, text: str) -> str:
+    """The text as a second library beside libtorch can hold it."""
+    if stem == "RegisterSchema":
+        # One TORCH_LIBRARY a namespace is allowed in a process, and libtorch has it.
+        text = re.sub(r"\bTORCH_LIBRARY\(", "TORCH_LIBRARY_FRAGMENT(", text)
+        text = re.sub(r"^.*m\.def\(\"get_gradients\(.*\n", "", text, flags=re.MULTILINE)
+    if stem == "python_return_types":
+        # Overloads beside an added one keep the type that they have: isinstance, pytrees and vmap
+        # know only one type of a name.
+        text = re.sub(
+            r"(PyTypeObject\* get_(\w+)_structseq\(\) \{.*?return )(&\w+);",
+            r'\1torchfork::return_type("\2", \3);',
+            text,
+            flags=re.DOTALL,
+        )
+    if stem == "ViewMetaClassesPythonBinding":
+        text = (
+            GLUE_INCLUDE
+            + text
+            + "\nstatic torchfork::Initializer torchfork_initializer(\n"
+            + '    "_functionalization", &torch::functionalization::initGenerated, nullptr);\n'
+        )
+    return text

@@ -12,7 +12,7 @@ from ..additions import paths
 from ..additions.formulas import formulas_of
 from ..additions.load import Additions
 from ..codegen.build_dir import BuildDir
-from ..codegen.select import Generated
+from ..codegen.client import Generated
 from ..upstream.abi import FLAGS
 from ..upstream.base import Base
 from ..util import files

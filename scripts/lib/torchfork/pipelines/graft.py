@@ -11,11 +11,11 @@ from ..additions import formulas, merge, validate
 from ..additions.load import Additions
 from ..additions.merge import MERGED_FILES, MergedTree
 from ..additions.ranges import without
-from ..codegen import client, select, templates
+from ..codegen import client, templates
 from ..codegen.build_dir import GENERATOR_ROOMS, BuildDir, tooling_fingerprint
+from ..codegen.client import Generated
 from ..codegen.header_check import CheckedBase, Wrapper, generated_headers
 from ..codegen.model import Manifest
-from ..codegen.select import Generated
 from ..edits import lists, patches, stubs
 from ..edits.patches import State
 from ..errors import CompileError, ForkError, combined
@@ -261,7 +261,7 @@ def generate(context: BuildContext, merged: Merged, *, cuda: bool) -> list[Gener
             files.write_json(target / "made-from.json", key)
 
         files.build_directory(layout.generated, fill)
-    return select.choose(layout.generated, layout.sources, cuda=cuda)
+    return client.choose(layout.generated, layout.sources, cuda=cuda)
 
 
 def fill_overlay(context: BuildContext, merged: Merged, wrapper: Wrapper) -> None:

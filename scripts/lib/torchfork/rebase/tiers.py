@@ -11,8 +11,8 @@ from pathlib import Path
 
 from ..additions.merge import MergedTree
 from ..codegen import header_check
+from ..codegen.client import Generated
 from ..codegen.model import Manifest
-from ..codegen.select import Generated
 from ..edits import patches
 from ..edits.lists import FileEdit
 from ..edits.patches import Outcome, State
