@@ -17,7 +17,14 @@ from ..additions.yaml_file import Entry, YamlFile
 from ..errors import AdditionsError, BaseRefusedError, DerivativeError, ForkError, InternalError
 from ..upstream.base import Upstream
 from ..util import memo, process
-from ..util.files import DISK_FULL, output_error, read_json, write_if_changed, write_json
+from ..util.files import (
+    DISK_FULL,
+    output_error,
+    read_json,
+    scratch_directory,
+    write_if_changed,
+    write_json,
+)
 from .model import FinishedOperator, Manifest
 from .templates import GLUE_INCLUDE
 
@@ -142,6 +149,21 @@ def describe(
     except CodegenRefusal as refusal:
         raise translate(refusal, tree, additions) from refusal
     return memo.load(Manifest, reply["manifest"])
+
+
+def try_sources(
+    tree: MergedTree, additions: Additions, manifest: Manifest, scratch: Path
+) -> list[ForkError]:
+    """What the generator refuses only when it makes the added functions' sources."""
+    with scratch_directory(scratch / "trial") as out:
+        request = {
+            "task": "trial",
+            "packaged": str(tree.packaged),
+            "out": str(out),
+            "added": [op.schema for op in manifest.operators],
+        }
+        reply = run_driver(tree.root, request, scratch)
+    return [translate(CodegenRefusal(report), tree, additions) for report in reply["refused"]]
 
 
 def formulas(additions: Additions) -> list[str]:

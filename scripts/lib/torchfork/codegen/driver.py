@@ -20,6 +20,7 @@ import itertools
 import json
 import operator
 import os
+import re
 import signal
 import sys
 import traceback
@@ -411,6 +412,39 @@ def _write_half(half: int) -> None:
     manager.write_with_template = write
 
 
+def trial(request: dict[str, Any]) -> dict[str, Any]:
+    """What only the generation of sources refuses, one report for each operator; nothing is kept.
+
+    An operator that was refused is left out, and the rest generated again, until nothing is.
+    """
+    packaged, out = Path(request["packaged"]), Path(request["out"])
+    generator = Generator.over(packaged)
+    everything = generator.functions()
+    keep, reports = frozenset(request["added"]), []
+
+    def autograd() -> None:
+        templates = packaged / "autograd" / "templates"
+        generator.autograd(out / "autograd", templates, siblings(keep, everything))
+
+    while keep:
+        generator.shown.keep = keep
+        try:
+            _fork_all([lambda: generator.aten(out / "ATen", "sources"), autograd])
+            break
+        except CodegenFailure as failure:
+            reports.append(failure.args[0])
+            at = re.search(r"native_functions\.yaml:(\d+)", failure.args[0]["message"])
+            refused = {f.func.name.name.base for f in everything if at and f.loc.line == int(at[1])}
+            before = keep
+            keep = frozenset(
+                _schema_of(f) for f in everything
+                if _schema_of(f) in before and f.func.name.name.base not in refused
+            )  # fmt: skip
+            if keep == before:
+                break
+    return {"refused": reports}
+
+
 def _fork_all(jobs: list[Callable[[], None]]) -> None:
     """Run jobs in child processes, side by side; the first failure is raised here too.
 
@@ -487,7 +521,7 @@ def _under_way(error: BaseException) -> str:
     return ""
 
 
-TASKS = {task.__name__: task for task in (headers, operators, describe, finished, sources)}
+TASKS = {task.__name__: task for task in (headers, operators, describe, finished, sources, trial)}
 
 
 def main() -> None:

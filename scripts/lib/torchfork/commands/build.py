@@ -109,6 +109,7 @@ def check(options: argparse.Namespace, ui: Ui) -> None:
     with build_dir.locked(layout, ui):
         context = graft.BuildContext(base, additions, layout)
         merged = graft.merge_and_validate(context, checked.upstream, ui)
+        graft.try_generator(context, merged, ui)
     ui.note(
         f"\n{options.additions} is fine for torch {base.version}; added: {_names(merged.manifest)}"
     )

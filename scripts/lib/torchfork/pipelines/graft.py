@@ -240,16 +240,32 @@ def apply_list_edits(
     return texts
 
 
+def _generator_key(tree: MergedTree) -> str:
+    """What the generator's output depends on."""
+    merged = files.fingerprint(files.tree_files(tree.root), tree.root)
+    return files.sha256_text(tooling_fingerprint(GENERATOR_ROOMS), merged)
+
+
+def try_generator(context: BuildContext, merged: Merged, ui: Ui) -> None:
+    """Raise what only the generation of sources refuses, which a build meets before it compiles."""
+    layout, additions = context.layout, context.additions
+
+    def tried() -> bool:
+        refused = client.try_sources(merged.tree, additions, merged.manifest, layout.root)
+        if refused:
+            raise combined(refused)
+        return True
+
+    with ui.step("try the generator"):
+        memo.remember(layout.root / "tried.json", _generator_key(merged.tree), bool, tried)
+
+
 def generate(context: BuildContext, merged: Merged, *, cuda: bool) -> list[Generated]:
     """Run the generator, and choose the sources that have something of the additions in them.
 
     It runs only where the merged tree or the tooling are not those of the last run.
     """
-    layout, tree = context.layout, merged.tree
-    key = files.sha256_text(
-        tooling_fingerprint(GENERATOR_ROOMS),
-        files.fingerprint(files.tree_files(tree.root), tree.root),
-    )
+    layout, tree, key = context.layout, merged.tree, _generator_key(merged.tree)
     if files.read_json(layout.generated / "made-from.json") != key:
         own = context.base.packaged / "autograd" / "templates"
         templates.make_autograd_templates(own, layout.templates)
