@@ -8,12 +8,11 @@
 // k = 7 takes 24 multiply-adds a tap row for 7 that count; but an instruction does 2,048 of them, and
 // what is left is far below what memory takes. Stride, dilation, multiplier and the flip of
 // grad_input are all in the band matrices and in the choice of rows, so one kernel does everything;
-// the matrices of a block's channels are made once, in shared memory, in the order of the lanes.
+// the matrices of a block's channel are made once, in shared memory, in the order of the lanes.
 //
-// A block of threads takes whole rows of some planes (Bands.cuh): one plane or a strip of it, or,
-// where planes are small, several images of neighbouring channels, which are one run of memory. The
-// 16 rows of an instruction are any rows: of different images first, so that where the window is larger
-// than the image only rows inside it are visited. While a tile is computed the next is copied.
+// A block of threads takes whole rows of a channel (Bands.cuh): a strip of one plane, or planes of several
+// images. The 16 rows of an instruction are any rows: of different images first, so that where the window
+// is larger than the image only rows inside it are visited. While a tile is computed the next is copied.
 // Results go back through shared memory, so that memory sees whole vectors.
 //
 // Zeros of a band matrix, and zeros that stand in for rows and columns outside the image, are
@@ -46,8 +45,6 @@ struct BandTraits {
   static constexpr int kTiles = kBlocks > 4 ? 1 : kBlocks > 2 ? 2 : 4;
   static constexpr int kDiagonals = kDiagonals_; // src blocks that a dst block takes
   static constexpr int kResident = 2; // blocks of threads on a multiprocessor, at least
-  // With a single src block one ldmatrix reads 32 rows of it, else 16 rows of two blocks.
-  static constexpr bool kSingle = kBlocks == 1 && kDiagonals == 1;
   // Two neighbouring dst blocks differ where there are two dst columns to a src column.
   static constexpr int kParities = kColumns == Columns::kDouble ? 2 : 1;
   static constexpr int kBands = kParities * kDiagonals; // matrices of one row of taps
@@ -58,7 +55,6 @@ struct BandTraits {
   static constexpr int kSourceBlocks = source_block(kBlocks - 1) + kDiagonals;
   static constexpr int kSourcePairs = (kSourceBlocks + 1) / 2;
   static_assert(kParities == 1 || kBlocks % 2 == 0);
-  static_assert(!kSingle || kTiles % 2 == 0);
 };
 
 struct Bands {
@@ -85,21 +81,17 @@ struct Bands {
   // and a row of taps is left out where all rows are.
   bool skips;
   // The tile.
-  int32_t block_channels;
   int32_t images;
   int32_t tile_rows; // of each phase
   int32_t row_tiles;
   int32_t image_groups;
   int32_t buffers;
-  int32_t src_table; // bytes
-  int32_t dst_table;
   Span src;
   Span dst;
   Divider by_tap_row;
   Divider by_images;
-  Divider by_units; // groups of rows of a channel, phase and group of columns
+  Divider by_units; // groups of rows of a phase and group of columns
   Divider by_column_groups;
-  Divider by_phases;
 };
 
 // What the rows of one phase have in common.
@@ -129,17 +121,17 @@ __host__ __device__ inline int tap_column(const Bands& p, int from, int to) {
   return at >= 0 && column * p.dilation_width == at && column < p.kernel_width ? column : -1;
 }
 
-// The band matrices of a block's channels: [channel x source][tap row][band][lane], a lane's two
+// The band matrices of a block's channel: [source][tap row][band][lane], a lane's two
 // elements of `b` in one word.
 template <typename Traits>
 __device__ __forceinline__ void make_bands(
     uint32_t* to,
     const typename Traits::scalar_t* weight,
     const Bands& p,
-    int first_channel) {
+    int dst_channel) {
   constexpr int kBands = Traits::kBands;
   const int taps = p.kernel_height * p.kernel_width;
-  const int tap_rows = p.block_channels * p.sources * p.kernel_height;
+  const int tap_rows = p.sources * p.kernel_height;
 #pragma unroll 4
   for (int at = threadIdx.x; at < tap_rows * kBands * kWarpSize; at += blockDim.x) {
     const int lane = at % kWarpSize;
@@ -147,20 +139,18 @@ __device__ __forceinline__ void make_bands(
     const int tap_row = at / (kWarpSize * kBands);
     const int plane = p.by_tap_row.quotient(tap_row);
     const int kh = tap_row - plane * p.kernel_height;
-    const int channel = first_channel * p.sources + plane;
+    const int channel = dst_channel * p.sources + plane;
     const int from = (band % Traits::kDiagonals + p.first_diagonal) * kBlock + lane % 4 * 2;
     const int dst_column = band / Traits::kDiagonals * kBlock + lane / 4;
     uint32_t word = 0;
-    if (channel < p.channels * p.sources) {
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const int kw = tap_column(p, from + i, dst_column);
-        if (kw >= 0) {
-          const uint32_t bits = __ldg(
-              reinterpret_cast<const unsigned short*>(weight) +
-              static_cast<int64_t>(channel) * taps + kh * p.kernel_width + kw);
-          word |= bits << (16 * i);
-        }
+    for (int i = 0; i < 2; ++i) {
+      const int kw = tap_column(p, from + i, dst_column);
+      if (kw >= 0) {
+        const uint32_t bits = __ldg(
+            reinterpret_cast<const unsigned short*>(weight) + static_cast<int64_t>(channel) * taps +
+            kh * p.kernel_width + kw);
+        word |= bits << (16 * i);
       }
     }
     to[at] = word;
@@ -180,24 +170,6 @@ __device__ __forceinline__ uint32_t pair_of(float low, float high) {
   return pair;
 }
 
-// Both halves of `sum` + 0 * `pair`: NaN where the pair was not finite.
-template <typename scalar_t>
-__device__ __forceinline__ uint32_t add_zero_times(uint32_t sum, uint32_t pair) {
-#if __CUDA_ARCH__ >= 800
-  if constexpr (std::is_same_v<scalar_t, c10::BFloat16>) {
-    asm("fma.rn.bf16x2 %0, %1, %2, %0;" : "+r"(sum) : "r"(pair), "r"(0));
-  } else {
-    asm("fma.rn.f16x2 %0, %1, %2, %0;" : "+r"(sum) : "r"(pair), "r"(0));
-  }
-#endif
-  return sum;
-}
-
-__device__ __forceinline__ bool has_nan(uint32_t pair) {
-  // Sums of zeros have no other bits than the sign's.
-  return (pair & 0x7fff7fffu) != 0;
-}
-
 // Where matrix row `row` is: image of the tile and tile row, images innermost, so that rows of one
 // instruction are inside the image together.
 struct MatrixRow {
@@ -211,7 +183,6 @@ struct MatrixRow {
 
 // What a warp does next.
 struct Unit {
-  int channel; // of the block
   int phase;
   int first_block; // of dst columns
   int first_row; // of matrix rows
@@ -223,8 +194,7 @@ struct Unit {
     index = rest;
     rest = p.by_column_groups.quotient(index);
     u.first_block = (index - rest * static_cast<int>(p.by_column_groups.by)) * Traits::kBlocks;
-    u.channel = p.by_phases.quotient(rest);
-    u.phase = rest - u.channel * static_cast<int>(p.by_phases.by);
+    u.phase = rest;
     return u;
   }
 };
@@ -232,9 +202,6 @@ struct Unit {
 // What does not change from one group of images to the next.
 template <typename Traits>
 struct Prepared {
-  // ldmatrix instructions of a row of taps for all tiles: of 32 rows each, or 16 and two blocks.
-  static constexpr int kAddresses = Traits::kSingle ? Traits::kTiles / 2 : Traits::kTiles;
-  static constexpr int kAddressRows = Traits::kSingle ? 2 * kMatrixRows : kMatrixRows;
   static constexpr int kHalves = 2 * Traits::kTiles;
 
   Unit unit;
@@ -243,8 +210,8 @@ struct Prepared {
   float begin;
   // Of the rows that this lane gives to ldmatrix: where they are in the tile for the first row of taps,
   // and their row of the image.
-  int offsets[kAddresses];
-  int rows[kAddresses];
+  int offsets[Traits::kTiles];
+  int rows[Traits::kTiles];
   int results[kHalves]; // where the lane's results go in the dst tile, or -1
 
   template <typename scalar_t>
@@ -253,35 +220,33 @@ struct Prepared {
       int index,
       const uint32_t* all_bands,
       const scalar_t* bias,
-      int first_channel,
+      int channel,
       int first_t,
       int first_src_row) {
     const int lane = threadIdx.x % kWarpSize;
     unit = Unit::of<Traits>(p, index);
     const Phase phase(p, unit.phase);
     tap_rows = phase.count;
-    const int plane = unit.channel * p.sources;
-    bands = all_bands + (plane * p.kernel_height + phase.first) * Traits::kBands * kWarpSize + lane;
-    begin = bias ? static_cast<float>(bias[first_channel + unit.channel]) : 0.0f;
-    const int block = Traits::source_block(unit.first_block) + p.first_diagonal + p.src.left +
-        (Traits::kSingle ? 0 : lane / kMatrixRows);
+    bands = all_bands + phase.first * Traits::kBands * kWarpSize + lane;
+    begin = bias ? static_cast<float>(bias[channel]) : 0.0f;
+    const int block =
+        Traits::source_block(unit.first_block) + p.first_diagonal + p.src.left + lane / kMatrixRows;
     const int last_row = p.images * p.tile_rows - 1;
 #pragma unroll
-    for (int a = 0; a < kAddresses; ++a) {
+    for (int a = 0; a < Traits::kTiles; ++a) {
       // Rows that do not exist repeat the last one.
-      const MatrixRow at(p, min(last_row, unit.first_row + a * kAddressRows + lane % kAddressRows));
+      const MatrixRow at(p, min(last_row, unit.first_row + a * kMatrixRows + lane % kMatrixRows));
       rows[a] = (first_t + at.t) * p.row_stride + phase.base;
-      offsets[a] = at.image * p.src.image_pitch +
-          (plane * p.src.rows + rows[a] - first_src_row) * p.src.pitch + block * kBlockBytes;
+      offsets[a] = at.image * p.src.image_pitch + (rows[a] - first_src_row) * p.src.pitch +
+          block * kBlockBytes;
     }
 #pragma unroll
     for (int half = 0; half < kHalves; ++half) {
       const MatrixRow at(p, unit.first_row + half * (kMatrixRows / 2) + lane / 4);
       const int row = at.t * p.phases + unit.phase;
-      results[half] = at.t < p.tile_rows && row < p.dst.rows
-          ? at.image * p.dst.image_pitch + (unit.channel * p.dst.rows + row) * p.dst.pitch +
-              unit.first_block * kBlockBytes + lane % 4 * 4
-          : -1;
+      results[half] = at.t < p.tile_rows && row < p.dst.rows ? at.image * p.dst.image_pitch +
+              row * p.dst.pitch + unit.first_block * kBlockBytes + lane % 4 * 4
+                                                             : -1;
     }
   }
 };
@@ -310,25 +275,16 @@ __device__ __noinline__ void repair(
     for (int i = 0; i < 2 * Traits::kBlocks; ++i) {
       const int column = (u.first_block + i / 2) * kBlock + lane % 4 * 2 + i % 2;
       scalar_t* const result = reinterpret_cast<scalar_t*>(
-          dst_tile + at.image * p.dst.image_pitch +
-          (u.channel * p.dst.rows + row - to.row) * p.dst.pitch + column * 2);
+          dst_tile + at.image * p.dst.image_pitch + (row - to.row) * p.dst.pitch + column * 2);
       if (column < p.dst.width && isnan(static_cast<float>(*result))) {
-        *result = static_cast<scalar_t>(mended(
-            src,
-            weight,
-            begin,
-            call,
-            p.grad,
-            to.image + at.image,
-            to.plane + u.channel,
-            row,
-            column));
+        *result = static_cast<scalar_t>(
+            mended(src, weight, begin, call, p.grad, to.image + at.image, to.plane, row, column));
       }
     }
   }
 }
 
-// grid: row tiles x groups of channels, chunks of image groups.
+// grid: row tiles x channels, chunks of image groups.
 template <typename Traits>
 C10_LAUNCH_BOUNDS_2(kBandThreads, Traits::kResident)
 __global__ void bands_kernel(
@@ -342,37 +298,28 @@ __global__ void bands_kernel(
   constexpr int kBlocks = Traits::kBlocks;
   constexpr int kDiagonals = Traits::kDiagonals;
   constexpr int kTiles = Traits::kTiles;
-  constexpr int kPairs = Traits::kSingle ? 1 : Traits::kSourcePairs;
   using State = Prepared<Traits>;
-  constexpr int kAddresses = State::kAddresses;
   extern __shared__ uint4 shared_blocks[];
-  // The bands, the tables, a row of zeros, the src tiles, the dst tile.
+  // The bands, a row of zeros, the src tiles, the dst tile.
   uint32_t* const bands = reinterpret_cast<uint32_t*>(shared_blocks);
-  char* const tables = reinterpret_cast<char*>(
-      bands + p.block_channels * p.sources * p.kernel_height * Traits::kBands * kWarpSize);
-  unsigned short* const src_table = reinterpret_cast<unsigned short*>(tables);
-  unsigned short* const dst_table = reinterpret_cast<unsigned short*>(tables + p.src_table);
-  char* const zeros = tables + p.src_table + p.dst_table;
+  char* const zeros =
+      reinterpret_cast<char*>(bands + p.sources * p.kernel_height * Traits::kBands * kWarpSize);
   char* const src_tile = zeros + (p.skips ? p.src.pitch : 0);
   const int src_bytes = p.images * p.src.image_pitch;
   char* const dst_tile = src_tile + p.buffers * src_bytes;
 
   const int warp = threadIdx.x / kWarpSize;
-  const int first_channel = blockIdx.x / p.row_tiles * p.block_channels;
+  const int channel = blockIdx.x / p.row_tiles;
   const int first_t = blockIdx.x % p.row_tiles * p.tile_rows;
-  const int channels = min(p.block_channels, p.channels - first_channel);
 
   Place from{};
   const int wanted_row = first_t * p.row_stride + p.above;
   const int top = p.skips ? max(0, wanted_row) : wanted_row;
-  from.plane = first_channel / p.multiplier * p.sources;
-  from.planes = channels * p.sources;
   from.row = max(0, top);
   from.rows = max(0, min(p.src.height, top + p.src.rows) - from.row);
   from.shared_row = from.row - top;
   Place to{};
-  to.plane = first_channel;
-  to.planes = channels;
+  to.plane = channel;
   to.row = first_t * p.phases;
   to.rows = min(p.dst.rows, p.dst.height - to.row);
 
@@ -380,29 +327,20 @@ __global__ void bands_kernel(
     from.image = group * p.images;
     from.images = min(p.images, p.batch - from.image);
     char* const tile = src_tile + buffer * src_bytes;
-    if (p.row_tiles > 1 && p.sources > 1) {
-      // Strips of several planes are no neighbours.
-      Place one = from;
-      one.planes = 1;
-      for (int source = 0; source < p.sources; ++source, ++one.plane) {
-        load_tile(tile + source * p.src.plane_pitch(), src, src_table, p.src, one);
-      }
-    } else {
-      load_tile(tile, src, src_table, p.src, from);
+    for (int source = 0; source < p.sources; ++source) {
+      from.plane = channel / p.multiplier * p.sources + source;
+      load_tile(tile + source * p.src.plane_pitch(), src, p.src, from);
     }
   };
   clear_shared(zeros, static_cast<int>(src_tile - zeros) + p.buffers * src_bytes);
-  make_table(src_table, p.src, from);
-  make_table(dst_table, p.dst, to);
   __syncthreads();
   load(blockIdx.y, 0);
-  make_bands<Traits>(bands, weight, p, first_channel);
+  make_bands<Traits>(bands, weight, p, channel);
 
-  const int units =
-      channels * static_cast<int>(p.by_units.by * p.by_column_groups.by * p.by_phases.by);
+  const int units = static_cast<int>(p.by_units.by * p.by_column_groups.by) * p.phases;
   const int warps = blockDim.x / kWarpSize;
   const uint32_t shared_zeros = static_cast<uint32_t>(__cvta_generic_to_shared(zeros));
-  State state(p, min(warp, units - 1), bands, bias, first_channel, first_t, top);
+  State state(p, min(warp, units - 1), bands, bias, channel, first_t, top);
   int buffer = 0;
   for (int group = blockIdx.y; group < p.image_groups; group += gridDim.y) {
     const int next = group + gridDim.y;
@@ -418,7 +356,7 @@ __global__ void bands_kernel(
 
     for (int index = warp; index < units; index += warps) {
       if (units > warps) {
-        state = State(p, index, bands, bias, first_channel, first_t, top);
+        state = State(p, index, bands, bias, channel, first_t, top);
       }
       float sums[kTiles][kBlocks][4];
 #pragma unroll
@@ -438,16 +376,16 @@ __global__ void bands_kernel(
         const uint32_t plane = tile + source * p.src.plane_pitch();
 #pragma unroll 1
         for (int i = 0; i < state.tap_rows; ++i) {
-          uint32_t addresses[kAddresses];
+          uint32_t addresses[kTiles];
 #pragma unroll
-          for (int a = 0; a < kAddresses; ++a) {
+          for (int a = 0; a < kTiles; ++a) {
             addresses[a] = plane + state.offsets[a] + i * step;
           }
           bool useful = true;
           if (p.skips) {
             useful = false;
 #pragma unroll
-            for (int a = 0; a < kAddresses; ++a) {
+            for (int a = 0; a < kTiles; ++a) {
               const int row = state.rows[a] + i * p.row_step;
               const bool inside = row >= 0 && row < p.src.height;
               addresses[a] = inside ? addresses[a] : shared_zeros;
@@ -462,41 +400,36 @@ __global__ void bands_kernel(
               b_words[band] = words_of_row[band * kWarpSize];
             }
 #pragma unroll
-            for (int a = 0; a < kAddresses; ++a) {
-              uint32_t a_words[kPairs][4];
+            for (int a = 0; a < kTiles; ++a) {
+              uint32_t a_words[Traits::kSourcePairs][4];
 #pragma unroll
-              for (int pair = 0; pair < kPairs; ++pair) {
+              for (int pair = 0; pair < Traits::kSourcePairs; ++pair) {
                 load_matrices(a_words[pair], addresses[a] + 2 * pair * kBlockBytes);
               }
-              if constexpr (Traits::kSingle) {
-                multiply_8<scalar_t>(sums[2 * a][0], a_words[0][0], a_words[0][1], b_words[0]);
-                multiply_8<scalar_t>(sums[2 * a + 1][0], a_words[0][2], a_words[0][3], b_words[0]);
-              } else {
 #pragma unroll
-                for (int b = 0; b < kBlocks; ++b) {
-                  const int s = Traits::source_block(b);
-                  const uint32_t* const words = b_words + b % Traits::kParities * kDiagonals;
+              for (int b = 0; b < kBlocks; ++b) {
+                const int s = Traits::source_block(b);
+                const uint32_t* const words = b_words + b % Traits::kParities * kDiagonals;
 #pragma unroll
-                  for (int d = 0; d + 1 < kDiagonals; d += 2) {
-                    const int left = s + d;
-                    const int right = left + 1;
-                    multiply_16<scalar_t>(
-                        sums[a][b],
-                        a_words[left / 2][left % 2 * 2],
-                        a_words[left / 2][left % 2 * 2 + 1],
-                        a_words[right / 2][right % 2 * 2],
-                        a_words[right / 2][right % 2 * 2 + 1],
-                        words[d],
-                        words[d + 1]);
-                  }
-                  if constexpr (kDiagonals % 2 == 1) {
-                    const int last = s + kDiagonals - 1;
-                    multiply_8<scalar_t>(
-                        sums[a][b],
-                        a_words[last / 2][last % 2 * 2],
-                        a_words[last / 2][last % 2 * 2 + 1],
-                        words[kDiagonals - 1]);
-                  }
+                for (int d = 0; d + 1 < kDiagonals; d += 2) {
+                  const int left = s + d;
+                  const int right = left + 1;
+                  multiply_16<scalar_t>(
+                      sums[a][b],
+                      a_words[left / 2][left % 2 * 2],
+                      a_words[left / 2][left % 2 * 2 + 1],
+                      a_words[right / 2][right % 2 * 2],
+                      a_words[right / 2][right % 2 * 2 + 1],
+                      words[d],
+                      words[d + 1]);
+                }
+                if constexpr (kDiagonals % 2 == 1) {
+                  const int last = s + kDiagonals - 1;
+                  multiply_8<scalar_t>(
+                      sums[a][b],
+                      a_words[last / 2][last % 2 * 2],
+                      a_words[last / 2][last % 2 * 2 + 1],
+                      words[kDiagonals - 1]);
                 }
               }
             }
@@ -528,7 +461,7 @@ __global__ void bands_kernel(
     if (p.buffers == 1 && next < p.image_groups) {
       load(next, 0);
     }
-    store_tile(dst, dst_tile, dst_table, p.dst, to);
+    store_tile(dst, dst_tile, p.dst, to);
     buffer ^= p.buffers - 1;
   }
 }
@@ -616,10 +549,9 @@ bool plan_bands(Bands& b, Launch& launch, const ForwardPass& pass, const Params&
   const int64_t left = std::max(0, -b.first_diagonal);
   // The last src block that is read: ldmatrix takes two at a time.
   const int64_t end = Traits::source_block((column_groups - 1) * Traits::kBlocks) +
-      b.first_diagonal + (Traits::kSingle ? 1 : 2 * Traits::kSourcePairs);
+      b.first_diagonal + 2 * Traits::kSourcePairs;
 
-  const auto fill = [&](int64_t channels, int64_t images, int64_t rows) {
-    b.block_channels = channels;
+  const auto fill = [&](int64_t images, int64_t rows) {
     b.images = images;
     b.tile_rows = rows;
     b.row_tiles = divide_up(phase_rows, rows);
@@ -634,7 +566,7 @@ bool plan_bands(Bands& b, Launch& launch, const ForwardPass& pass, const Params&
         src_channels,
         src_height,
         src_width,
-        channels * b.sources,
+        b.sources,
         src_rows,
         whole ? src_height : std::min(src_height, needed),
         left,
@@ -645,55 +577,43 @@ bool plan_bands(Bands& b, Launch& launch, const ForwardPass& pass, const Params&
         b.channels,
         dst_height,
         dst_width,
-        channels,
+        1,
         dst_rows,
         dst_rows,
         0,
         column_groups * Traits::kBlocks,
         pass.dst.const_data_ptr());
-    b.src_table = b.src.table_bytes();
-    b.dst_table = b.dst.table_bytes();
     b.buffers = 1;
     const int64_t src_bytes = images * b.src.image_pitch;
-    launch.shared = channels * b.sources * b.kernel_height * Traits::kBands * kWarpSize * 4 +
-        b.src_table + b.dst_table + (b.skips ? b.src.pitch : 0) + src_bytes +
-        images * b.dst.image_pitch;
-    if (b.src.travel == Travel::kBlocks && launch.shared + src_bytes <= kMostDoubled) {
+    launch.shared = int64_t{b.sources} * b.kernel_height * Traits::kBands * kWarpSize * 4 +
+        (b.skips ? b.src.pitch : 0) + src_bytes + images * b.dst.image_pitch;
+    if (b.src.whole_blocks && launch.shared + src_bytes <= kMostDoubled) {
       b.buffers = 2;
       launch.shared += src_bytes;
     }
-    return launch.shared <= kMostShared && b.src.fits_table() && b.dst.fits_table();
+    return launch.shared <= kMostShared;
   };
 
   const int64_t plane = std::max(src_height * src_width * b.sources, dst_height * dst_width);
-  int64_t channels = 1;
   int64_t images = 1;
-  if (b.multiplier == 1) {
-    while (channels < kMostChannels && channels < b.channels && channels * plane * 2 < kRunBytes) {
-      channels *= 2;
-    }
-  }
   const bool large = p.kernel_height >= kLargeWindow;
   b.skips = large;
   while (images * 2 <= std::min<int64_t>(b.batch, large ? kMatrixRows : b.batch) &&
          images * 2 * phase_rows <= kMostTileRows &&
-         images * 2 * channels * plane <= (large ? 4 : 1) * kTileElements) {
+         images * 2 * plane <= (large ? 4 : 1) * kTileElements) {
     images *= 2;
   }
   int64_t rows = phase_rows;
-  while (
-      !fill(channels, images, rows) ||
-      // Small problems: a block more is worth a little overhang.
-      (divide_up(b.channels, channels) * divide_up(b.batch, images) * b.row_tiles < few_blocks() &&
-       images == 1 && rows > kMatrixRows)) {
+  while (!fill(images, rows) ||
+         // Small problems: a block more is worth a little overhang.
+         (b.channels * divide_up(b.batch, images) * b.row_tiles < few_blocks() && images == 1 &&
+          rows > kMatrixRows)) {
     if (images > 1) {
       images /= 2;
-    } else if (rows > kMatrixRows && channels == 1) {
+    } else if (rows > kMatrixRows) {
       const int64_t strips = divide_up(phase_rows, rows) + 1;
       const int64_t even = divide_up(divide_up(phase_rows, strips), kMatrixRows) * kMatrixRows;
       rows = even < rows ? even : rows - kMatrixRows;
-    } else if (channels > 1) {
-      channels /= 2;
     } else {
       return false;
     }
@@ -703,11 +623,10 @@ bool plan_bands(Bands& b, Launch& launch, const ForwardPass& pass, const Params&
       static_cast<int64_t>(b.images) * b.tile_rows, int64_t{Traits::kTiles} * kMatrixRows);
   b.by_units = Divider(row_units);
   b.by_column_groups = Divider(column_groups);
-  b.by_phases = Divider(b.phases);
   b.image_groups = divide_up(b.batch, b.images);
 
-  const int64_t columns = divide_up(b.channels, b.block_channels) * b.row_tiles;
-  const int64_t units = b.block_channels * row_units * column_groups * b.phases;
+  const int64_t columns = int64_t{b.channels} * b.row_tiles;
+  const int64_t units = row_units * column_groups * b.phases;
   launch.threads = units <= kBandThreads / 2 / kWarpSize ? kBandThreads / 2 : kBandThreads;
   // Few enough blocks for what they prepare to be worth it.
   const int64_t rounds =
@@ -761,9 +680,6 @@ bool choose_bands(const ForwardPass& pass, const Params& p, Bands b) {
     }
     return dst_blocks <= 2 ? launch_bands<scalar_t, Columns::kDouble, 2, 3>(pass, p, b)
                            : launch_bands<scalar_t, Columns::kDouble, 4, 3>(pass, p, b);
-  }
-  if (diagonals.count == 1 && dst_blocks == 1) {
-    return launch_bands<scalar_t, Columns::kSame, 1, 1>(pass, p, b);
   }
   if (diagonals.count <= 3) {
     return dst_blocks <= 2 ? launch_bands<scalar_t, Columns::kSame, 2, 3>(pass, p, b)

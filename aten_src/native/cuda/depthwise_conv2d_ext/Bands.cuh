@@ -13,8 +13,6 @@ namespace at::native::depthwise_conv2d_ext_cuda {
 
 // Of a tile, in both directions.
 constexpr int64_t kMostShared = 96 * 1024; // two blocks fit into every device since sm_80 but sm_86
-constexpr int64_t kRunBytes = 1024; // of neighbouring planes, worth a request to memory
-constexpr int64_t kMostChannels = 8;
 constexpr int64_t kTileElements = 4096;
 
 constexpr int kBlock = 8; // columns of a block: one row of an 8 x 8 matrix
@@ -34,39 +32,22 @@ struct Divider {
   }
 };
 
-// How rows travel: by whole blocks where the width is a multiple of one; where it is not, as 16-byte
-// vectors of a run of elements, one plane's by steps, several small planes' by a table of where each
-// element goes.
-enum class Travel : int32_t { kBlocks, kElements, kTable };
-
 // The rows of one tensor that a block of threads has in shared memory.
 struct Span {
-  Travel travel;
+  bool whole_blocks; // rows travel by blocks, else 16-byte vectors of a run of elements by steps
   int32_t channels; // of the tensor
   int32_t height;
   int32_t width;
-  int32_t planes; // of one image of the tile
   int32_t rows; // of one plane of the tile, those outside the image included
   int32_t left; // blocks of zeros before column 0
   int32_t pitch; // bytes from row to row
   int32_t image_pitch; // bytes from image to image
   bool pairs; // elements travel in twos
-  Divider by_image; // steps of one image of the tile
-  Divider by_plane; // steps of one plane
-  Divider by_row; // steps of one row (kElements, kTable: elements)
+  Divider by_image; // rows of one image of the tile, or steps
+  Divider by_row; // blocks of one row, or elements
 
   __host__ __device__ int32_t plane_pitch() const {
     return rows * pitch;
-  }
-  // Whether the table's shorts can say every place.
-  bool fits_table() const {
-    return travel != Travel::kTable || image_pitch <= std::numeric_limits<uint16_t>::max();
-  }
-  // Of the table, a short for each element of one image.
-  int64_t table_bytes() const {
-    return travel == Travel::kTable
-        ? divide_up(static_cast<int64_t>(planes) * height * width * 2, kBlockBytes) * kBlockBytes
-        : 0;
   }
 };
 
@@ -89,7 +70,7 @@ inline bool bands_apply(const Params& p, const Operand& one, const Operand& othe
 }
 
 // A tile of `planes` planes of `rows` rows, of which at most `image_rows` are in the image, with room
-// for blocks [-left, end) of columns. A tile of more than one plane has all rows of the image.
+// for blocks [-left, end) of columns.
 inline Span make_span(
     int64_t channels,
     int64_t height,
@@ -104,25 +85,16 @@ inline Span make_span(
   s.channels = channels;
   s.height = height;
   s.width = width;
-  s.planes = planes;
   s.rows = rows;
   s.left = left;
   s.pitch = odd(left + std::max<int64_t>(end, blocks_of(width))) * kBlockBytes;
   s.image_pitch = odd(planes * rows * s.pitch / kBlockBytes) * kBlockBytes;
   s.pairs = width % 2 == 0 && is_aligned(data, 4);
-  int64_t steps_of_row = width;
-  if (width % kBlock == 0 && is_aligned(data, kBlockBytes)) {
-    s.travel = Travel::kBlocks;
-    steps_of_row = width / kBlock;
-    s.by_plane = Divider(image_rows);
-    s.by_image = Divider(planes * image_rows);
-  } else {
-    s.travel = planes > 1 && image_rows == height ? Travel::kTable : Travel::kElements;
-    s.by_plane = Divider(image_rows * width);
-    // One more where the first element is not aligned.
-    s.by_image = Divider(divide_up(planes * image_rows * width + kBlock - 1, kBlock));
-  }
-  s.by_row = Divider(steps_of_row);
+  s.whole_blocks = width % kBlock == 0 && is_aligned(data, kBlockBytes);
+  // One step more where the first element is not aligned.
+  s.by_image =
+      Divider(s.whole_blocks ? image_rows : divide_up(image_rows * width + kBlock - 1, kBlock));
+  s.by_row = Divider(s.whole_blocks ? width / kBlock : width);
   return s;
 }
 
@@ -134,7 +106,6 @@ struct Place {
   int image;
   int images; // that exist, from it on
   int plane;
-  int planes; // that exist
   int row; // the first that the tile has of the image
   int rows; // of the image
   int shared_row; // where the first is in the tile
@@ -174,7 +145,7 @@ __device__ __forceinline__ void walk_blocks(
   }
   char* const shared = tile + at.shared_row * s.pitch + (s.left + block) * kBlockBytes;
   scalar_t* const run = run_of(tensor, s, at, 0) + block * kBlock;
-  if (at.images == 1 && at.planes == 1) {
+  if (at.images == 1) {
     char* to = shared + first * s.pitch;
     scalar_t* from = run + first * s.width;
 #pragma unroll 4
@@ -185,70 +156,40 @@ __device__ __forceinline__ void walk_blocks(
     }
     return;
   }
-  const int rows = at.planes * at.rows;
   for (int row = first; row < at.images * static_cast<int>(s.by_image.by); row += step) {
     const int image = s.by_image.quotient(row);
     const int in_image = row - image * static_cast<int>(s.by_image.by);
-    const int plane = s.by_plane.quotient(in_image);
-    const int in_plane = in_image - plane * static_cast<int>(s.by_plane.by);
-    if (in_image < rows) {
+    if (in_image < at.rows) {
       move(
-          shared + image * s.image_pitch + (plane * s.rows + in_plane) * s.pitch,
+          shared + image * s.image_pitch + in_image * s.pitch,
           run + (image * s.channels * s.height + in_image) * s.width);
-    }
-  }
-}
-
-// Where an element of a run of one image of the tile is in shared memory.
-__device__ __forceinline__ int shared_offset(const Span& s, const Place& at, int element) {
-  const int plane = s.by_plane.quotient(element);
-  const int in_plane = element - plane * static_cast<int>(s.by_plane.by);
-  const int row = s.by_row.quotient(in_plane);
-  const int column = in_plane - row * s.width;
-  return (plane * s.rows + at.shared_row + row) * s.pitch + s.left * kBlockBytes + column * 2;
-}
-
-__device__ __forceinline__ void make_table(unsigned short* table, const Span& s, const Place& at) {
-  if (s.travel == Travel::kTable) {
-    for (int i = threadIdx.x; i < s.planes * static_cast<int>(s.by_plane.by); i += blockDim.x) {
-      table[i] = static_cast<unsigned short>(shared_offset(s, at, i));
     }
   }
 }
 
 // Calls move(address in shared memory, i) for the elements first + i of a run that exist, kStep at
 // a time.
-template <int kStep, bool kTable, typename Move>
+template <int kStep, typename Move>
 __device__ __forceinline__ void walk_elements(
     const Span& s,
     const Place& at,
     char* image,
-    const unsigned short* table,
     int first,
     int length,
     const Move& move) {
-  if constexpr (kTable) {
+  const int begin = max(first, 0);
+  const int row = s.by_row.quotient(begin);
+  int column = begin - row * s.width;
+  char* where = image + (at.shared_row + row) * s.pitch + s.left * kBlockBytes + column * 2;
 #pragma unroll
-    for (int i = 0; i < kBlock; i += kStep) {
-      if (first + i >= 0 && first + i < length) {
-        move(image + table[first + i], i);
-      }
-    }
-  } else {
-    const int begin = max(first, 0);
-    const int row = s.by_row.quotient(begin);
-    int column = begin - row * s.width;
-    char* where = image + (at.shared_row + row) * s.pitch + s.left * kBlockBytes + column * 2;
-#pragma unroll
-    for (int i = 0; i < kBlock; i += kStep) {
-      if (first + i >= 0 && first + i < length) {
-        move(where, i);
-        column += kStep;
-        where += 2 * kStep;
-        if (column == s.width) {
-          column = 0;
-          where += s.pitch - 2 * s.width;
-        }
+  for (int i = 0; i < kBlock; i += kStep) {
+    if (first + i >= 0 && first + i < length) {
+      move(where, i);
+      column += kStep;
+      where += 2 * kStep;
+      if (column == s.width) {
+        column = 0;
+        where += s.pitch - 2 * s.width;
       }
     }
   }
@@ -259,15 +200,14 @@ __device__ __forceinline__ uint32_t word_of(const uint4& four, int i) {
 }
 
 // Not inlined, nor is the way back: their registers would be taken from the products'.
-template <bool kTable, typename scalar_t>
+template <typename scalar_t>
 __device__ __noinline__ void load_elements_tile(
     char* to,
     const scalar_t* tensor,
-    const unsigned short* table,
     const Span& s,
     const Place& at) {
   constexpr int kAtOnce = 4;
-  const int length = at.planes * at.rows * s.width;
+  const int length = at.rows * s.width;
   const int steps = at.images * static_cast<int>(s.by_image.by);
   for (int first = threadIdx.x; first < steps; first += kAtOnce * blockDim.x) {
     uint4 got[kAtOnce];
@@ -305,11 +245,11 @@ __device__ __noinline__ void load_elements_tile(
         continue;
       }
       if (s.pairs) {
-        walk_elements<2, kTable>(s, at, target, table, begin[j], length, [&](char* where, int i) {
+        walk_elements<2>(s, at, target, begin[j], length, [&](char* where, int i) {
           *reinterpret_cast<uint32_t*>(where) = word_of(got[j], i / 2);
         });
       } else {
-        walk_elements<1, kTable>(s, at, target, table, begin[j], length, [&](char* where, int i) {
+        walk_elements<1>(s, at, target, begin[j], length, [&](char* where, int i) {
           *reinterpret_cast<unsigned short*>(where) =
               static_cast<unsigned short>(word_of(got[j], i / 2) >> (i % 2 * 16));
         });
@@ -318,14 +258,13 @@ __device__ __noinline__ void load_elements_tile(
   }
 }
 
-template <bool kTable, typename scalar_t>
+template <typename scalar_t>
 __device__ __noinline__ void store_elements_tile(
     scalar_t* tensor,
     char* from,
-    const unsigned short* table,
     const Span& s,
     const Place& at) {
-  const int length = at.planes * at.rows * s.width;
+  const int length = at.rows * s.width;
   const int steps = at.images * static_cast<int>(s.by_image.by);
   for (int step = threadIdx.x; step < steps; step += blockDim.x) {
     const int image = s.by_image.quotient(step);
@@ -338,11 +277,11 @@ __device__ __noinline__ void store_elements_tile(
     char* const source = from + image * s.image_pitch;
     uint32_t words[kBlock / 2] = {};
     if (s.pairs) {
-      walk_elements<2, kTable>(s, at, source, table, begin, length, [&](char* where, int i) {
+      walk_elements<2>(s, at, source, begin, length, [&](char* where, int i) {
         words[i / 2] = *reinterpret_cast<const uint32_t*>(where);
       });
     } else {
-      walk_elements<1, kTable>(s, at, source, table, begin, length, [&](char* where, int i) {
+      walk_elements<1>(s, at, source, begin, length, [&](char* where, int i) {
         const uint32_t bits = *reinterpret_cast<const unsigned short*>(where);
         words[i / 2] |= bits << (i % 2 * 16);
       });
@@ -367,16 +306,13 @@ template <typename scalar_t>
 __device__ __forceinline__ void load_tile(
     char* to,
     const scalar_t* tensor,
-    const unsigned short* table,
     const Span& s,
     const Place& at) {
-  if (s.travel == Travel::kBlocks) {
+  if (s.whole_blocks) {
     walk_blocks(
         to, tensor, s, at, [](char* shared, const scalar_t* from) { copy_block(shared, from); });
-  } else if (s.travel == Travel::kTable) {
-    load_elements_tile<true>(to, tensor, table, s, at);
   } else {
-    load_elements_tile<false>(to, tensor, table, s, at);
+    load_elements_tile(to, tensor, s, at);
   }
 }
 
@@ -384,17 +320,14 @@ template <typename scalar_t>
 __device__ __forceinline__ void store_tile(
     scalar_t* tensor,
     char* from,
-    const unsigned short* table,
     const Span& s,
     const Place& at) {
-  if (s.travel == Travel::kBlocks) {
+  if (s.whole_blocks) {
     walk_blocks(from, tensor, s, at, [](char* shared, scalar_t* to) {
       *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(shared);
     });
-  } else if (s.travel == Travel::kTable) {
-    store_elements_tile<true>(tensor, from, table, s, at);
   } else {
-    store_elements_tile<false>(tensor, from, table, s, at);
+    store_elements_tile(tensor, from, s, at);
   }
 }
 
@@ -470,6 +403,26 @@ __device__ __forceinline__ void multiply_8(
         : "r"(a0), "r"(a1), "r"(b0));
   }
 #endif
+}
+
+// Both halves, or the one of float32, of `sum` + 0 * `pair`: NaN where the pair was not finite.
+template <typename scalar_t>
+__device__ __forceinline__ uint32_t add_zero_times(uint32_t sum, uint32_t pair) {
+#if __CUDA_ARCH__ >= 800
+  if constexpr (sizeof(scalar_t) == sizeof(float)) {
+    sum = __float_as_uint(fmaf(__uint_as_float(pair), 0.0f, __uint_as_float(sum)));
+  } else if constexpr (std::is_same_v<scalar_t, c10::BFloat16>) {
+    asm("fma.rn.bf16x2 %0, %1, %2, %0;" : "+r"(sum) : "r"(pair), "r"(0));
+  } else {
+    asm("fma.rn.f16x2 %0, %1, %2, %0;" : "+r"(sum) : "r"(pair), "r"(0));
+  }
+#endif
+  return sum;
+}
+
+__device__ __forceinline__ bool has_nan(uint32_t pair) {
+  // Sums of zeros have no other bits than the sign's.
+  return (pair & 0x7fff7fffu) != 0;
 }
 
 } // namespace at::native::depthwise_conv2d_ext_cuda

@@ -7,7 +7,7 @@
 // k <= 9 two matrices of 16 x 8 for a row of taps. The diagonals are added once, at the end.
 //
 // Tiles of both tensors are in shared memory (Bands.cuh) and read as transposed matrices; rows outside
-// the image are read from a row of zeros. Warps share a block's channels, rows of taps (a warp keeps
+// the image are read from a row of zeros. Warps share a channel's rows of taps (a warp keeps
 // kTapRows of them) and rows of the image; their sums are added in order and written as one partial,
 // and add_partials() adds those of the blocks in order. The bias is a product with ones.
 //
@@ -56,7 +56,6 @@ struct GradWeight {
   int32_t dilation_width;
   int32_t first_diagonal;
   // The tile.
-  int32_t block_channels;
   int32_t tap_groups;
   int32_t parts; // warps that share the rows of a channel and group of taps
   int32_t images;
@@ -65,8 +64,6 @@ struct GradWeight {
   int32_t tiles; // row tiles x groups of images
   int32_t above; // the first input row of tile row 0
   int32_t buffers;
-  int32_t input_table; // bytes
-  int32_t grad_table;
   Span input;
   Span grad;
   Divider by_images;
@@ -94,7 +91,7 @@ __device__ float mended_tiles(
   return sum;
 }
 
-// grid: groups of channels, chunks of tiles.
+// grid: channels, chunks of tiles.
 template <typename Traits>
 C10_LAUNCH_BOUNDS_1(kMostThreads)
 __global__ void bands_grad_weight_kernel(
@@ -108,13 +105,9 @@ __global__ void bands_grad_weight_kernel(
   constexpr int kTapRows = Traits::kTapRows;
   constexpr int kMatrices = Traits::kMatrices;
   extern __shared__ uint4 shared_blocks[];
-  // A row of zeros, the tables, the tiles; once they are done, the warps' sums.
+  // A row of zeros, the tiles; once they are done, the warps' sums.
   char* const zeros = reinterpret_cast<char*>(shared_blocks);
-  unsigned short* const input_table =
-      reinterpret_cast<unsigned short*>(zeros + kBlocks * kBlockBytes);
-  unsigned short* const grad_table =
-      reinterpret_cast<unsigned short*>(zeros + kBlocks * kBlockBytes + p.input_table);
-  char* const tiles = zeros + kBlocks * kBlockBytes + p.input_table + p.grad_table;
+  char* const tiles = zeros + kBlocks * kBlockBytes;
   const int input_bytes = p.images * p.input.image_pitch;
   const int grad_bytes = p.images * p.grad.image_pitch;
   const int buffer_bytes = input_bytes + grad_bytes;
@@ -122,18 +115,15 @@ __global__ void bands_grad_weight_kernel(
   const int lane = threadIdx.x % kWarpSize;
   const int warp = threadIdx.x / kWarpSize;
   const int part = warp % p.parts;
-  const int tap_group = warp / p.parts % p.tap_groups;
-  const int channel = warp / p.parts / p.tap_groups;
-  const int first_channel = blockIdx.x * p.block_channels;
-  const int channels = min(p.block_channels, p.channels - first_channel);
+  const int tap_group = warp / p.parts;
+  const int channel = blockIdx.x;
 
   const auto place_input = [&](int tile) {
     Place at{};
     const int top = tile % p.row_tiles * p.tile_rows * p.stride_height + p.above;
     at.image = tile / p.row_tiles * p.images;
     at.images = min(p.images, p.batch - at.image);
-    at.plane = first_channel / p.multiplier;
-    at.planes = channels;
+    at.plane = channel / p.multiplier;
     at.row = max(0, top);
     at.rows = max(0, min(p.input.height, top + p.input.rows) - at.row);
     at.shared_row = at.row - top;
@@ -141,7 +131,7 @@ __global__ void bands_grad_weight_kernel(
   };
   const auto place_grad = [&](int tile) {
     Place at = place_input(tile);
-    at.plane = first_channel;
+    at.plane = channel;
     at.row = tile % p.row_tiles * p.tile_rows;
     at.rows = min(p.grad.rows, p.grad.height - at.row);
     at.shared_row = 0;
@@ -149,13 +139,10 @@ __global__ void bands_grad_weight_kernel(
   };
   const auto load = [&](int tile, int buffer) {
     char* const to = tiles + buffer * buffer_bytes;
-    load_tile(to + input_bytes, grad_output, grad_table, p.grad, place_grad(tile));
-    load_tile(to, input, input_table, p.input, place_input(tile));
+    load_tile(to + input_bytes, grad_output, p.grad, place_grad(tile));
+    load_tile(to, input, p.input, place_input(tile));
   };
   clear_shared(zeros, static_cast<int>(tiles - zeros) + p.buffers * buffer_bytes);
-  __syncthreads();
-  make_table(input_table, p.input, place_input(0));
-  make_table(grad_table, p.grad, place_grad(0));
   __syncthreads();
   load(blockIdx.y, 0);
 
@@ -176,7 +163,7 @@ __global__ void bands_grad_weight_kernel(
         static_cast<uint32_t>(__cvta_generic_to_shared(tiles + buffer * buffer_bytes));
     const uint32_t grad_tile = input_tile + input_bytes;
 
-    for (int unit = part; unit < p.units && channel < channels; unit += p.parts) {
+    for (int unit = part; unit < p.units; unit += p.parts) {
       const int row_unit = p.by_column_groups.quotient(unit);
       const int first_block = (unit - row_unit * static_cast<int>(p.by_column_groups.by)) * kBlocks;
       // The row whose address this lane gives, and which of two blocks of it. A row of grad_output
@@ -188,8 +175,8 @@ __global__ void bands_grad_weight_kernel(
       const int half = lane / kMatrixRows;
 
       uint32_t grads[Traits::kGradPairs][4];
-      const uint32_t grad_row = exists ? grad_tile + image * p.grad.image_pitch +
-              (channel * p.grad.rows + t) * p.grad.pitch + (first_block + half) * kBlockBytes
+      const uint32_t grad_row = exists ? grad_tile + image * p.grad.image_pitch + t * p.grad.pitch +
+              (first_block + half) * kBlockBytes
                                        : shared_zeros + (kBlocks > 1 ? half : 0) * kBlockBytes;
 #pragma unroll
       for (int pair = 0; pair < Traits::kGradPairs; ++pair) {
@@ -213,8 +200,7 @@ __global__ void bands_grad_weight_kernel(
       const int top = (first_row + safe_t) * p.stride_height - p.padding_height;
       const int step = p.dilation_height * p.input.pitch;
       const uint32_t address = input_tile + (exists ? image : 0) * p.input.image_pitch +
-          (channel * p.input.rows + safe_t * p.stride_height - p.padding_height - p.above) *
-              p.input.pitch +
+          (safe_t * p.stride_height - p.padding_height - p.above) * p.input.pitch +
           tap_group * kTapRows * step +
           (first_block * Traits::kStride + p.first_diagonal + p.input.left + half) * kBlockBytes;
 #pragma unroll
@@ -286,9 +272,7 @@ __global__ void bands_grad_weight_kernel(
   const int kernel_size = p.kernel_height * p.kernel_width;
   float* const to =
       partial + static_cast<int64_t>(blockIdx.y) * (kernel_size + kBiasRows) * p.channels;
-  for (int at = threadIdx.x; at < channels * (kernel_size + 1); at += blockDim.x) {
-    const int tap = at / channels;
-    const int of_channel = at - tap * channels;
+  for (int tap = threadIdx.x; tap <= kernel_size; tap += blockDim.x) {
     const int kh = tap / p.kernel_width;
     const int kw = tap - kh * p.kernel_width;
     const bool is_bias = tap == kernel_size;
@@ -296,8 +280,7 @@ __global__ void bands_grad_weight_kernel(
     const int offset = kw * p.dilation_width - p.padding_width - p.first_diagonal * kBlock;
     float sum = 0.0f;
     for (int other = 0; other < p.parts; ++other) {
-      const float* const from =
-          shared + ((of_channel * p.tap_groups + group) * p.parts + other) * Traits::kSums;
+      const float* const from = shared + (group * p.parts + other) * Traits::kSums;
 #pragma unroll
       for (int n = 0; n < kBlock; ++n) {
         if (is_bias) {
@@ -311,11 +294,11 @@ __global__ void bands_grad_weight_kernel(
       }
     }
     if (isnan(sum)) {
-      sum = mended_tiles(grad_output, input, call, p, first_channel + of_channel, tap);
+      sum = mended_tiles(grad_output, input, call, p, channel, tap);
     }
-    to[tap * p.channels + first_channel + of_channel] = sum;
+    to[tap * p.channels + channel] = sum;
     if (is_bias) {
-      to[(tap + 1) * p.channels + first_channel + of_channel] = 0.0f;
+      to[(tap + 1) * p.channels + channel] = 0.0f;
     }
   }
 }
@@ -355,21 +338,6 @@ bool plan(GradWeight& g, Launch& launch, const BackwardPass& pass, const Params&
   if (g.tap_groups > kMostWarps) {
     return false;
   }
-  const int64_t most_channels = kMostWarps / g.tap_groups;
-  int64_t channels = 1;
-  const auto sums_bytes = [&] {
-    return static_cast<int64_t>(sizeof(float)) * Traits::kSums *
-        std::max<int64_t>(kUsualWarps, channels * 2 * g.tap_groups);
-  };
-  if (p.multiplier == 1) {
-    const int64_t plane = p.input_height * p.input_width;
-    while (channels * 2 <= std::min<int64_t>(kMostChannels, most_channels) &&
-           channels < p.channels && channels * plane * 2 < kRunBytes &&
-           sums_bytes() <= kMostShared) {
-      channels *= 2;
-    }
-  }
-
   const int64_t height = p.output_height;
   const int64_t reach = (p.kernel_height - 1) * p.dilation_height;
   const int64_t column_groups = divide_up(blocks_of(p.output_width), Traits::kBlocks);
@@ -380,19 +348,17 @@ bool plan(GradWeight& g, Launch& launch, const BackwardPass& pass, const Params&
   const int64_t grad_end = (column_groups - 1) * Traits::kBlocks + 2 * Traits::kGradPairs;
   g.above = -p.padding_height;
   const auto fill = [&](int64_t images, int64_t rows) {
-    g.block_channels = channels;
     g.images = images;
     g.tile_rows = rows;
     g.row_tiles = divide_up(height, rows);
     const bool whole = g.row_tiles == 1;
-    // Planes that are neighbours are loaded with all their rows.
     const int64_t needed = (rows - 1) * p.stride_height + reach + 1;
     const int64_t input_rows = whole ? std::max(needed, p.input_height + p.padding_height) : needed;
     g.input = make_span(
         p.channels,
         p.input_height,
         p.input_width,
-        channels,
+        1,
         input_rows,
         whole ? p.input_height : std::min(p.input_height, needed),
         left,
@@ -402,24 +368,18 @@ bool plan(GradWeight& g, Launch& launch, const BackwardPass& pass, const Params&
         p.output_channels(),
         height,
         p.output_width,
-        channels,
+        1,
         rows,
         rows,
         0,
         grad_end,
         pass.grad_output.const_data_ptr());
-    g.input_table = g.input.table_bytes();
-    g.grad_table = g.grad.table_bytes();
     const int64_t tile = images * (g.input.image_pitch + g.grad.image_pitch);
-    g.buffers = g.input.travel == Travel::kBlocks && g.grad.travel == Travel::kBlocks &&
-            2 * tile <= kMostDoubled
-        ? 2
-        : 1;
-    launch.shared = Traits::kBlocks * kBlockBytes + g.input_table + g.grad_table + g.buffers * tile;
-    return launch.shared <= kMostShared && g.input.fits_table() && g.grad.fits_table();
+    g.buffers = g.input.whole_blocks && g.grad.whole_blocks && 2 * tile <= kMostDoubled ? 2 : 1;
+    launch.shared = Traits::kBlocks * kBlockBytes + g.buffers * tile;
+    return launch.shared <= kMostShared;
   };
-  const int64_t plane =
-      channels * std::max(p.input_height * p.input_width, height * p.output_width);
+  const int64_t plane = std::max(p.input_height * p.input_width, height * p.output_width);
   int64_t images = 1;
   while (images * 2 <= p.batch && images * 2 * plane <= kTileElements) {
     images *= 2;
@@ -428,12 +388,10 @@ bool plan(GradWeight& g, Launch& launch, const BackwardPass& pass, const Params&
   while (!fill(images, rows)) {
     if (images > 1) {
       images /= 2;
-    } else if (rows > kMatrixRows && channels == 1) {
+    } else if (rows > kMatrixRows) {
       const int64_t strips = divide_up(height, rows) + 1;
       const int64_t even = divide_up(divide_up(height, strips), kMatrixRows) * kMatrixRows;
       rows = even < rows ? even : rows - kMatrixRows;
-    } else if (channels > 1) {
-      channels /= 2;
     } else {
       return false;
     }
@@ -442,13 +400,12 @@ bool plan(GradWeight& g, Launch& launch, const BackwardPass& pass, const Params&
   g.by_column_groups = Divider(column_groups);
   g.units = divide_up(static_cast<int64_t>(g.images) * g.tile_rows, kMatrixRows) * column_groups;
   g.tiles = divide_up(g.batch, g.images) * g.row_tiles;
-  const int64_t shares = channels * g.tap_groups;
-  g.parts = std::max<int64_t>(1, kUsualWarps / shares);
-  const int64_t warps = shares * g.parts;
+  g.parts = std::max<int64_t>(1, kUsualWarps / g.tap_groups);
+  const int64_t warps = int64_t{g.tap_groups} * g.parts;
   launch.threads = warps * kWarpSize;
   launch.shared =
       std::max<int64_t>(launch.shared, static_cast<int64_t>(sizeof(float)) * warps * Traits::kSums);
-  launch.groups = divide_up(p.output_channels(), channels);
+  launch.groups = p.output_channels();
   // A block stays at one strip, so that the rows of zeros stay where they are.
   const int64_t image_groups = g.tiles / g.row_tiles;
   launch.chunks = g.row_tiles *
@@ -507,9 +464,6 @@ bool choose_grad_weight(
     return diagonals.count <= 4 &&
         (blocks <= 2 ? launch_grad_weight<scalar_t, 2, 2, 4>(partial, chunks, pass, p, g)
                      : launch_grad_weight<scalar_t, 2, 4, 4>(partial, chunks, pass, p, g));
-  }
-  if (diagonals.count == 1 && blocks == 1) {
-    return launch_grad_weight<scalar_t, 1, 1, 1>(partial, chunks, pass, p, g);
   }
   if (diagonals.count <= 3) {
     return blocks <= 2 ? launch_grad_weight<scalar_t, 1, 2, 3>(partial, chunks, pass, p, g)
