@@ -43,6 +43,7 @@ PLANES = [
     ("fhb", Case(3, 5, 1, (40, 1001), (3, 3), **SMALL)),
     ("f", Case(17, 33, 1, (20, 14), (9, 9), padding=(4, 4))),  # large
     ("f", Case(17, 3, 1, (6, 28), (29, 9), padding=(20, 4))),
+    ("fhb", Case(70, 24, 1, (7, 14), (9, 9), padding=(4, 4))),  # plane_gemm
     ("hb", Case(22, 100, 1, (10, 56), (7, 7), **SEVEN)),  # bands
     ("hb", Case(17, 3, 1, (6, 28), (29, 9), padding=(20, 4))),  # of rows of no whole blocks
     ("hb", Case(5, 22, 2, (57, 96), (3, 3), **SMALL)),  # grad_input of two outputs

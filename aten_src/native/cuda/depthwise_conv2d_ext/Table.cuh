@@ -73,9 +73,15 @@ constexpr Row kTable[] = {
     {"sequence", kWeights, kPixels, kFloats, kStride1, kOne, {2, 64}, kAny, 7, nullptr, sequence_backward},
     {"by_planes", kData, kPixels, kAll, kAnySteps, kAnyOutputs, kAny, kAny, 7, by_planes_forward, nullptr},
     {"by_planes", kWeights, kPixels, kAll, kAnySteps, kAnyOutputs, kAny, kAny, 7, nullptr, by_planes_backward},
-    // NCHW. Windows of one dimension; tensor cores; planes in shared memory.
+    // NCHW. Windows of one dimension; tensor cores, small planes first; planes in shared memory.
     {"sequence", kData, kPlanes, kFloats, kStride1, kOne, {2, 64}, kAny, 7, sequence_forward, nullptr},
     {"sequence", kWeights, kPlanes, kFloats, kStride1, kOne, {2, 64}, kAny, 7, nullptr, sequence_backward},
+    {"plane_gemm", kForward, kPlanes, kSixteen, kAnySteps, kOne, {10, kNoLimit}, kAny, 8, plane_gemm_forward, nullptr},
+    {"plane_gemm", kGradInput, kPlanes, kSixteen, kAnySteps, kOne, {4, kNoLimit}, kAny, 8, plane_gemm_forward, nullptr},
+    {"plane_gemm", kData, kPlanes, kFloat32, kAnySteps, kOne, {50, kNoLimit}, kAny, 8, plane_gemm_forward, nullptr},
+    {"plane_gemm", kWeights, kPlanes, kSixteen, kAnySteps, kOne, {4, kNoLimit}, kAny, 8, nullptr, plane_gemm_backward},
+    {"plane_gemm", kWeights, kPlanes, kFloat32, kAnySteps, kOne, {50, kNoLimit}, kAny, 8, nullptr, plane_gemm_backward},
+    {"plane_gemm", kGradWeight, kPlanes, kFloat32, kAnySteps, kOne, {26, 49}, kAny, 8, nullptr, plane_gemm_backward},
     {"bands", kData, kPlanes, kSixteen, kAnySteps, kAnyOutputs, kAny, kAny, 8, bands_forward, nullptr},
     {"bands", kGradWeight, kPlanes, kSixteen, kAnySteps, kAnyOutputs, kAny, kAny, 8, nullptr, bands_grad_weight},
     {"patches", kData, kPlanes, kFloats, kUnit | kTwo, kOne, {9, 49}, kAny, 7, patches_forward, nullptr},
