@@ -74,6 +74,12 @@ REFUSALS = [
     ("- func: a(Tensor x, int[2] union=[1, 1]) -> Tensor", 1, AdditionsError, "argument 'union'"),
     ("- func: a(Tensor x, *, Tensor(a!) is) -> Tensor(a!)", 1, AdditionsError, "argument 'is'"),
     ("- func: a.default(Tensor x) -> Tensor", 1, AdditionsError, "overload name 'default'"),
+    # names that the generated C++ has for something else
+    ("- func: a(Tensor self, Tensor op) -> Tensor", 1, AdditionsError, "argument 'op'"),
+    ("- func: a(Tensor x, *, int grad_fn=1) -> Tensor", 1, AdditionsError, "argument 'grad_fn'"),
+    ("- func: a(Tensor result) -> Tensor", 1, AdditionsError, "argument 'result'"),
+    ("- func: a(Tensor self, Tensor self_) -> Tensor", 1, AdditionsError, "argument 'self_'"),
+    ("- func: indexing(Tensor self) -> Tensor", 1, CollisionError, "namespace at::indexing"),
     # the types of upstream's out variant
     *((f"- func: hypot.mine(Tensor self, {more}", 1, CollisionError, r"'hypot\.out'") for more in (
         "Tensor other, Tensor third) -> Tensor",
@@ -105,6 +111,9 @@ def test_a_declaration_that_the_base_cannot_take_is_refused(
         "- func: _glu_sum(Tensor self) -> Tensor\n  python_module: nn",
         "- func: a(Tensor self, int from) -> Tensor",  # upstream has arguments of this name
         "- func: import_(Tensor(a!) self) -> Tensor(a!)",
+        "- func: a.out(Tensor self, *, Tensor(a!) result) -> Tensor(a!)",
+        "- func: a(Tensor x, Tensor y_, Tensor ops) -> Tensor",
+        "- func: indexing(Tensor self) -> Tensor\n  variants: method",
         # types of its own
         "- func: hypot.mine(Tensor self, Tensor other, *, Scalar scale) -> Tensor",
         "- func: hypot.mine(Tensor self, Tensor other, int[2] size=[1, 1]) -> Tensor",

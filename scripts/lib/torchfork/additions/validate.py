@@ -26,6 +26,18 @@ static_assert static_cast struct switch template this throw try typedef typeid t
 unsigned using virtual void volatile while xor xor_eq
 """
 CPP_KEYWORDS = frozenset(_CPP_KEYWORDS.split())
+# What the functions that torchgen writes around a kernel call their own variables.
+_LOCALS = """
+op ks dispatchKeySet guard _any_requires_grad grad_fn _tmp node tracer_state op_name results
+common_device device_guard maybe_layer cur_level batch_rule batch_rule_t tmp_output
+"""
+# No function at::NAME can be beside a namespace of the name.
+_NAMESPACES = """
+_ops native symint redispatch detail impl internal indexing functorch functionalization vec vml meta
+cpu cuda mps xpu metal sparse sparse_csr tracer jit caching autocast accelerator sequence_number
+cpp_custom_type_hack transformation scaled Reduction compositeimplicitautograd
+compositeexplicitautograd compositeexplicitautogradnonfunctional
+"""
 
 
 def objections(additions: Additions, upstream: Upstream, version: str) -> Iterator[ForkError]:
@@ -97,6 +109,26 @@ def _unusable_names(entry: Entry) -> Iterator[ForkError]:
                 where=entry.where(),
                 next=f"call it otherwise, {word}_like or x{word}",
             )
+    for word in arguments:
+        result = word == "result" and f"!) {word}" not in entry.key
+        unpacked = word.endswith("_") and word[:-1] in arguments  # unpack(self) is self_
+        if result or unpacked or word in _LOCALS.split():
+            yield AdditionsError(
+                f"the argument '{word}' of '{entry.name}' has the name of a variable",
+                where=entry.where(),
+                why="the C++ that PyTorch's generator writes for the operator has one called so",
+                next=f"call it otherwise, {word.strip('_')}_like or x{word.rstrip('_')}",
+            )
+    if name in _NAMESPACES.split() and "function" in words(
+        entry.fields.get("variants", "function")
+    ):
+        yield CollisionError(
+            f"'{entry.name}' has the name of the namespace at::{name}",
+            where=entry.where(),
+            why="the C++ function of the operator would be at::" + name,
+            next=f"call it otherwise, {name.lstrip('_')}_ext",
+            kind="name taken upstream",
+        )
     if name[:1].isupper():
         yield CollisionError(
             f"'{entry.name}' begins with a capital letter",
