@@ -297,10 +297,10 @@ def fill_overlay(context: BuildContext, merged: Merged, wrapper: Wrapper) -> Non
     }
     for name, data in wanted.items():
         files.write_if_changed(layout.overlay / name, data)
-    linked_later = {"torch/lib/libtorch.so", base.extension.as_posix()}
+    kept = {*wanted, "torch/lib/libtorch.so", base.extension.as_posix()}  # these are linked later
     for path in files.tree_files(layout.overlay):
-        # What an earlier build put there and this one does not.
-        if path.relative_to(layout.overlay).as_posix() not in wanted.keys() | linked_later:
+        # What an earlier build put there and this one does not, and bindings for another Python.
+        if path.relative_to(layout.overlay).as_posix() not in kept:
             path.unlink()
 
 
