@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -121,6 +122,17 @@ import torch
 print(json.dumps(["func: gdh(" in yaml.read_text(), hasattr(torch, "gdh")]))
 """
     assert with_overlay.ask(program) == [True, True]
+
+
+def test_a_code_generator_of_another_torch_stays_what_it_is(
+    with_overlay: Subject, tmp_path: Path
+) -> None:
+    """Of a checkout, say, that is first on the path."""
+    (tmp_path / "torchgen").symlink_to(with_overlay.site / "torchgen")
+    program = "import json, torch, torchgen\n"
+    program += "print(json.dumps([torchgen.__file__, hasattr(torch, 'gdh')]))"
+    found = json.loads(said(with_overlay, "-c", program, PYTHONPATH=str(tmp_path)))
+    assert found == [str(tmp_path / "torchgen/__init__.py"), True]
 
 
 def test_a_variable_switches_it_off(with_overlay: Subject) -> None:

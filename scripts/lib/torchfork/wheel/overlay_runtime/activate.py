@@ -117,7 +117,7 @@ class Modules(MetaPathFinder):
                 spec.loader = _Changed(spec.loader, fullname, self._torch)
             return spec
         name = self._modules.get(fullname)
-        if name is None:
+        if name is None or (fullname == "torchgen" and self._is_of_another_torch(fullname, path)):
             return None
         if fullname == "torch._C":
             self._load_libraries()
@@ -129,6 +129,12 @@ class Modules(MetaPathFinder):
             fullname, place, loader=SourceFileLoader(fullname, str(HERE / name)),
             submodule_search_locations=[str(place.parent)],
         )  # fmt: skip
+
+    def _is_of_another_torch(self, fullname: str, path: Sequence[str] | None) -> bool:
+        """Whether the path leads to a torchgen that does not lie beside the installed torch."""
+        spec = PathFinder.find_spec(fullname, path)
+        origin = spec.origin if spec else None
+        return origin is not None and Path(origin).parents[1] != self._torch.parent
 
     def _load_libraries(self) -> None:
         """Load libtorch.so of the overlay before anything of torch's asks for one.
