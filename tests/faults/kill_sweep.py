@@ -19,7 +19,7 @@ import time
 import venv
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[1] / "invariants"))
@@ -34,30 +34,34 @@ from torchfork.errors import StateError
 from torchfork.upstream import base as bases
 from torchfork.upstream import fetch, pins, wheel
 from torchfork.upstream.tree import record_provenance
-from torchfork.util import cache, files
+from torchfork.util import cache as user_cache
+from torchfork.util import files
 
-LARGE = 50_000_000
 IN_A_ROW = 6
 # By name, how often each is killed.
 SHARES = {
     "check": 8, "build": 20, "overlay": 8, "develop": 16, "undo": 10, "apply": 12, "unapply": 8,
     "rebase": 4, "pin": 4, "index": 3, "sbom": 2, "edit": 2, "refresh": 3, "clean": 2, "unpack": 1,
 }  # fmt: skip
-Files = dict[str, tuple[object, ...]]
+Files = dict[str, tuple[int, bytes]]
 Words = list[str | Path]
 
 
+@cache
+def sha256(path: Path, *identity: int) -> bytes:
+    """The hash of a file's contents, read once for each state of the file."""
+    return hashlib.sha256(path.read_bytes()).digest()
+
+
 def snapshot(root: Path) -> Files:
-    """Every file but hidden ones, by name: mode and hash; of the largest, which file it is."""
+    """The mode and the hash of every file but hidden ones, by name."""
     found: Files = {}
     for directory, folders, names in os.walk(root):
         folders[:] = [name for name in folders if name[0] != "." and name != "__pycache__"]
         for path in (Path(directory, name) for name in names if name[0] != "."):
             stat = path.stat()
-            same: tuple[object, ...] = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
-            if stat.st_size < LARGE or path.suffix == ".whl":
-                same = (hashlib.sha256(path.read_bytes()).digest(),)
-            found[path.relative_to(root).as_posix()] = (stat.st_mode, *same)
+            state = (stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
+            found[path.relative_to(root).as_posix()] = (stat.st_mode, sha256(path, *state))
     return found
 
 
@@ -95,7 +99,7 @@ class Sweep:
             ignored = shutil.ignore_patterns("__pycache__")
             shutil.copytree(PROJECT / name, self.project / name, ignore=ignored)
         target, known = bases.probe(headers=False), pins.load()
-        store = cache.directory()
+        store = user_cache.directory()
         self.wheel = Path(base[1]) if base else fetch.fetch_wheel(known.get(), target, known, store)
         self.base = wheel.open_wheel(self.wheel, target, known, store).root
 
@@ -249,7 +253,7 @@ class Sweep:
                 place = root / "cache" / "torchfork"
 
                 def filled(rng: random.Random) -> None:
-                    tagged = cache.directory({"TORCHFORK_CACHE": str(place)})
+                    tagged = user_cache.directory({"TORCHFORK_CACHE": str(place)})
                     for number in range(20):
                         file = tagged / "unpacked" / str(number) / "file"
                         file.parent.mkdir(parents=True, exist_ok=True)
