@@ -169,15 +169,20 @@ struct Dimension {
   }
 };
 
-// The groups of all phases of a dimension, those without taps left out. Found once for a pass: they take
-// a dozen divisions each, as long as several tiles.
+// The groups of all phases of a dimension, without taps that no result meets inside the image, of which windows
+// larger than it have most. Found once for a pass: they take a dozen divisions each, as long as several tiles.
 class TapGroups {
  public:
   explicit TapGroups(const Dimension& dimension) {
     begin_.push_back(0);
     for (const auto phase : c10::irange(dimension.phases())) {
       for (const auto g : c10::irange(dimension.groups())) {
-        const TapGroup group = dimension.group(phase, g);
+        TapGroup group = dimension.group(phase, g);
+        const Range inside = dimension.inside(group.source);
+        const int64_t first = std::max<int64_t>(inside.begin - dimension.results_of(phase) + 1, 0);
+        group.count = std::min(group.count, inside.end) - first;
+        group.first += first * group.step;
+        group.source += first * dimension.source_step();
         if (group.count > 0) {
           groups_.push_back(group);
         }
