@@ -79,7 +79,8 @@ REFUSALS = [
     ("- func: a(Tensor x, *, int grad_fn=1) -> Tensor", 1, AdditionsError, "argument 'grad_fn'"),
     ("- func: a(Tensor result) -> Tensor", 1, AdditionsError, "argument 'result'"),
     ("- func: a(Tensor self, Tensor self_) -> Tensor", 1, AdditionsError, "argument 'self_'"),
-    ("- func: indexing(Tensor self) -> Tensor", 1, CollisionError, "namespace at::indexing"),
+    ("- func: indexing(Tensor self) -> Tensor", 1, CollisionError, "name of a namespace"),
+    ("- func: at(Tensor self) -> Tensor\n  variants: method", 1, CollisionError, "of a namespace"),
     # the types of upstream's out variant
     *((f"- func: hypot.mine(Tensor self, {more}", 1, CollisionError, r"'hypot\.out'") for more in (
         "Tensor other, Tensor third) -> Tensor",

@@ -119,13 +119,13 @@ def _unusable_names(entry: Entry) -> Iterator[ForkError]:
                 why="the C++ that PyTorch's generator writes for the operator has one called so",
                 next=f"call it otherwise, {word.strip('_')}_like or x{word.rstrip('_')}",
             )
-    if name in _NAMESPACES.split() and "function" in words(
-        entry.fields.get("variants", "function")
-    ):
+    functions = _NAMESPACES.split() if "function" in entry.variants else []
+    if name in {"at", "c10", "std", "torch", *functions}:
         yield CollisionError(
-            f"'{entry.name}' has the name of the namespace at::{name}",
+            f"'{entry.name}' has the name of a namespace",
             where=entry.where(),
-            why="the C++ function of the operator would be at::" + name,
+            why=f"at::{name} and at::_ops::{name}, which the generated C++ has for the operator, "
+            "would hide it",
             next=f"call it otherwise, {name.lstrip('_')}_ext",
             kind="name taken upstream",
         )
