@@ -75,11 +75,11 @@ __device__ __forceinline__ void write_bias(float* to, int next, double sum) {
 // places inside the image only.
 
 // One element of the output or, where `grad`, of grad_input: `sum` is what it begins with.
-template <typename scalar_t>
-__device__ __noinline__ float mended(
+template <typename scalar_t, typename acc_t>
+__device__ __noinline__ acc_t mended(
     const scalar_t* src,
     const scalar_t* weight,
-    float sum,
+    acc_t sum,
     const Params& p,
     bool grad,
     int image,
@@ -105,7 +105,7 @@ __device__ __noinline__ float mended(
       if (h >= 0 && h < height && w >= 0 && w < width) {
         const int64_t at = p.channels_last ? ((image * height + h) * width + w) * channels + from
                                            : ((image * channels + from) * height + h) * width + w;
-        sum += static_cast<float>(src[at]) * static_cast<float>(taps[tap]);
+        sum += static_cast<acc_t>(src[at]) * static_cast<acc_t>(taps[tap]);
       }
     }
   }

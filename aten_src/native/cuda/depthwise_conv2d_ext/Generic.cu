@@ -19,8 +19,6 @@ constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / kWarpSize;
 // Loops stride over the grid, so that this bounds launches without bounding sizes.
 constexpr int64_t kMaxBlocks = 1 << 20;
-// Results of a thread of a gather.
-constexpr int kRows = 4;
 
 // What values are added up in.
 template <typename scalar_t>
@@ -35,12 +33,13 @@ constexpr int kVectorOf = sizeof(scalar_t) == 8 ? 2 : 4;
 bool fits_32_bits(const Params& p) {
   constexpr int64_t kLimit = std::numeric_limits<int32_t>::max() / 2;
   static_assert(kMaxBlocks * kThreads < kLimit);
+  const int64_t most_step = std::max(
+      std::lcm(p.stride_height, p.dilation_height), std::lcm(p.stride_width, p.dilation_width));
   return p.batch * p.channels * p.input_height * p.input_width < kLimit &&
       p.batch * p.output_channels() * p.output_height * p.output_width < kLimit &&
       p.output_channels() * (p.kernel_size() + 1) < kLimit &&
       p.input_height + 2 * p.padding_height + p.dilation_height < kLimit &&
-      p.input_width + 2 * p.padding_width + p.dilation_width < kLimit &&
-      p.stride_height < kLimit / kRows && p.stride_width < kLimit / kRows;
+      p.input_width + 2 * p.padding_width + p.dilation_width < kLimit && most_step < kLimit / 16;
 }
 
 template <typename index_t>
@@ -82,6 +81,20 @@ struct alignas(sizeof(scalar_t) * kVector) Elements {
   scalar_t values[kVector];
 };
 
+template <typename Loaded, typename scalar_t>
+__device__ __forceinline__ Loaded load(const scalar_t* from) {
+  using Word = std::conditional_t<
+      sizeof(Loaded) == 2,
+      unsigned short,
+      std::conditional_t<
+          sizeof(Loaded) == 4,
+          unsigned int,
+          std::conditional_t<sizeof(Loaded) == 8, uint2, uint4>>>;
+  static_assert(sizeof(Word) == sizeof(Loaded));
+  const Word word = __ldg(reinterpret_cast<const Word*>(from));
+  return reinterpret_cast<const Loaded&>(word);
+}
+
 unsigned int blocks_for(int64_t items, int64_t items_per_block) {
   return static_cast<unsigned int>(std::min(kMaxBlocks, divide_up(items, items_per_block)));
 }
@@ -96,25 +109,30 @@ bool takes_vectors(const Params& p, const Operand& a, const Operand& b) {
 
 // Forward and grad_input by a gather.
 //
-// A result is the sum of its taps, and what is a step of the window in the one pass is a step of
-// stride / gcd(stride, dilation) taps in the other, from a first tap that depends on the result's phase. A
-// thread has kRows results of one column (in channels-last order of a vector of channels) that are a phase
-// apart, so that they meet the same taps: a tap is looked up and its column is tested once for all of them,
-// and nothing is divided between taps. Taps are read through the L1 in plane order, where a warp asks for
-// one, and from shared memory in channels-last, where it asks for many. Those of each kernel row are summed
-// by themselves first, for the sake of large kernels' rounding error.
+// Along one dimension, results that are dst_step apart meet the same taps, and src moves by src_of_next from
+// one to the next; so it does from a tap to the next that is link_step further. A thread has kRows such results
+// of one column (in channels-last order of a vector of channels): each row of src that it loads meets up to
+// kTaps taps of them, a column of the window after the other. In grad_input a result meets the taps of its
+// phase only, and nothing is divided between taps. Taps are read through the L1 in plane order, where a warp
+// asks for one, and from shared memory in channels-last, where it asks for many. The products of kTaps rows of
+// taps are summed by themselves first, for the sake of large kernels' rounding error. Zeros stand for rows
+// outside the image: mended() has the rest.
 
 // Blocks of a multiprocessor in channels-last order, each of which looks its taps up once.
 constexpr int kStagedBlocks = 8;
 constexpr int64_t kStagedBytes = 48 * 1024;
 // Channels whose taps a block must hold at least: a sector of memory.
 constexpr int kLeastStaged = 8;
+// Rows of taps that a row of src meets at once, at most: what registers hold.
+template <int kVector>
+constexpr int kTaps = kVector > 1 ? 2 : 4;
 
-// The first tap that a result meets, and the position in src where it does.
+// The taps that a result meets, from one to the next, and the position in src where it meets the first.
 template <typename index_t>
 struct Meeting {
   index_t tap;
   index_t src;
+  index_t count;
 };
 
 // One dimension of a gather.
@@ -129,19 +147,25 @@ struct Axis {
   bool by_phase;
   index_t stride;
   Divider<index_t> strides;
+  index_t dilation;
   index_t whole_dilation; // dilation / stride and what is left
   index_t rest_dilation;
-  index_t tap_step; // between taps that one result meets; all taps, if it meets one at most
-  index_t src_step; // what src moves by with one
-  index_t phases; // results that meet the same taps are so far apart
-  index_t src_of_next; // what src moves by from one of them to the next
+  index_t link_step;
+  index_t links; // classes of taps that a result meets; of columns one, as they need no order
+  index_t dst_step;
+  index_t src_of_next;
 
-  __device__ __forceinline__ Meeting<index_t> first(index_t dst) const {
+  __device__ __forceinline__ index_t taps_from(index_t tap) const {
+    return (taps - tap + link_step - 1) / link_step;
+  }
+
+  // In the order in which src ascends: by phase the taps descend.
+  __device__ __forceinline__ Meeting<index_t> meet(index_t dst, index_t link) const {
     if (!by_phase) {
-      return {0, dst * stride - padding};
+      return {link, dst * stride - padding + link * dilation, taps_from(link)};
     }
     const auto reach = strides.divmod(dst + padding);
-    Meeting<index_t> at{0, static_cast<index_t>(reach.div)};
+    Meeting<index_t> at{0, static_cast<index_t>(reach.div), 0};
     index_t rest = reach.mod;
     while (rest != 0) {
       at.src -= whole_dilation;
@@ -150,24 +174,33 @@ struct Axis {
         rest += stride;
         --at.src;
       }
-      if (++at.tap >= tap_step) {
-        return {taps, 0}; // a result that meets none
+      if (++at.tap >= link_step) {
+        return {0, 0, 0}; // a result that meets none
       }
     }
+    at.count = taps_from(at.tap);
+    at.tap += (at.count - 1) * link_step;
+    at.src -= (at.count - 1) * src_of_next;
     return at;
+  }
+
+  // From one of a meeting's taps to the next.
+  __device__ __forceinline__ index_t next_tap() const {
+    return by_phase ? -link_step : link_step;
   }
 };
 
 template <typename index_t>
 Axis<index_t> axis_of(
     bool by_phase,
+    bool rows,
     int64_t input,
     int64_t output,
     int64_t taps,
     int64_t stride,
     int64_t padding,
     int64_t dilation) {
-  const int64_t common = std::gcd(stride, dilation);
+  const int64_t common = by_phase || rows ? std::gcd(stride, dilation) : stride;
   Axis<index_t> axis;
   axis.dst_size = by_phase ? input : output;
   axis.src_size = by_phase ? output : input;
@@ -176,13 +209,24 @@ Axis<index_t> axis_of(
   axis.by_phase = by_phase;
   axis.stride = stride;
   axis.strides = divider<index_t>(stride);
+  axis.dilation = dilation;
   axis.whole_dilation = dilation / stride;
   axis.rest_dilation = dilation % stride;
-  axis.tap_step = by_phase ? std::min(stride / common, taps) : 1;
-  axis.src_step = by_phase ? -(dilation / common) : dilation;
-  axis.phases = by_phase ? stride : 1;
-  axis.src_of_next = by_phase ? 1 : stride;
+  axis.link_step = std::min(stride / common, taps);
+  axis.links = by_phase ? 1 : axis.link_step;
+  // Steps beyond the image are as good as any that leave it, and do not overflow.
+  constexpr int64_t kBeyond = int64_t{1} << 40;
+  const int64_t most = std::min(stride / common * dilation, kBeyond);
+  axis.dst_step = std::min<int64_t>(by_phase ? most : dilation / common, axis.dst_size);
+  axis.src_of_next = by_phase ? dilation / common : most;
   return axis;
+}
+
+// Groups of `rows` results that are dst_step apart.
+template <typename index_t>
+int64_t row_groups_of(const Axis<index_t>& axis, int rows) {
+  return axis.dst_step *
+      divide_up(divide_up(axis.dst_size, axis.dst_step), static_cast<int64_t>(rows));
 }
 
 template <typename index_t>
@@ -199,19 +243,60 @@ struct Gather {
   Divider<index_t> columns;
   Divider<index_t> row_groups;
   Divider<index_t> planes; // of an image
-  Divider<index_t> phases; // of rows
-  int rows; // results of a thread, at most kRows
+  Divider<index_t> classes; // of rows
   int lanes; // vectors of channels that a block covers
 };
 
-template <typename scalar_t, typename index_t, int kVector, bool kChannelsLast, bool kStaged>
-C10_LAUNCH_BOUNDS_1(kThreads)
+// What a thread stored as NaN.
+template <typename scalar_t, typename index_t, int kVector>
+__device__ __noinline__ void mend_results(
+    scalar_t* dst,
+    const scalar_t* src,
+    const scalar_t* weight,
+    const scalar_t* bias,
+    const Params& call,
+    const Gather<index_t>& g,
+    index_t image,
+    index_t channel,
+    index_t row,
+    index_t column,
+    int rows) {
+  using acc_t = opmath_type<scalar_t>;
+  for (int i = 0; i < rows * kVector; ++i) {
+    const index_t at = row + i / kVector * g.height.dst_step;
+    const index_t of = channel + i % kVector;
+    scalar_t& result =
+        dst[image * g.dst.image + of * g.dst.channel + at * g.dst.row + column * g.dst.column];
+    if (at < g.height.dst_size && ::isnan(static_cast<acc_t>(result))) {
+      const acc_t begin = bias ? static_cast<acc_t>(bias[of]) : acc_t(0);
+      result = static_cast<scalar_t>(mended(
+          src,
+          weight,
+          begin,
+          call,
+          g.height.by_phase,
+          static_cast<int>(image),
+          static_cast<int>(of),
+          static_cast<int>(at),
+          static_cast<int>(column)));
+    }
+  }
+}
+
+template <typename scalar_t, typename index_t, int kVector, int kRows, bool kChannelsLast>
+C10_LAUNCH_BOUNDS_2(
+    kThreads,
+    (sizeof(scalar_t) == 8          ? 2
+         : kRows > 4 || kVector > 1 ? 3
+         : kRows > 2                ? 4
+                                    : 5))
 __global__ void gather_kernel(
     scalar_t* __restrict__ dst,
     const scalar_t* __restrict__ src,
     const scalar_t* __restrict__ weight,
     const scalar_t* __restrict__ bias,
-    const Gather<index_t> g) {
+    const __grid_constant__ Params call,
+    const __grid_constant__ Gather<index_t> g) {
   using acc_t = opmath_type<scalar_t>;
   using Loaded = Elements<scalar_t, kVector>;
   using Factors = Elements<acc_t, kVector>;
@@ -226,7 +311,7 @@ __global__ void gather_kernel(
   const int block_channels = g.lanes * kVector;
   const int pitch = block_channels + kVector;
   const index_t block_channel = static_cast<index_t>(blockIdx.y) * block_channels;
-  if constexpr (kStaged) {
+  if constexpr (kChannelsLast) {
     const int of_channel = sources * taps;
     const int have =
         ::min(static_cast<index_t>(block_channels), g.channels - block_channel) * of_channel;
@@ -250,7 +335,7 @@ __global__ void gather_kernel(
        item += step) {
     const auto by_column = g.columns.divmod(item);
     const auto by_group = g.row_groups.divmod(by_column.div);
-    const auto by_phase = g.phases.divmod(by_group.mod);
+    const auto by_class = g.classes.divmod(by_group.mod);
     index_t image = by_group.div;
     index_t channel = lane_channel;
     if constexpr (!kChannelsLast) {
@@ -259,62 +344,80 @@ __global__ void gather_kernel(
       channel = by_plane.mod;
     }
     const index_t column = by_column.mod;
-    const index_t row = by_phase.div * g.rows * g.height.phases + by_phase.mod;
-    const auto first_row = g.height.first(row);
-    const auto first_column = g.width.first(column);
-    bool live[kRows];
+    const index_t row = by_class.div * kRows * g.height.dst_step + by_class.mod;
+    const auto columns = g.width.meet(column, 0);
+    const index_t at_step = g.width.src_of_next * g.src.column;
     acc_t sums[kRows][kVector];
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
-      live[r] = r < g.rows && row + r * g.height.phases < g.height.dst_size;
 #pragma unroll
       for (int v = 0; v < kVector; ++v) {
         sums[r][v] = bias ? static_cast<acc_t>(bias[channel + v]) : acc_t(0);
       }
     }
 
+#pragma unroll 1
     for (index_t source = 0; source < sources; ++source) {
       const index_t source_channel =
           sources > 1 ? channel * sources + source : g.multiplier.div(channel);
-      // Indices into whole tensors: one instruction makes an address of one.
-      const index_t plane = image * g.src.image + source_channel * g.src.channel;
-      const index_t unstaged = (channel * sources + source) * taps;
+      const scalar_t* plane = src + (image * g.src.image + source_channel * g.src.channel);
+      const scalar_t* plane_taps = weight + (channel * sources + source) * taps;
+#ifdef __CUDA_ARCH__
+      // One instruction makes an address of these and an index, unless the compiler takes them apart.
+      asm("" : "+l"(plane), "+l"(plane_taps));
+#endif
       const acc_t* const factors = staged + source * pitch + lane * kVector;
-      index_t h = first_row.src;
-      for (index_t kh = first_row.tap; kh < g.height.taps;
-           kh += g.height.tap_step, h += g.height.src_step) {
-        bool exists[kRows];
-        index_t offsets[kRows];
-        acc_t sum[kRows][kVector] = {};
+      const index_t tap_pitch = g.width.taps * g.height.next_tap();
+      // The rows of `kCount` taps from `tap` on, of which the first meets src row `first`.
+      const auto add_taps = [&](auto count, index_t first, index_t tap) {
+        constexpr int kCount = decltype(count)::value;
+        constexpr int kLoads = kRows + kCount - 1;
+        index_t offsets[kLoads]; // less than 0 outside the image
 #pragma unroll
-        for (int r = 0; r < kRows; ++r) {
-          const index_t from = h + r * g.height.src_of_next;
-          exists[r] = live[r] && is_within(from, g.height.src_size);
-          offsets[r] = plane + (exists[r] ? from * g.src.row : 0);
+        for (int i = 0; i < kLoads; ++i) {
+          const index_t from = first + i * g.height.src_of_next;
+          offsets[i] = is_within(from, g.height.src_size) ? from * g.src.row : -1;
         }
-        index_t w = first_column.src;
+        acc_t sum[kRows][kVector] = {};
+        index_t w = columns.src;
         index_t at = w * g.src.column;
-        const index_t at_step = g.width.src_step * g.src.column;
-#pragma unroll 2
-        for (index_t kw = first_column.tap; kw < g.width.taps;
-             kw += g.width.tap_step, w += g.width.src_step, at += at_step) {
+        index_t tap_column = tap + columns.tap;
+#pragma unroll 1
+        for (index_t left = columns.count; left > 0;
+             --left, w += g.width.src_of_next, at += at_step, tap_column += g.width.next_tap()) {
           if (!is_within(w, g.width.src_size)) {
             continue;
           }
-          Factors factor;
-          if constexpr (kStaged) {
-            factor = *reinterpret_cast<const Factors*>(
-                factors + static_cast<int>((kh * g.width.taps + kw) * sources) * pitch);
-          } else {
-            factor.values[0] = static_cast<acc_t>(weight[unstaged + kh * g.width.taps + kw]);
+          Factors factor[kCount];
+          Loaded loaded[kLoads];
+#pragma unroll
+          for (int i = 0; i < kLoads; ++i) {
+            loaded[i] = Loaded{};
+            if (offsets[i] >= 0) {
+              loaded[i] = load<Loaded>(plane + (offsets[i] + at));
+            }
           }
 #pragma unroll
-          for (int r = 0; r < kRows; ++r) {
-            if (exists[r]) {
-              const Loaded loaded = *reinterpret_cast<const Loaded*>(src + (offsets[r] + at));
+          for (int q = 0; q < kCount; ++q) {
+            const index_t of_tap = tap_column + q * tap_pitch;
+            if constexpr (kChannelsLast) {
+              factor[q] = *reinterpret_cast<const Factors*>(
+                  factors + static_cast<int>(of_tap) * static_cast<int>(sources) * pitch);
+            } else {
+              factor[q].values[0] =
+                  static_cast<acc_t>(load<Elements<scalar_t, 1>>(plane_taps + of_tap).values[0]);
+            }
+          }
 #pragma unroll
-              for (int v = 0; v < kVector; ++v) {
-                sum[r][v] += static_cast<acc_t>(loaded.values[v]) * factor.values[v];
+          for (int i = 0; i < kLoads; ++i) {
+#pragma unroll
+            for (int v = 0; v < kVector; ++v) {
+              const acc_t value = static_cast<acc_t>(loaded[i].values[v]);
+#pragma unroll
+              for (int r = 0; r < kRows; ++r) {
+                if (i >= r && i - r < kCount) {
+                  sum[r][v] += value * factor[i - r].values[v];
+                }
               }
             }
           }
@@ -326,30 +429,94 @@ __global__ void gather_kernel(
             sums[r][v] += sum[r][v];
           }
         }
+      };
+#pragma unroll 1
+      for (index_t link = 0; link < g.height.links; ++link) {
+        const auto meets = g.height.meet(row, link);
+        index_t first = meets.src;
+        index_t tap = meets.tap * g.width.taps;
+#pragma unroll 1
+        for (index_t left = meets.count; left > 0; left -= kTaps<kVector>) {
+          if (first >= g.height.src_size) {
+            break;
+          }
+          if (first + (kRows + kTaps<kVector> - 2) * g.height.src_of_next < 0) {
+            // None of these rows is inside the image.
+          } else if (left >= kTaps<kVector>) {
+            add_taps(std::integral_constant<int, kTaps<kVector>>(), first, tap);
+          } else if (left == 1) {
+            add_taps(std::integral_constant<int, 1>(), first, tap);
+          } else if (kTaps<kVector> > 2 && left == 2) {
+            add_taps(std::integral_constant<int, 2>(), first, tap);
+          } else if constexpr (kTaps<kVector> > 2) {
+            add_taps(std::integral_constant<int, 3>(), first, tap);
+          }
+          first += kTaps<kVector> * g.height.src_of_next;
+          tap += kTaps<kVector> * tap_pitch;
+        }
       }
     }
 
     scalar_t* const to =
         dst + image * g.dst.image + channel * g.dst.channel + column * g.dst.column;
+    bool spoilt = false;
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
-      if (live[r]) {
+      const index_t at = row + r * g.height.dst_step;
+      if (at < g.height.dst_size) {
         Loaded result;
 #pragma unroll
         for (int v = 0; v < kVector; ++v) {
+          spoilt = spoilt || ::isnan(sums[r][v]);
           result.values[v] = static_cast<scalar_t>(sums[r][v]);
         }
-        *reinterpret_cast<Loaded*>(to + (row + r * g.height.phases) * g.dst.row) = result;
+        *reinterpret_cast<Loaded*>(to + at * g.dst.row) = result;
       }
+    }
+    if (spoilt) {
+      mend_results<scalar_t, index_t, kVector>(
+          dst, src, weight, bias, call, g, image, channel, row, column, kRows);
     }
   }
 }
 
-template <typename scalar_t, typename index_t, int kVector, bool kChannelsLast, bool kStaged>
+template <typename scalar_t, typename index_t, int kVector, int kRows, bool kChannelsLast>
+void launch_rows(
+    const ForwardPass& pass,
+    const Params& p,
+    Gather<index_t> g,
+    int lanes,
+    int64_t shared) {
+  const int workers = kChannelsLast ? kThreads / lanes : kThreads;
+  const int64_t channel_blocks =
+      kChannelsLast ? divide_up(g.channels, static_cast<int64_t>(lanes) * kVector) : 1;
+  const int64_t row_groups = row_groups_of(g.height, kRows);
+  g.row_groups = divider<index_t>(row_groups);
+  g.items = p.batch * row_groups * g.width.dst_size * (kChannelsLast ? 1 : g.channels);
+  const int64_t blocks = divide_up(g.items, workers);
+  const int64_t wanted = kChannelsLast
+      ? divide_up(static_cast<int64_t>(kStagedBlocks) * multiprocessors(), channel_blocks)
+      : kMaxBlocks;
+  const dim3 grid(std::min(blocks, wanted), channel_blocks);
+  launch_kernel(
+      gather_kernel<scalar_t, index_t, kVector, kRows, kChannelsLast>,
+      grid,
+      workers * lanes,
+      shared,
+      pass.dst.mutable_data_ptr<scalar_t>(),
+      pass.src.const_data_ptr<scalar_t>(),
+      pass.weight.const_data_ptr<scalar_t>(),
+      pointer_or_null<scalar_t>(pass.bias),
+      p,
+      g);
+}
+
+template <typename scalar_t, typename index_t, int kVector, bool kChannelsLast>
 void launch_gather(const ForwardPass& pass, const Params& p, bool grad, int lanes, int64_t shared) {
   Gather<index_t> g;
   g.height = axis_of<index_t>(
       grad,
+      true,
       p.input_height,
       p.output_height,
       p.kernel_height,
@@ -358,6 +525,7 @@ void launch_gather(const ForwardPass& pass, const Params& p, bool grad, int lane
       p.dilation_height);
   g.width = axis_of<index_t>(
       grad,
+      false,
       p.input_width,
       p.output_width,
       p.kernel_width,
@@ -374,41 +542,32 @@ void launch_gather(const ForwardPass& pass, const Params& p, bool grad, int lane
   g.multiplier = divider<index_t>(grad ? 1 : p.multiplier);
   g.columns = divider<index_t>(g.width.dst_size);
   g.planes = divider<index_t>(g.channels);
-  g.phases = divider<index_t>(g.height.phases);
+  g.classes = divider<index_t>(g.height.dst_step);
   g.lanes = lanes;
-  const int workers = kChannelsLast ? kThreads / lanes : kThreads;
-  const int64_t channel_blocks =
-      kChannelsLast ? divide_up(g.channels, static_cast<int64_t>(lanes) * kVector) : 1;
-  // As many results a thread as leave the device full.
-  int64_t threads = 0;
-  int64_t row_groups = 0;
-  for (g.rows = kRows;; g.rows /= 2) {
-    row_groups = std::min<int64_t>(
-        divide_up(g.height.dst_size, g.rows * static_cast<int64_t>(g.height.phases)) *
-            g.height.phases,
-        g.height.dst_size);
-    g.items = p.batch * row_groups * g.width.dst_size * (kChannelsLast ? 1 : g.channels);
-    threads = g.items * channel_blocks * (kChannelsLast ? lanes : 1);
-    if (g.rows == 1 || threads >= 8 * few_threads()) {
-      break;
+  // As many results a thread as leave the device full and compute few for nothing.
+  const auto launch = [&](auto rows) {
+    launch_rows<scalar_t, index_t, kVector, decltype(rows)::value, kChannelsLast>(
+        pass, p, g, lanes, shared);
+  };
+  const int64_t threads = pass.dst.numel() / kVector;
+  const auto pays = [&](int rows) {
+    const int64_t groups = row_groups_of(g.height, rows);
+    return threads / g.height.dst_size * groups >= 8 * few_threads() &&
+        groups * rows * 4 <= 5 * g.height.dst_size;
+  };
+  if constexpr (sizeof(scalar_t) < 8 && sizeof(index_t) == 4) {
+    if (!kChannelsLast && pays(8)) {
+      launch(std::integral_constant<int, kChannelsLast ? 4 : 8>());
+    } else if (pays(4)) {
+      launch(std::integral_constant<int, 4>());
+    } else if (!kChannelsLast && pays(2)) {
+      launch(std::integral_constant<int, kChannelsLast ? 1 : 2>());
+    } else {
+      launch(std::integral_constant<int, 1>());
     }
+  } else {
+    launch(std::integral_constant<int, 4>());
   }
-  g.row_groups = divider<index_t>(row_groups);
-  const int64_t blocks = divide_up(g.items, workers);
-  const int64_t wanted = kStaged
-      ? divide_up(static_cast<int64_t>(kStagedBlocks) * multiprocessors(), channel_blocks)
-      : kMaxBlocks;
-  const dim3 grid(std::min(blocks, wanted), channel_blocks);
-  launch_kernel(
-      gather_kernel<scalar_t, index_t, kVector, kChannelsLast, kStaged>,
-      grid,
-      workers * lanes,
-      shared,
-      pass.dst.mutable_data_ptr<scalar_t>(),
-      pass.src.const_data_ptr<scalar_t>(),
-      pass.weight.const_data_ptr<scalar_t>(),
-      pointer_or_null<scalar_t>(pass.bias),
-      g);
 }
 
 template <typename scalar_t, typename index_t>
@@ -417,7 +576,7 @@ void gather(const ForwardPass& pass, const Params& p, bool grad) {
     return;
   }
   if (!p.channels_last) {
-    launch_gather<scalar_t, index_t, 1, false, false>(pass, p, grad, 1, 0);
+    launch_gather<scalar_t, index_t, 1, false>(pass, p, grad, 1, 0);
     return;
   }
   const int64_t channels = grad ? p.channels : p.output_channels();
@@ -435,7 +594,7 @@ void gather(const ForwardPass& pass, const Params& p, bool grad) {
         divide_up(channels, lanes * kVector) > kMostGridRows) {
       return false;
     }
-    launch_gather<scalar_t, index_t, kVector, true, true>(pass, p, grad, lanes, shared);
+    launch_gather<scalar_t, index_t, kVector, true>(pass, p, grad, lanes, shared);
     return true;
   };
   if constexpr (sizeof(index_t) == 4) {
@@ -445,12 +604,7 @@ void gather(const ForwardPass& pass, const Params& p, bool grad) {
       return;
     }
   }
-  const int lanes = std::min<int64_t>(channels, kWarpSize);
-  if (divide_up(channels, lanes) <= kMostGridRows) {
-    launch_gather<scalar_t, index_t, 1, true, false>(pass, p, grad, lanes, 0);
-  } else {
-    launch_gather<scalar_t, index_t, 1, false, false>(pass, p, grad, 1, 0);
-  }
+  launch_gather<scalar_t, index_t, 1, false>(pass, p, grad, 1, 0);
 }
 
 template <typename scalar_t>

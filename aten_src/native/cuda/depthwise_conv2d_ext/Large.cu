@@ -298,10 +298,6 @@ int32_t round_up(int64_t value, int64_t to) {
   return divide_up(value, to) * to;
 }
 
-// Windows of few rows have to have more taps to be as fast as by kernels that gather and need no staging.
-constexpr int64_t kLeastTapsOfFewRows = 48;
-constexpr int64_t kFewRows = 3;
-
 bool applies(const Params& p) {
   return fits_32_bits(p) && !p.channels_last && p.stride_height == 1 && p.stride_width == 1 &&
       p.dilation_height == 1 && p.dilation_width == 1 && p.output_channels() <= kMostGridRows &&
@@ -310,8 +306,8 @@ bool applies(const Params& p) {
 
 // Of the forward and grad_input.
 bool applies_to_data(const Params& p, const Operand& dst) {
-  return dst.numel() > 0 && applies(p) &&
-      (p.kernel_height > kFewRows || p.kernel_size() >= kLeastTapsOfFewRows);
+  // Narrower planes leave vectors empty.
+  return dst.numel() > 0 && applies(p) && std::min(p.input_width, p.output_width) >= kVector;
 }
 
 Large large_of(const Params& p) {
