@@ -93,7 +93,8 @@ def wheel(session: nox.Session) -> None:
     built = _built_wheel(session)
     python = _environment(session, "test-wheel", *TOOLS, str(built))
     variables = {"TORCHFORK_TEST_WHEEL": str(built), "TORCHFORK_TEST_PYTHON": str(python)}
-    _pytest(session, "wheel", variables=variables)
+    # A module's tests share builds and environments, and so a process.
+    _pytest(session, "wheel", None, "--dist", "loadscope", variables=variables, parallel=True)
 
 
 @nox.session
@@ -142,8 +143,8 @@ def overlay(session: nox.Session) -> None:
 def faults(session: nox.Session) -> None:
     """Bad input and bad surroundings; then the invariants."""
     _install(session, *TOOLS)
-    _pytest(session, "faults", parallel=True, may_select_none=True)
-    _pytest(session, "invariants", parallel=True, may_select_none=True)
+    # In one run, for what both need built to be built once.
+    _pytest(session, "faults", None, str(PROJECT / "tests" / "invariants"), parallel=True)
 
 
 @nox.session

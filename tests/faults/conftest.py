@@ -13,7 +13,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "invariants"))
 
-from command import Command
+from command import Command, finished_build
 
 
 @pytest.fixture(scope="session")
@@ -30,6 +30,4 @@ def command(tmp_path: Path, base_option: tuple[str, ...]) -> Command:
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory: pytest.TempPathFactory, base_option: tuple[str, ...]) -> Command:
     """A finished build, so that what is tested comes at once."""
-    made = Command(tmp_path_factory.mktemp("finished"), base_option)
-    assert made.run().code == 0
-    return made
+    return finished_build(tmp_path_factory, base_option)

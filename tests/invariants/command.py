@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
+
 PROJECT = Path(__file__).resolve().parents[2]
 SMALL = PROJECT / "tests" / "wheel" / "small_additions"
 
@@ -120,3 +122,19 @@ class Command:
             stem, _, suffix = name.rpartition("_")
             (additions / "aten_src" / "native" / f"{stem}.{suffix}").write_text(text)
         return Command(self.root, self.base, additions, self.environment)
+
+
+def finished_build(factory: pytest.TempPathFactory, base: tuple[str, ...]) -> Command:
+    """A finished build of this process's own: a copy of one that all processes of a run share.
+
+    Of processes that come at once one builds, and the others wait for it as for any other run.
+    """
+    own = factory.getbasetemp()
+    common = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+    made = Command(common / "built", base)
+    made.root.mkdir(exist_ok=True)
+    assert made.run().code == 0
+    copy = Command(factory.mktemp("finished"), base)
+    shutil.copytree(made.root, copy.root, symlinks=True, dirs_exist_ok=True)
+    assert copy.run().code == 0
+    return copy

@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 
 import pytest
-from command import Command
+from command import Command, finished_build
 
 from torchfork.upstream import fetch, wheel
 from torchfork.upstream import pins as releases
@@ -45,6 +45,4 @@ def command(tmp_path: Path, base_option: tuple[str, ...]) -> Command:
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory: pytest.TempPathFactory, base_option: tuple[str, ...]) -> Command:
     """A build that ran to its end; tests that change its directory copy it."""
-    made = Command(tmp_path_factory.mktemp("finished"), base_option)
-    assert made.run().code == 0
-    return made
+    return finished_build(tmp_path_factory, base_option)

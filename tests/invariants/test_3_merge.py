@@ -48,10 +48,10 @@ def wait_for(
 
 
 def test_3_the_result_depends_on_the_additions_and_not_on_their_history(
-    finished: Command, tmp_path: Path
+    tmp_path: Path, base_option: tuple[str, ...]
 ) -> None:
     """Another operator, a view that hooks list, is added and taken out again."""
-    command = Command(tmp_path, finished.base, tmp_path / "additions", finished.environment)
+    command = Command(tmp_path, base_option, tmp_path / "additions")
     shutil.copytree(SMALL, command.additions)
     native = command.additions / "native_functions_additions.yaml"
     before = native.read_text(encoding="utf-8")
@@ -85,9 +85,11 @@ def test_3_a_second_run_does_nothing_and_says_so(finished: Command) -> None:
     assert state() == before
 
 
-def test_3_an_edit_during_a_build_counts_as_a_change(finished: Command, tmp_path: Path) -> None:
+def test_3_an_edit_during_a_build_counts_as_a_change(
+    tmp_path: Path, base_option: tuple[str, ...]
+) -> None:
     """The next run must not take the wheel for one that has the edit."""
-    command = Command(tmp_path, finished.base, tmp_path / "additions", finished.environment)
+    command = Command(tmp_path, base_option, tmp_path / "additions")
     shutil.copytree(SMALL, command.additions)
     (source,) = (command.additions / "aten_src" / "native").glob("*.cpp")
     running = command.start()

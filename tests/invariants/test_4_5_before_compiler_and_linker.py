@@ -59,7 +59,7 @@ def test_4_the_recording_compiler_is_called_for_additions_that_are_fine(
 
 
 def test_5_a_missing_kernel_is_told_before_the_linker_runs(
-    finished: Command, tmp_path: Path
+    base_option: tuple[str, ...], tmp_path: Path
 ) -> None:
     """The compiler works, but notes every link; the error names the line of the declaration."""
     log, script = tmp_path / "links", tmp_path / "cxx"
@@ -72,7 +72,7 @@ def test_5_a_missing_kernel_is_told_before_the_linker_runs(
     script.chmod(0o755)
     # Without 'dispatch:', so that no text names the kernel.
     native = "- func: wt_a(Tensor self) -> Tensor\n"
-    command = Command(tmp_path, finished.base).with_additions(native)
+    command = Command(tmp_path, base_option).with_additions(native)
     answer = command.run("build", CXX=str(script), CMAKE_CXX_COMPILER_LAUNCHER="")
     answer.assert_error(14, "'wt_a' is declared and defined nowhere")
     assert answer.part("where").endswith("native_functions_additions.yaml:1")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -113,21 +112,21 @@ def rows(result: TargetResult) -> dict[str, str]:
 
 
 def test_patches_come_through_on_the_untouched_upstream(world: World) -> None:
-    (result,) = world.carry(world.upstream("untouched", {}))
+    (result,) = world.carry(world.upstream())
     assert states(result)["b"] == PASSED and not result.red, result.first_failure
     assert rows(result) == {"patches/ours.patch": PASSED, "patches/named": PASSED}
 
 
 def test_lines_that_moved_within_their_file_are_no_trouble(world: World) -> None:
     moved = {FILE: lambda text: "# a line more\n" * 3 + text}
-    (result,) = world.carry(world.upstream("moved", moved))
+    (result,) = world.carry(world.upstream(moved))
     assert states(result)["b"] == PASSED and not result.red, result.first_failure
 
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_change_under_a_patch_is_red_and_called_by_its_name(world: World, change: str) -> None:
     edits, kind, patch = CHANGES[change]
-    (result,) = world.carry(world.upstream(change, edits))
+    (result,) = world.carry(world.upstream(edits))
     assert result.red and states(result)["b"] == FAILED
     failure = result.first_failure
     assert failure and failure.finding
@@ -137,11 +136,10 @@ def test_a_change_under_a_patch_is_red_and_called_by_its_name(world: World, chan
 
 
 def test_a_renamed_file_is_followed_and_wants_a_refresh(world: World) -> None:
-    upstream = world.upstream("renamed", {FILE: lambda text: None})
     text = (world.base.root / FILE).read_text(encoding="utf-8")
-    new = upstream.root / "torch" / "nn" / "modules" / "flat.py"
-    new.write_text("# renamed\n" + text, encoding="utf-8")
-    (result,) = world.carry(replace(upstream, identity="renamed"))
+    new = "torch/nn/modules/flat.py"
+    renamed: dict[str, Edit] = {FILE: lambda _: None, new: lambda _: f"# renamed\n{text}"}
+    (result,) = world.carry(world.upstream(renamed))
     failure = result.first_failure
     assert failure and failure.finding and failure.finding.kind == "patch needs refresh"
-    assert "torch/nn/modules/flat.py" in failure.finding.why
+    assert new in failure.finding.why

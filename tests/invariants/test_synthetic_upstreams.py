@@ -11,8 +11,8 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -54,36 +54,51 @@ class World:
     base: Base
     root: Path
     settings: run.Settings
+    carried: dict[tuple[str, str], TargetResult] = field(default_factory=dict)
 
-    def upstream(self, name: str, edits: dict[str, Callable[[str], str | None]]) -> Base:
-        """The base with some files edited, or taken away where an edit gives None."""
-        root = self.root / name
+    def upstream(self, edits: Mapping[str, Callable[[str], str | None]] | None = None) -> Base:
+        """The base with some files edited, new, or taken away where an edit gives None.
+
+        The same edits give the same directory.
+        """
+        edited = dict[str, str | None]()
+        for relative, edit in (edits or {}).items():
+            path = self.base.root / relative
+            before = path.read_text(encoding="utf-8") if path.exists() else ""
+            edited[relative] = edit(before)
+            assert edited[relative] != before, f"the edit of {relative} changes nothing"
+        identity = files.sha256_text(str(self.root), repr(sorted(edited.items())))
+        root = self.root / identity[:16]
+        if not root.is_dir():
+            self._write(root, edited)
+        return replace(self.base, root=root, identity=identity, texts="", headers=None)
+
+    def _write(self, root: Path, edited: Mapping[str, str | None]) -> None:
         for part in ("torchgen", "torch"):
             skip = shutil.ignore_patterns("lib", "bin", "test", "include", "*.so")
             copy = shutil.copytree
             copy(self.base.root / part, root / part, copy_function=link, ignore=skip)
         (root / HEADER).parent.mkdir(parents=True)
         shutil.copyfile(self.base.root / HEADER, root / HEADER)
-        for relative, edit in edits.items():
-            path = root / relative
-            before = path.read_text(encoding="utf-8")
-            after = edit(before)
-            assert after != before, f"the edit of {relative} changes nothing"
-            path.unlink()
-            if after is not None:
-                path.write_text(after, encoding="utf-8")
-        identity = files.sha256_text(str(root))
-        return replace(self.base, root=root, identity=identity, texts="", headers=None)
+        for relative, text in edited.items():
+            (root / relative).unlink(missing_ok=True)
+            if text is not None:
+                (root / relative).write_text(text, encoding="utf-8")
 
     def carry(self, *bases: Base) -> list[TargetResult]:
         """The results on each, compared with one another as a run of the matrix does."""
         named = [(f"9.{number}.0", base) for number, base in enumerate(bases)]
-        found = [
-            run.carry(targets.Target(targets.WHEEL, name), base, self.settings, lambda _: None)
-            for name, base in named
-        ]
+        found = [self._carry(name, base) for name, base in named]
         pins, work = self.settings.opening.pins, self.settings.work
         return list(compare.compare(found, pins, work, self.settings.additions.root))
+
+    def _carry(self, name: str, base: Base) -> TargetResult:
+        """A result on its own; several tests start from one."""
+        key = name, base.identity
+        if key not in self.carried:
+            target = targets.Target(targets.WHEEL, name)
+            self.carried[key] = run.carry(target, base, self.settings, lambda _: None)
+        return self.carried[key]
 
 
 def link(source: str, target: str) -> None:
@@ -108,7 +123,7 @@ def world(base: Base, tmp_path_factory: pytest.TempPathFactory) -> World:
 @pytest.fixture(scope="module")
 def untouched(world: World) -> TargetResult:
     """What comes out without any change, which every test compares with."""
-    (result,) = world.carry(world.upstream("untouched", {}))
+    (result,) = world.carry(world.upstream())
     return result
 
 
@@ -176,7 +191,7 @@ def test_a_change_is_told_by_its_name_at_its_tier_with_what_to_do(
     change: str, world: World, untouched: TargetResult
 ) -> None:
     edits, tier, kind = CHANGES[change]
-    (result,) = world.carry(world.upstream(change, edits))
+    (result,) = world.carry(world.upstream(edits))
     assert result.red
     failed = result.first_failure
     assert failed is not None and failed.finding is not None
@@ -189,21 +204,21 @@ def test_a_change_is_told_by_its_name_at_its_tier_with_what_to_do(
 
 def test_only_the_operator_that_landed_is_marked(world: World) -> None:
     entry = ENTRY.format("synth_double(Tensor self)")
-    (result,) = world.carry(world.upstream("landed", {NATIVE: appended(entry)}))
+    (result,) = world.carry(world.upstream({NATIVE: appended(entry)}))
     marked = {row.name: row.state for row in result.operators}
     assert marked == {"synth_double": FAILED, "synth_half": NOT_REACHED}
 
 
 def test_two_collisions_are_both_told_at_once(world: World) -> None:
     both = ENTRY.format("synth_double(Tensor self)") + ENTRY.format("synth_half(Tensor self)")
-    (result,) = world.carry(world.upstream("both", {NATIVE: appended(both)}))
+    (result,) = world.carry(world.upstream({NATIVE: appended(both)}))
     assert {row.state for row in result.operators} == {FAILED}
     assert [finding.kind for finding in result.tiers[0].findings] == ["landed upstream"] * 2
 
 
 def test_a_lost_place_is_marked_in_its_own_row(world: World) -> None:
     edits = CHANGES["a hook's place was deleted"][0]
-    (result,) = world.carry(world.upstream("lost", edits))
+    (result,) = world.carry(world.upstream(edits))
     rows = {row.name: row.state for tier in result.tiers for row in tier.rows}
     assert rows["torch/overrides.py"] == FAILED
     assert [name for name, state in rows.items() if state == FAILED] == ["torch/overrides.py"]
@@ -224,8 +239,8 @@ def test_what_an_earlier_release_took_is_called_new_validation(world: World) -> 
         at = text.index("class NativeFunction:")
         return text[:at] + stricter(text[at:])
 
-    before = world.upstream("lenient", {})
-    after = world.upstream("strict", {"torchgen/model.py": strict})
+    before = world.upstream()
+    after = world.upstream({"torchgen/model.py": strict})
     first, second = world.carry(before, after)
     assert not first.red
     failed = second.first_failure
@@ -240,9 +255,7 @@ def test_what_an_earlier_release_took_is_called_new_validation(world: World) -> 
 def test_changed_derivative_syntax_is_told_with_the_line_of_the_formula(world: World) -> None:
     """A release that no longer knows `auto_linear`."""
     gone = {f"{AUTOGRAD}/load_derivatives.py": lambda text: text.replace("auto_linear", "linear")}
-    first, second = world.carry(
-        world.upstream("old syntax", {}), world.upstream("new syntax", gone)
-    )
+    first, second = world.carry(world.upstream(), world.upstream(gone))
     assert not first.red
     assert second.red, "the formula means something else now, and nobody said so"
     failed = second.first_failure
@@ -255,7 +268,7 @@ def test_what_changed_upstream_is_listed(world: World) -> None:
         NATIVE: appended("\n- func: synth_half.theirs(Tensor self, Scalar by) -> Tensor\n"),
         f"{AUTOGRAD}/templates/VariableType.cpp": appended("// more\n"),
     }
-    _, second = world.carry(world.upstream("as it was", {}), world.upstream("moved on", edits))
+    _, second = world.carry(world.upstream(), world.upstream(edits))
     changes = second.changes
     assert changes is not None and changes.since == "9.0.0" and changes.operators >= 1
     touched = ("+ synth_half.theirs(Tensor self, Scalar by) -> Tensor",)
@@ -267,7 +280,7 @@ def test_what_changed_upstream_is_listed(world: World) -> None:
 def source(world: World) -> Path:
     """A source tree in a git repository, made of what the wheel has of it."""
     root = world.root / "pytorch"
-    wheel = world.upstream("for the tree", {}).root
+    wheel = world.upstream().root
     for own, packaged in tree.MOVED.items():
         place = wheel / packaged if (wheel / packaged).exists() else world.base.root / packaged
         if place.is_dir():
