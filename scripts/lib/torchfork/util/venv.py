@@ -69,8 +69,8 @@ def _own_pip(base: Python) -> dict[str, Path]:
         except metadata.PackageNotFoundError:
             continue
         found |= {str(f): Path(str(f.locate())) for f in listed if ".." not in f.parts}
-    whole = "pip/__main__.py" in found and all(path.is_file() for path in found.values())
-    return found if whole else {}
+    there = {name: path for name, path in found.items() if path.is_file()}
+    return there if "pip/__main__.py" in there else {}
 
 
 def _minor(base: Python) -> str:
