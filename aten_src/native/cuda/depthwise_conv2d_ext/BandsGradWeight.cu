@@ -71,26 +71,6 @@ struct GradWeight {
   int32_t units; // groups of 16 rows x groups of columns
 };
 
-// One tap (kernel size: the bias) of one channel over the tiles of a block.
-template <typename scalar_t>
-__device__ float mended_tiles(
-    const scalar_t* grad_output,
-    const scalar_t* input,
-    const Params& call,
-    const GradWeight& p,
-    int channel,
-    int tap) {
-  float sum = 0.0f;
-  for (int tile = blockIdx.y; tile < p.tiles; tile += gridDim.y) {
-    const Places rows{tile % p.row_tiles * p.tile_rows, p.tile_rows, 1, 0, p.grad.width, 1};
-    const int first = tile / p.row_tiles * p.images;
-    for (int n = first; n < min(p.batch, first + p.images); ++n) {
-      sum += mended_sum(grad_output, input, call, tap, n, channel, rows);
-    }
-  }
-  return sum;
-}
-
 // grid: channels, chunks of tiles.
 template <typename Traits>
 C10_LAUNCH_BOUNDS_1(kMostThreads)
@@ -98,7 +78,6 @@ __global__ void bands_grad_weight_kernel(
     float* __restrict__ partial,
     const typename Traits::scalar_t* __restrict__ grad_output,
     const typename Traits::scalar_t* __restrict__ input,
-    const __grid_constant__ Params call,
     const __grid_constant__ GradWeight p) {
   using scalar_t = typename Traits::scalar_t;
   constexpr int kBlocks = Traits::kBlocks;
@@ -293,9 +272,6 @@ __global__ void bands_grad_weight_kernel(
         }
       }
     }
-    if (isnan(sum)) {
-      sum = mended_tiles(grad_output, input, call, p, channel, tap);
-    }
     to[tap * p.channels + channel] = sum;
     if (is_bias) {
       to[(tap + 1) * p.channels + channel] = 0.0f;
@@ -435,7 +411,6 @@ bool launch_grad_weight(
       partial.mutable_data_ptr<float>(),
       pass.grad_output.const_data_ptr<scalar_t>(),
       pass.input.const_data_ptr<scalar_t>(),
-      p,
       g);
   return true;
 }
@@ -476,7 +451,9 @@ bool choose_grad_weight(
 
 bool bands_grad_weight(const BackwardPass& pass, const Params& p) {
   // For fewer rows of taps the march's sums, which are in registers too, cost less to prepare.
-  if (!bands_apply(p, pass.grad_output, pass.input) || p.kernel_height < kLargeWindow) {
+  // Columns of taps leave most of a matrix empty.
+  if (!bands_apply(p, pass.grad_output, pass.input) || p.kernel_height < kLargeWindow ||
+      (p.kernel_width == 1 && p.stride_height == 1)) {
     return false;
   }
   Operand partial;
@@ -485,7 +462,7 @@ bool bands_grad_weight(const BackwardPass& pass, const Params& p) {
       ? choose_grad_weight<c10::Half>(partial, chunks, pass, p)
       : choose_grad_weight<c10::BFloat16>(partial, chunks, pass, p);
   if (launched) {
-    add_partials(pass.grad_weight, pass.grad_bias, partial, chunks, p);
+    add_partials(pass, partial, chunks, p);
   }
   return launched;
 }

@@ -293,37 +293,6 @@ struct PieceColumns {
   }
 };
 
-// One tap (kTaps: the bias) of a thread's part of a share.
-template <typename Traits>
-__device__ __noinline__ float mended_share(
-    const typename Traits::scalar_t* grad_output,
-    const typename Traits::scalar_t* input,
-    const Params& call,
-    const BoxesWeight& p,
-    int begin,
-    int end,
-    int tap) {
-  const ThreadPlace place = ThreadPlace::of<Traits>(p);
-  const bool bias = tap == Traits::kTaps;
-  const int down = (bias ? Traits::kReachHeight : tap / Traits::kWidth) * p.dilation_height;
-  const int right = (bias ? Traits::kReachWidth : tap % Traits::kWidth) * p.dilation_width;
-  Pieces pieces(p, begin, end);
-  float sum = 0.0f;
-  while (pieces.rows_left > 0) {
-    const Piece piece = pieces.next(p, Traits::kTile);
-    const PieceColumns columns = PieceColumns::of<Traits>(p, piece, place);
-    const Places places{
-        piece.top + p.padding_height - down,
-        piece.rows,
-        p.dilation_height,
-        columns.left + p.padding_width - right,
-        columns.count,
-        p.dilation_width};
-    sum += mended_sum(grad_output, input, call, tap, columns.image, place.channel, places);
-  }
-  return sum;
-}
-
 // grad_input of a thread's part of a share.
 template <typename Traits>
 __device__ __noinline__ void mend_rows(
@@ -358,7 +327,6 @@ __global__ void boxes_backward_kernel(
     typename Traits::scalar_t* __restrict__ grad_input,
     float* __restrict__ partial,
     const typename Traits::scalar_t* __restrict__ grad_output,
-    const typename Traits::scalar_t* __restrict__ input,
     const typename Traits::scalar_t* __restrict__ weight,
     const __grid_constant__ CUtensorMap grads_map,
     const __grid_constant__ CUtensorMap input_map,
@@ -676,13 +644,11 @@ __global__ void boxes_backward_kernel(
       mine.part,
       parts,
       kChannels,
-      computes,
       computes && mine.channel < p.channels};
   write_block_sums<Traits>(
       block,
       partial + static_cast<int64_t>(blockIdx.y) * (kTaps + kBiasRows) * p.channels + mine.channel,
-      p.channels,
-      [&](int k) { return mended_share<Traits>(grad_output, input, call, p, begin, end, k); });
+      p.channels);
   // Here, where nothing else needs registers.
   if (Traits::kData && computes && !finite) {
     mend_rows<Traits>(grad_input, grad_output, weight, call, p, begin, end);
@@ -789,13 +755,12 @@ bool launch(const BackwardPass& pass, const Params& params) {
       mutable_pointer_or_null<scalar_t>(pass.grad_input),
       partial.mutable_data_ptr<float>(),
       pass.grad_output.const_data_ptr<scalar_t>(),
-      pass.input.const_data_ptr<scalar_t>(),
       pass.weight.const_data_ptr<scalar_t>(),
       grads_map,
       input_map,
       params,
       s);
-  add_partials(pass.grad_weight, pass.grad_bias, partial, chunks, params);
+  add_partials(pass, partial, chunks, params);
   return true;
 }
 

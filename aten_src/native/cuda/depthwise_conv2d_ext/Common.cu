@@ -93,90 +93,180 @@ void log_launch(const void* kernel, const dim3& grid, const dim3& block, size_t 
 
 namespace {
 
-constexpr int kTotalChannels = 32;
+constexpr int kTotalSums = 32;
 constexpr int kTotalWays = 8;
+constexpr int kManyTotalWays = 32;
+constexpr int64_t kManyChunks = 64;
 
-// A block adds one tap, or the bias, of kTotalChannels channels, kTotalWays chunks at a time. A
-// float result is added in double: the last few of these additions would make most of its whole
-// error. Rounding to 16 bits would hide that.
+// What a row of one image of the output gives one tap's gradient (kernel_size: the bias'), from a column on and
+// every kTotalSums-th, of places inside the input only.
 template <typename scalar_t>
-C10_LAUNCH_BOUNDS_1(kTotalChannels* kTotalWays)
+__device__ __noinline__ double mended_sum(
+    const scalar_t* grad_output,
+    const scalar_t* input,
+    const Params& p,
+    int64_t tap,
+    int64_t image,
+    int64_t channel,
+    int64_t row,
+    int64_t column) {
+  const int64_t channels = p.output_channels();
+  const int64_t from = channel / p.multiplier;
+  const bool is_bias = tap == p.kernel_size();
+  const int64_t h =
+      row * p.stride_height - p.padding_height + tap / p.kernel_width * p.dilation_height;
+  double sum = 0;
+  for (; column < p.output_width && (is_bias || (h >= 0 && h < p.input_height));
+       column += kTotalSums) {
+    const int64_t w =
+        column * p.stride_width - p.padding_width + tap % p.kernel_width * p.dilation_width;
+    if (!is_bias && (w < 0 || w >= p.input_width)) {
+      continue;
+    }
+    const double grad = static_cast<double>(
+        grad_output
+            [p.channels_last
+                 ? ((image * p.output_height + row) * p.output_width + column) * channels + channel
+                 : ((image * channels + channel) * p.output_height + row) * p.output_width +
+                     column]);
+    sum += is_bias
+        ? grad
+        : grad *
+            static_cast<double>(
+                input
+                    [p.channels_last
+                         ? ((image * p.input_height + h) * p.input_width + w) * p.channels + from
+                         : ((image * p.channels + from) * p.input_height + h) * p.input_width + w]);
+  }
+  return sum;
+}
+
+// A block adds kTotalSums of the sums, taps' or biases', blockDim.y chunks at a time. A float result is added
+// in double: the last few of these additions would make most of its whole error. Rounding to 16 bits would
+// hide that.
+template <typename scalar_t>
+C10_LAUNCH_BOUNDS_1(kTotalSums* kManyTotalWays)
 __global__ void add_partials_kernel(
     scalar_t* __restrict__ grad_weight,
     scalar_t* __restrict__ grad_bias,
-    const float* __restrict__ partial,
-    int chunks,
-    int channels,
-    int kernel_size) {
-  constexpr bool kExact = sizeof(scalar_t) == sizeof(float);
+    const opmath_type<scalar_t>* __restrict__ partial,
+    const scalar_t* __restrict__ grad_output,
+    const scalar_t* __restrict__ input,
+    const __grid_constant__ Params p,
+    int chunks) {
+  const int64_t channels = p.output_channels();
+  const int64_t kernel_size = p.kernel_size();
+  constexpr bool kExact = sizeof(scalar_t) >= sizeof(float);
   using sum_t = std::conditional_t<kExact, double, float>;
-  __shared__ sum_t shared[kTotalWays][kTotalChannels];
+  __shared__ sum_t shared[kManyTotalWays][kTotalSums];
+  __shared__ bool spoilt_sums[kTotalSums];
   wait_for_kernel_before();
-  const int lane = threadIdx.x % kTotalChannels;
-  const int way = threadIdx.x / kTotalChannels;
-  const int channel = blockIdx.x * kTotalChannels + lane;
-  const int tap = blockIdx.y;
-  const int64_t step = static_cast<int64_t>(kernel_size + kBiasRows) * channels;
+  const int lane = threadIdx.x;
+  const int way = threadIdx.y;
+  const int ways = blockDim.y;
+  const int64_t at = static_cast<int64_t>(blockIdx.x) * kTotalSums + lane;
+  const int64_t tap = at / channels;
+  const int64_t channel = at - tap * channels;
+  const bool exists = tap <= kernel_size;
+  const int64_t step = (kernel_size + kBiasRows) * channels;
   sum_t sum = 0;
-  if (channel < channels) {
-    const float* const from = partial + static_cast<int64_t>(tap) * channels + channel;
+  if (exists) {
+    const opmath_type<scalar_t>* const from = partial + at;
     if (kExact && tap == kernel_size) {
       // Both rows at once: these loads, and not the additions, are what takes the time.
 #pragma unroll 4
-      for (int chunk = way; chunk < chunks; chunk += kTotalWays) {
+      for (int chunk = way; chunk < chunks; chunk += ways) {
         sum += static_cast<sum_t>(from[chunk * step]) + from[chunk * step + channels];
       }
     } else {
 #pragma unroll 4
-      for (int chunk = way; chunk < chunks; chunk += kTotalWays) {
+      for (int chunk = way; chunk < chunks; chunk += ways) {
         sum += from[chunk * step];
       }
     }
   }
   shared[way][lane] = sum;
   __syncthreads();
-  if (way != 0 || channel >= channels) {
-    return;
+  if (way == 0) {
+    for (int other = 1; other < ways; ++other) {
+      sum += shared[other][lane];
+    }
   }
-#pragma unroll
-  for (int other = 1; other < kTotalWays; ++other) {
-    sum += shared[other][lane];
+  // Kernels multiply zeros that stand for places outside the image, which spoils a sum that meets what is not
+  // finite there: it is taken again, of places inside only.
+  const bool spoilt = way == 0 && exists && isnan(sum);
+  if (__syncthreads_or(spoilt)) {
+    if (way == 0) {
+      spoilt_sums[lane] = spoilt;
+    }
+    for (int other = 0; other < kTotalSums; ++other) {
+      __syncthreads();
+      if (!spoilt_sums[other]) {
+        continue;
+      }
+      const int64_t of = static_cast<int64_t>(blockIdx.x) * kTotalSums + other;
+      double mended = 0;
+      for (int64_t line = way; line < p.batch * p.output_height; line += ways) {
+        mended += mended_sum(
+            grad_output,
+            input,
+            p,
+            of / channels,
+            line / p.output_height,
+            of % channels,
+            line % p.output_height,
+            lane);
+      }
+      mended = sum_of_warp(mended);
+      if (lane == 0) {
+        shared[way][0] = mended;
+      }
+      __syncthreads();
+      if (way == 0 && lane == other) {
+        sum = 0;
+        for (int part = 0; part < ways; ++part) {
+          sum += shared[part][0];
+        }
+      }
+    }
+  }
+  if (way != 0 || !exists) {
+    return;
   }
   if (tap == kernel_size) {
     if (grad_bias) {
       grad_bias[channel] = static_cast<scalar_t>(sum);
     }
   } else if (grad_weight) {
-    grad_weight[static_cast<int64_t>(channel) * kernel_size + tap] = static_cast<scalar_t>(sum);
+    grad_weight[channel * kernel_size + tap] = static_cast<scalar_t>(sum);
   }
 }
 
 } // namespace
 
-Operand empty_partial(int64_t chunks, const Params& p) {
-  return empty({1, chunks, p.kernel_size() + kBiasRows, p.output_channels()}, Type::kFloat);
+Operand empty_partial(int64_t chunks, const Params& p, Type type) {
+  return empty({1, chunks, p.kernel_size() + kBiasRows, p.output_channels()}, type);
 }
 
 void add_partials(
-    const Operand& grad_weight,
-    const Operand& grad_bias,
+    const BackwardPass& pass,
     const Operand& partial,
     int64_t chunks,
     const Params& p) {
-  const Operand& either = grad_weight.defined() ? grad_weight : grad_bias;
-  const dim3 grid(divide_up(p.output_channels(), kTotalChannels), p.kernel_size() + 1);
-  with_scalar_type(either.type(), [&](auto scalar) {
+  const int64_t sums = (p.kernel_size() + 1) * p.output_channels();
+  with_any_type(pass.input.type(), [&](auto scalar) {
     using scalar_t = decltype(scalar);
     launch_early(
         add_partials_kernel<scalar_t>,
-        grid,
-        dim3(kTotalChannels * kTotalWays),
-        mutable_pointer_or_null<scalar_t>(grad_weight),
-        mutable_pointer_or_null<scalar_t>(grad_bias),
-        partial.const_data_ptr<float>(),
-        static_cast<int>(chunks),
-        static_cast<int>(p.output_channels()),
-        static_cast<int>(p.kernel_size()));
+        divide_up(sums, kTotalSums),
+        dim3(kTotalSums, chunks < kManyChunks ? kTotalWays : kManyTotalWays),
+        mutable_pointer_or_null<scalar_t>(pass.grad_weight),
+        mutable_pointer_or_null<scalar_t>(pass.grad_bias),
+        partial.const_data_ptr<opmath_type<scalar_t>>(),
+        pass.grad_output.const_data_ptr<scalar_t>(),
+        pass.input.const_data_ptr<scalar_t>(),
+        p,
+        static_cast<int>(chunks));
     return true;
   });
 }

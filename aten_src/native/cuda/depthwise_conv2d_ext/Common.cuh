@@ -16,10 +16,10 @@ namespace at::native::depthwise_conv2d_ext_cuda {
 // bias has two rows, a sum and, in float, what rounding took from it (write_bias()): it is the
 // longest sum of all, and has no products whose rounding would hide its error.
 constexpr int kBiasRows = 2;
-Operand empty_partial(int64_t chunks, const Params& params);
+// A partial of doubles is for tensors of them.
+Operand empty_partial(int64_t chunks, const Params& params, Type type = Type::kFloat);
 void add_partials(
-    const Operand& grad_weight,
-    const Operand& grad_bias,
+    const BackwardPass& pass,
     const Operand& partial,
     int64_t chunks,
     const Params& params);
@@ -63,16 +63,21 @@ struct UnitStridePass {
   bool flip;
 };
 
+// What values are added up in.
+template <typename scalar_t>
+using opmath_type = std::conditional_t<std::is_same_v<scalar_t, double>, double, float>;
+
 // The two bias rows of a partial, `next` apart.
-__device__ __forceinline__ void write_bias(float* to, int next, double sum) {
-  const float rounded = static_cast<float>(sum);
+template <typename acc_t>
+__device__ __forceinline__ void write_bias(acc_t* to, int64_t next, double sum) {
+  const acc_t rounded = static_cast<acc_t>(sum);
   to[0] = rounded;
-  to[next] = is_finite(rounded) ? static_cast<float>(sum - rounded) : 0.0f;
+  to[next] = ::isfinite(rounded) ? static_cast<acc_t>(sum - rounded) : acc_t(0);
 }
 
 // What is not finite. Kernels multiply zeros that stand for places outside the image; a result that may have met
-// another's infinity or NaN there is computed again by mended() or mended_sum(), which know any call and visit
-// places inside the image only.
+// another's infinity or NaN there is computed again, of places inside the image only: by mended(), and sums over
+// the output by add_partials().
 
 // One element of the output or, where `grad`, of grad_input: `sum` is what it begins with.
 template <typename scalar_t, typename acc_t>
@@ -112,60 +117,6 @@ __device__ __noinline__ acc_t mended(
   return sum;
 }
 
-// Places of one image of the output, some steps apart; those outside it count for nothing.
-struct Places {
-  int row;
-  int rows;
-  int row_step;
-  int column;
-  int columns;
-  int column_step;
-};
-
-// What places of a channel of the output give one tap's gradient (kernel_size: the bias').
-template <typename scalar_t>
-__device__ __noinline__ float mended_sum(
-    const scalar_t* grad_output,
-    const scalar_t* input,
-    const Params& p,
-    int tap,
-    int image,
-    int channel,
-    const Places& places) {
-  const int64_t from = channel / p.multiplier;
-  const int64_t down = tap / p.kernel_width * p.dilation_height - p.padding_height;
-  const int64_t right = tap % p.kernel_width * p.dilation_width - p.padding_width;
-  float sum = 0.0f;
-  for (int i = 0; i < places.rows * places.columns; ++i) {
-    const int64_t row = places.row + i / places.columns * places.row_step;
-    const int64_t column = places.column + i % places.columns * places.column_step;
-    if (row < 0 || row >= p.output_height || column < 0 || column >= p.output_width) {
-      continue;
-    }
-    const int64_t h = row * p.stride_height + down;
-    const int64_t w = column * p.stride_width + right;
-    const int64_t channels = p.output_channels();
-    const float grad = static_cast<float>(
-        grad_output
-            [p.channels_last
-                 ? ((image * p.output_height + row) * p.output_width + column) * channels + channel
-                 : ((image * channels + channel) * p.output_height + row) * p.output_width +
-                     column]);
-    if (tap == p.kernel_size()) {
-      sum += grad;
-    } else if (h >= 0 && h < p.input_height && w >= 0 && w < p.input_width) {
-      sum +=
-          grad *
-          static_cast<float>(
-              input
-                  [p.channels_last
-                       ? ((image * p.input_height + h) * p.input_width + w) * p.channels + from
-                       : ((image * p.channels + from) * p.input_height + h) * p.input_width + w]);
-    }
-  }
-  return sum;
-}
-
 // Where a block's sums of a channel lie at its end: each tap's (kTaps: the bias') of all threads, in shared
 // memory, of those that share the channel, in order.
 struct BlockSums {
@@ -175,55 +126,26 @@ struct BlockSums {
   int32_t part; // of this thread
   int32_t parts;
   int32_t lanes; // threads from a part to the next
-  bool computes; // this thread has sums
-  bool works; // of a channel that exists
+  bool works; // this thread has sums, of a channel that exists
 };
 
-// Adds them up in double, one part after the other, each sum by one thread, and writes them to `to`. Where one
-// is NaN all are taken again, careful(k) of this thread's part.
-template <typename Traits, typename Careful>
-__device__ __forceinline__ void write_block_sums(
-    const BlockSums& sums,
-    float* to,
-    int channels,
-    const Careful& careful) {
+// Adds them up in double, one part after the other, each sum by one thread, and writes them to `to`.
+template <typename Traits>
+__device__ __forceinline__ void write_block_sums(const BlockSums& sums, float* to, int channels) {
   constexpr int kTaps = Traits::kTaps;
-  const auto add_parts = [&](int k) {
+#pragma unroll 1
+  for (int k = sums.works ? sums.part : kTaps + 1; k <= kTaps; k += sums.parts) {
     double sum = 0;
     for (int i = 0; i < sums.parts; ++i) {
       const int other = (i - sums.part) * sums.lanes;
       sum += k < Traits::kAlike ? static_cast<double>(sums.mine[k * sums.threads + other])
                                 : sums.biases[other];
     }
-    return sum;
-  };
-  const auto write = [&](int k, double sum) {
     if (k == kTaps) {
       write_bias(to + kTaps * channels, channels, sum);
     } else {
       to[k * channels] = static_cast<float>(sum);
     }
-  };
-  bool spoilt = false;
-#pragma unroll 1
-  for (int k = sums.works ? sums.part : kTaps + 1; k <= kTaps; k += sums.parts) {
-    const double sum = add_parts(k);
-    spoilt = spoilt || isnan(sum);
-    write(k, sum);
-  }
-  if (!__syncthreads_or(spoilt)) {
-    return;
-  }
-#pragma unroll 1
-  for (int k = 0; k <= kTaps; ++k) {
-    if (sums.computes) {
-      sums.mine[0] = sums.works ? careful(k) : 0.0f;
-    }
-    __syncthreads();
-    if (sums.part == 0 && sums.works && isnan(to[k * channels])) {
-      write(k, add_parts(0));
-    }
-    __syncthreads();
   }
 }
 

@@ -20,10 +20,6 @@ constexpr int kWarps = kThreads / kWarpSize;
 // Loops stride over the grid, so that this bounds launches without bounding sizes.
 constexpr int64_t kMaxBlocks = 1 << 20;
 
-// What values are added up in.
-template <typename scalar_t>
-using opmath_type = std::conditional_t<std::is_same_v<scalar_t, double>, double, float>;
-
 // Channels that travel together in channels-last order.
 template <typename scalar_t>
 constexpr int kVectorOf = sizeof(scalar_t) == 8 ? 2 : 4;

@@ -5,8 +5,7 @@
 // floats, and a thread keeps a tile of 2 rows x 8 columns of sums. Along a row it slides a window
 // of 16 source values, 8 at a time: two vector loads of the source and four of the taps feed 128
 // multiply-adds. Only rows inside the image are visited: 27 x 27 on 14 x 14 has 14 of 27.
-// grad_input is the same with flipped taps. grad_weight turns the roles: a thread keeps 2 x 8 taps
-// and slides over the image with grad_output in the taps' place.
+// grad_input is the same with flipped taps.
 //
 // Channels-last tensors are copied to plane order and back; that is small beside the arithmetic.
 //
@@ -22,9 +21,6 @@ constexpr int kMostThreads = 256;
 constexpr int kVector = 8; // columns, or taps along a row, of a thread
 constexpr int kRows = 2; // rows, or rows of taps, of a thread
 constexpr int64_t kMostShared = 48 * 1024; // what every device gives without being asked
-inline int64_t wanted_threads() {
-  return multiprocessors() * 1024;
-}
 
 struct Large : UnitStridePass {
   int32_t taps_width; // kernel_width in whole vectors
@@ -36,8 +32,6 @@ struct Large : UnitStridePass {
   int32_t images; // that a block takes at a time
   int32_t source_rows; // rows of src in shared memory
   int32_t source_pitch;
-  int32_t grad_pitch;
-  int32_t ways; // groups of threads of a block that share its rows
 };
 
 __device__ __forceinline__ void read_eight(float* to, const float* from) {
@@ -159,141 +153,6 @@ __global__ void large_forward_kernel(
   }
 }
 
-// grid: chunks x channels. A block takes the images blockIdx.x, + gridDim.x, ..., p.images at a
-// time; its threads are ways x pairs of rows of taps x vectors of taps.
-template <typename scalar_t>
-C10_LAUNCH_BOUNDS_1(kMostThreads)
-__global__ void large_grad_weight_kernel(
-    float* __restrict__ partial,
-    const scalar_t* __restrict__ grad_output,
-    const scalar_t* __restrict__ input,
-    const __grid_constant__ Params call,
-    const __grid_constant__ Large p) {
-  extern __shared__ float4 shared_vectors[];
-  float* const source = reinterpret_cast<float*>(shared_vectors);
-  float* const grads = source + p.images * p.src_height * p.source_pitch;
-
-  const int channel = blockIdx.y;
-  const int channels = p.channels / p.multiplier;
-  const int kernel_size = p.kernel_height * p.kernel_width;
-  const int vectors = p.taps_width / kVector;
-  const int half = (p.kernel_height + 1) / 2;
-  const int kw = threadIdx.x % vectors * kVector;
-  const int kh = threadIdx.x / vectors % half; // and kh + half
-  const int way = threadIdx.x / vectors / half;
-  float sums[kRows][kVector] = {};
-  float bias = 0.0f;
-
-  for (int first = blockIdx.x; first < p.batch; first += gridDim.x * p.images) {
-    __syncthreads();
-    const int images =
-        min(p.images,
-            (p.batch - first + static_cast<int>(gridDim.x) - 1) / static_cast<int>(gridDim.x));
-    for (int i = threadIdx.x; i < images * p.src_height * p.source_pitch; i += blockDim.x) {
-      const int w = i % p.source_pitch - p.padding_width;
-      const int h = i / p.source_pitch % p.src_height;
-      const int image = first + i / p.source_pitch / p.src_height * gridDim.x;
-      const int plane = image * channels + channel / p.multiplier;
-      source[i] = w >= 0 && w < p.src_width
-          ? static_cast<float>(input[(plane * p.src_height + h) * p.src_width + w])
-          : 0.0f;
-    }
-    for (int i = threadIdx.x; i < images * p.dst_height * p.grad_pitch; i += blockDim.x) {
-      const int w = i % p.grad_pitch;
-      const int h = i / p.grad_pitch % p.dst_height;
-      const int image = first + i / p.grad_pitch / p.dst_height * gridDim.x;
-      const int plane = image * p.channels + channel;
-      const float value = w < p.dst_width
-          ? static_cast<float>(grad_output[(plane * p.dst_height + h) * p.dst_width + w])
-          : 0.0f;
-      grads[i] = value;
-      bias += value;
-    }
-    __syncthreads();
-    for (int at = way; at < images * p.dst_height; at += p.ways) {
-      const int image = at / p.dst_height;
-      const int row = at % p.dst_height;
-      const int above = row - p.padding_height + kh;
-      const int below = above + half;
-      const bool has_above = above >= 0 && above < p.src_height;
-      const bool has_below = below >= 0 && below < p.src_height && kh + half < p.kernel_height;
-      if (!has_above && !has_below) {
-        continue;
-      }
-      const float* const grad = grads + at * p.grad_pitch;
-      // A row that does not exist stands in for the other and is added to a sum that is dropped.
-      const float* const planes = source + image * p.src_height * p.source_pitch + kw;
-      const float* const from0 = planes + (has_above ? above : below) * p.source_pitch;
-      const float* const from1 = planes + (has_below ? below : above) * p.source_pitch;
-      const float use0 = has_above ? 1.0f : 0.0f;
-      const float use1 = has_below ? 1.0f : 0.0f;
-      float window0[2 * kVector];
-      float window1[2 * kVector];
-      read_eight(window0 + kVector, from0);
-      read_eight(window1 + kVector, from1);
-      for (int w = 0; w < p.grad_pitch; w += kVector) {
-        float factor[kVector];
-        read_eight(factor, grad + w);
-#pragma unroll
-        for (int i = 0; i < kVector; ++i) {
-          window0[i] = window0[kVector + i];
-          window1[i] = window1[kVector + i];
-        }
-        read_eight(window0 + kVector, from0 + w + kVector);
-        read_eight(window1 + kVector, from1 + w + kVector);
-#pragma unroll
-        for (int i = 0; i < kVector; ++i) {
-          const float factor0 = factor[i] * use0;
-          const float factor1 = factor[i] * use1;
-#pragma unroll
-          for (int t = 0; t < kVector; ++t) {
-            sums[0][t] = fmaf(window0[i + t], factor0, sums[0][t]);
-            sums[1][t] = fmaf(window1[i + t], factor1, sums[1][t]);
-          }
-        }
-      }
-    }
-  }
-
-  // The ways in order, then the bias, through the same shared memory.
-  __syncthreads();
-  const int padded = 2 * half * p.taps_width;
-  if (way < p.ways) {
-#pragma unroll
-    for (int t = 0; t < kVector; ++t) {
-      source[way * padded + kh * p.taps_width + kw + t] = sums[0][t];
-      source[way * padded + (kh + half) * p.taps_width + kw + t] = sums[1][t];
-    }
-  }
-  __syncthreads();
-  const int begin = blockIdx.x * (kernel_size + kBiasRows) * p.channels + channel;
-  for (int tap = threadIdx.x; tap < kernel_size; tap += blockDim.x) {
-    const int at = tap / p.kernel_width * p.taps_width + tap % p.kernel_width;
-    float sum = 0.0f;
-    for (int other = 0; other < p.ways; ++other) {
-      sum += source[other * padded + at];
-    }
-    if (isnan(sum)) {
-      sum = 0.0f;
-      for (int image = blockIdx.x; image < p.batch; image += gridDim.x) {
-        const Places all{0, p.dst_height, 1, 0, p.dst_width, 1};
-        sum += mended_sum(grad_output, input, call, tap, image, channel, all);
-      }
-    }
-    partial[begin + tap * p.channels] = sum;
-  }
-  __syncthreads();
-  source[threadIdx.x] = bias;
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    double sum = bias;
-    for (int other = 1; other < static_cast<int>(blockDim.x); ++other) {
-      sum += source[other];
-    }
-    write_bias(partial + begin + kernel_size * p.channels, p.channels, sum);
-  }
-}
-
 int32_t round_up(int64_t value, int64_t to) {
   return divide_up(value, to) * to;
 }
@@ -382,31 +241,6 @@ bool launch_forward(const ForwardPass& pass, const Params& p, Large l) {
   });
 }
 
-bool plan_grad_weight(Large& l, int& threads, int64_t& shared) {
-  constexpr int kBanks = 32;
-  constexpr int kWidthOfVector = 4;
-  l.grad_pitch = round_up(l.dst_width, kVector);
-  // Threads of neighbouring rows of taps read neighbouring rows: four banks apart.
-  l.source_pitch = round_up(l.grad_pitch + l.taps_width - kWidthOfVector, kBanks) + kWidthOfVector;
-  const int units = l.taps_width / kVector * ((l.kernel_height + 1) / 2);
-  if (units > kMostThreads) {
-    return false;
-  }
-  const int64_t image_bytes = static_cast<int64_t>(sizeof(float)) *
-      (static_cast<int64_t>(l.src_height) * l.source_pitch +
-       static_cast<int64_t>(l.dst_height) * l.grad_pitch);
-  if (image_bytes > kMostShared) {
-    return false;
-  }
-  l.images = std::min<int64_t>(l.batch, kMostShared / image_bytes);
-  l.ways = std::min<int64_t>(kMostThreads / units, static_cast<int64_t>(l.images) * l.dst_height);
-  const int64_t sums_bytes = static_cast<int64_t>(sizeof(float)) * l.ways * units * kRows * kVector;
-  threads = units * l.ways;
-  shared = std::max<int64_t>(
-      {l.images * image_bytes, sums_bytes, threads * static_cast<int64_t>(sizeof(float))});
-  return shared <= kMostShared;
-}
-
 } // namespace
 
 bool large_forward(const ForwardPass& pass, const Params& p) {
@@ -418,41 +252,6 @@ bool large_forward(const ForwardPass& pass, const Params& p) {
     turn_around(l, p);
   }
   return launch_forward(pass, p, l);
-}
-
-bool large_grad_weight(const BackwardPass& pass, const Params& p) {
-  Large l = large_of(p);
-  int threads = 0;
-  int64_t shared = 0;
-  if (!applies(p) || pass.grad_output.numel() == 0 || pass.input.numel() == 0 ||
-      !plan_grad_weight(l, threads, shared)) {
-    return false;
-  }
-  const int64_t wanted = divide_up(wanted_threads(), static_cast<int64_t>(threads) * l.channels);
-  const int64_t chunks =
-      std::max<int64_t>(1, std::min<int64_t>(wanted, divide_up(l.batch, l.images)));
-  if (chunks * (p.kernel_size() + kBiasRows) * l.channels > std::numeric_limits<int32_t>::max()) {
-    return false;
-  }
-  const Operand partial = empty_partial(chunks, p);
-  const bool launched = with_scalar_type(pass.input.type(), [&](auto scalar) {
-    using scalar_t = decltype(scalar);
-    launch_kernel(
-        large_grad_weight_kernel<scalar_t>,
-        dim3(chunks, l.channels),
-        threads,
-        shared,
-        partial.mutable_data_ptr<float>(),
-        pass.grad_output.const_data_ptr<scalar_t>(),
-        pass.input.const_data_ptr<scalar_t>(),
-        p,
-        l);
-    return true;
-  });
-  if (launched) {
-    add_partials(pass.grad_weight, pass.grad_bias, partial, chunks, p);
-  }
-  return launched;
 }
 
 } // namespace at::native::depthwise_conv2d_ext_cuda

@@ -122,27 +122,6 @@ struct PlanesTraits {
   static constexpr int kAhead = kUnrolled * kStride;
 };
 
-// The products of one tap (kTaps: the bias) over one item.
-template <typename Traits>
-__device__ float mended_item(
-    const typename Traits::scalar_t* grad_output,
-    const typename Traits::scalar_t* input,
-    const Params& call,
-    const Item& item,
-    int channel,
-    int tap) {
-  const int down = static_cast<int>(call.dilation_height);
-  const int right = static_cast<int>(call.dilation_width);
-  const Places places{
-      item.row_phase + item.first_row * down,
-      item.last_row - item.first_row,
-      down,
-      item.column_phase + item.first_column * right,
-      Traits::kTile,
-      right};
-  return mended_sum(grad_output, input, call, tap, item.image, channel, places);
-}
-
 // Lays the sums of channel v out in shared memory, which is free, for write_block_sums().
 template <typename Traits>
 __device__ __forceinline__ BlockSums lay_out_sums(
@@ -163,7 +142,7 @@ __device__ __forceinline__ BlockSums lay_out_sums(
   }
   biases[threadIdx.x] = static_cast<double>(sums[Traits::kTaps][v]) - excess[v];
   __syncthreads();
-  return {mine, biases + threadIdx.x, threads, part, parts, lanes, true, works};
+  return {mine, biases + threadIdx.x, threads, part, parts, lanes, works};
 }
 
 // The march over one item, adding to sums[tap][v]; sums[kTaps] - excess is the bias. take_row(row, r) gives input
@@ -334,7 +313,6 @@ __global__ void grad_weight_channels_last_kernel(
     float* __restrict__ partial,
     const typename Traits::scalar_t* __restrict__ grad_output,
     const typename Traits::scalar_t* __restrict__ input,
-    const __grid_constant__ Params call,
     const __grid_constant__ March m) {
   using scalar_t = typename Traits::scalar_t;
   constexpr int kVector = Traits::kVector;
@@ -423,14 +401,7 @@ __global__ void grad_weight_channels_last_kernel(
     const BlockSums block =
         lay_out_sums<Traits>(shared_rows, sums, excess, v, tile, tiles, m.lanes, v < valid);
     float* const to = partial + blockIdx.y * (kTaps + kBiasRows) * m.channels + channel + v;
-    write_block_sums<Traits>(block, to, m.channels, [&](int k) {
-      float sum = 0.0f;
-      for (int index = blockIdx.y * tiles + tile; index < m.items; index += gridDim.y * tiles) {
-        const Item item = item_of(m, index, Traits::kTile);
-        sum += mended_item<Traits>(grad_output, input, call, item, channel + v, k);
-      }
-      return sum;
-    });
+    write_block_sums<Traits>(block, to, m.channels);
   }
 }
 
@@ -441,7 +412,6 @@ __global__ void grad_weight_planes_kernel(
     float* __restrict__ partial,
     const typename Traits::scalar_t* __restrict__ grad_output,
     const typename Traits::scalar_t* __restrict__ input,
-    const __grid_constant__ Params call,
     const __grid_constant__ March m) {
   using scalar_t = typename Traits::scalar_t;
   constexpr int kTaps = Traits::kTaps;
@@ -526,14 +496,7 @@ __global__ void grad_weight_planes_kernel(
   const BlockSums block =
       lay_out_sums<Traits>(shared, sums, excess, 0, threadIdx.x, kThreads, 1, true);
   float* const to = partial + chunk * (kTaps + kBiasRows) * m.channels + channel;
-  write_block_sums<Traits>(block, to, m.channels, [&](int k) {
-    float sum = 0.0f;
-    for (int index = chunk * kThreads + threadIdx.x; index < m.items; index += stride) {
-      const Item item = item_of(m, index, Traits::kTile);
-      sum += mended_item<Traits>(grad_output, input, call, item, channel, k);
-    }
-    return sum;
-  });
+  write_block_sums<Traits>(block, to, m.channels);
 }
 
 // How many blocks share the items of one group of channels.
@@ -570,7 +533,6 @@ int64_t launch_channels_last(Operand& partial, const BackwardPass& pass, const P
       partial.mutable_data_ptr<float>(),
       grads,
       inputs,
-      p,
       m);
   return chunks;
 }
@@ -589,7 +551,6 @@ int64_t launch_planes(Operand& partial, const BackwardPass& pass, const Params& 
       partial.mutable_data_ptr<float>(),
       pass.grad_output.const_data_ptr<scalar_t>(),
       pass.input.const_data_ptr<scalar_t>(),
-      p,
       m);
   return chunks;
 }
@@ -629,7 +590,7 @@ bool march_grad_weight(const BackwardPass& pass, const Params& p) {
     });
   });
   if (launched) {
-    add_partials(pass.grad_weight, pass.grad_bias, partial, chunks, p);
+    add_partials(pass, partial, chunks, p);
   }
   return launched;
 }

@@ -623,14 +623,6 @@ struct Block {
       for (int i = 0; i < (place >= 0 ? kCopies * p.parts : 0); ++i) {
         sum += sums[(channel * p.parts * kCopies + i) * p.sums_pitch + place - p.sums_first];
       }
-      if (Traits::kSplit && isnan(sum)) {
-        sum = 0.0f;
-        const Places all{0, p.src.height, 1, 0, p.src.width, 1};
-        for (int image = first_image; image < first_image + images; ++image) {
-          sum += mended_sum(
-              tensors.src, tensors.input, call, tap, image, first_channel + channel, all);
-        }
-      }
       partial_of(tap)[channel] = sum;
     }
     if (threadIdx.x < channels) {
@@ -787,7 +779,7 @@ bool launch(
   launch_kernel(
       plane_gemm_kernel<Traits>, grid, warps * kWarpSize, shared - kReserved, tensors, p, g);
   if (weights) {
-    add_partials(weights->grad_weight, weights->grad_bias, partial, grid.y, p);
+    add_partials(*weights, partial, grid.y, p);
   }
   return true;
 }

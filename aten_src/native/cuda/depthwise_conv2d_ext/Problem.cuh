@@ -107,11 +107,11 @@ ForwardEntry bands_forward;
 ForwardEntry sequence_forward;
 ForwardEntry generic_forward;
 BackwardEntry march_grad_weight;
-BackwardEntry large_grad_weight;
 BackwardEntry boxes_backward;
 BackwardEntry plane_gemm_backward;
 BackwardEntry bands_grad_weight;
 BackwardEntry sequence_backward;
+BackwardEntry tiles_grad_weight;
 BackwardEntry generic_grad_weight;
 
 // grad_input at stride 2, which march_forward asks.

@@ -167,9 +167,9 @@ Operand as_operand(const TensorBase& tensor) {
       sizes};
 }
 
-// Calls in channels-last order whose kernels are in plane order, between copies: large windows, and several
-// outputs of a channel, which no kernel but the generic takes in that order. What those kernels refuse is
-// not worth the copies. `weight`: of the weight's gradient, which is by planes wherever the others are.
+// Calls in channels-last order whose kernels are in plane order, between copies: large windows, and the forward
+// of several outputs of a channel, which no kernel but the generic takes in that order. What those kernels
+// refuse is not worth the copies. `weight`: of the weight's gradient.
 bool by_planes(const Params& p, Type type, bool weight) {
   constexpr int64_t kMostStride = 2; // of bands
   // Taps from which large windows are worth the copies: the kernels that gather need none. In 16
@@ -177,20 +177,27 @@ bool by_planes(const Params& p, Type type, bool weight) {
   constexpr int64_t kLeastTaps = 64;
   constexpr int64_t kLeastTapsOf16Bits = 56;
   constexpr int64_t kLeastOddTapsOf16Bits = 16;
-  // The weight's gradient of smaller planes.
-  constexpr int64_t kSmallPlane = 40 * 40;
-  constexpr int64_t kLeastTapsOfWeight = 24;
+  constexpr int64_t kLeastTapsOfWeight = 128;
+  constexpr int64_t kLeastProducts = 24; // of an element of the input, for the weight's gradient
   const bool has_16_bits = is_16_bit(type);
-  const int64_t least_taps = has_16_bits && keeps_size(p)         ? kLeastOddTapsOf16Bits
-      : weight && p.output_height * p.output_width <= kSmallPlane ? kLeastTapsOfWeight
-      : has_16_bits                                               ? kLeastTapsOf16Bits
-                                                                  : kLeastTaps;
+  const bool bands = has_16_bits && p.kernel_height >= kLargeWindow &&
+      p.stride_width <= kMostStride && (has_unit_strides(p) || has_unit_dilations(p));
+  if (!p.channels_last || !fits_32_bits(p)) {
+    return false;
+  }
+  if (weight) {
+    return (bands && (p.kernel_width > 1 || p.stride_height > 1)) ||
+        (p.multiplier > 1 && has_window(p)) ||
+        p.kernel_size() >=
+        std::max(kLeastTapsOfWeight, kLeastProducts * p.stride_height * p.stride_width);
+  }
+  const int64_t least_taps = has_16_bits && keeps_size(p) ? kLeastOddTapsOf16Bits
+      : has_16_bits                                       ? kLeastTapsOf16Bits
+                                                          : kLeastTaps;
   const bool large = type != Type::kDouble && !has_window(p) && has_unit_strides(p) &&
       has_unit_dilations(p) && p.kernel_size() >= least_taps &&
       p.output_channels() <= kMostGridRows;
-  const bool bands = has_16_bits && p.kernel_height >= kLargeWindow &&
-      p.stride_width <= kMostStride && (has_unit_strides(p) || has_unit_dilations(p));
-  return p.channels_last && fits_32_bits(p) && (p.multiplier > 1 || large || bands);
+  return p.multiplier > 1 || large || bands;
 }
 
 Params planes_of(const Params& p) {

@@ -267,7 +267,11 @@ void run_channels_of(const SequencePass& pass, const Sequence& s, const Params& 
                      : channels_kernel<scalar_t, kTapGroup, 4, false, true>);
   }
   if (sums) {
-    add_partials(pass.grad_weight, pass.grad_bias, partial, partials, p);
+    add_partials(
+        {pass.dst, pass.grad_weight, pass.grad_bias, pass.src, pass.values, pass.weight},
+        partial,
+        partials,
+        p);
   }
 }
 

@@ -89,8 +89,7 @@ constexpr Row kTable[] = {
     {"march", kData, kBoth, kFloats, kStride1 | kTwo, kAnyOutputs, {9, 49}, kAny, 7, march_forward, nullptr},
     {"march", kGradWeight, kBoth, kFloats, kStride1 | kTwo, kAnyOutputs, {9, 49}, kAny, 7, nullptr, march_grad_weight},
     {"large", kData, kPlanes, kFloats, kUnit, kAnyOutputs, {300, kNoLimit}, kAny, 7, large_forward, nullptr},
-    {"large", kGradWeight, kPlanes, kFloats, kUnit, kAnyOutputs, {22, kNoLimit}, {4, kNoLimit}, 7, nullptr, large_grad_weight},
-    {"large", kGradWeight, kPlanes, kFloats, kUnit, kAnyOutputs, {64, kNoLimit}, kAny, 7, nullptr, large_grad_weight},
+    {"tiles", kGradWeight, kBoth, kAll, kAnySteps, kAnyOutputs, {5, kNoLimit}, kAny, 7, nullptr, tiles_grad_weight},
     {"generic", kData, kBoth, kAll, kAnySteps, kAnyOutputs, kAny, kAny, 0, generic_forward, nullptr},
     {"generic", kGradWeight, kBoth, kAll, kAnySteps, kAnyOutputs, kAny, kAny, 0, nullptr, generic_grad_weight},
 };
