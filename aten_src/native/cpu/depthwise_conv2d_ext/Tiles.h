@@ -39,13 +39,13 @@ constexpr TileShape kPlaneTile = kVectorsAreArrays ? TileShape{4, 1} : TileShape
 constexpr TileShape kPixelTile = kPlaneTile;
 #endif
 // Of pixels of fewer channels than a vector has lanes.
-constexpr TileShape kPartialTile{4, 0};
+constexpr TileShape kPartialTile{kPixelTile.rows, 0};
 
 template <int... kTaps>
 using TapCounts = std::integer_sequence<int, kTaps...>;
 template <typename acc_t, int kVectors>
 constexpr auto tap_counts() {
-  if constexpr (kVectorsAreArrays || kVectors == 0) {
+  if constexpr (kVectorsAreArrays) {
     return TapCounts<1, 3>();
   } else if constexpr (std::is_same_v<acc_t, double>) {
     return TapCounts<1, 3, 5, 7>();
