@@ -77,6 +77,7 @@ REFUSALS = [
     # names that the generated C++ has for something else
     ("- func: a(Tensor self, Tensor op) -> Tensor", 1, AdditionsError, "argument 'op'"),
     ("- func: a(Tensor x, *, int grad_fn=1) -> Tensor", 1, AdditionsError, "argument 'grad_fn'"),
+    ("- func: a(Tensor Tensor) -> Tensor", 1, AdditionsError, "argument 'Tensor'"),
     ("- func: a(Tensor result) -> Tensor", 1, AdditionsError, "argument 'result'"),
     ("- func: a(Tensor self, Tensor self_) -> Tensor", 1, AdditionsError, "argument 'self_'"),
     ("- func: indexing(Tensor self) -> Tensor", 1, CollisionError, "name of a namespace"),

@@ -85,6 +85,13 @@ def test_the_attributes_of_modules_and_of_tensor_are_found(tmp_path: Path) -> No
     assert found["fft"] == python_names.IMPLICIT
 
 
+def test_members_in_cpp_that_a_method_would_hide_are_attributes_of_tensor() -> None:
+    text = "class TensorBase {\n  TensorOptions options() const {\n    return impl(x);\n  }\n};\n"
+    header = "torch/include/ATen/core/TensorBase.h"
+    found = python_names.attributes({header: text}.get, Path("nowhere"))["Tensor"]
+    assert "options" in found and "impl" not in found
+
+
 def test_submodules_are_modules_and_packages_alone(tmp_path: Path) -> None:
     names = ("fft/__init__.py", "lib/libtorch.so", "random.py", "version.txt")
     lay(tmp_path, dict.fromkeys(names, ""))

@@ -29,7 +29,7 @@ CPP_KEYWORDS = frozenset(_CPP_KEYWORDS.split())
 # What the functions that torchgen writes around a kernel call their own variables.
 _LOCALS = """
 op ks dispatchKeySet guard _any_requires_grad grad_fn _tmp node tracer_state op_name results
-common_device device_guard maybe_layer cur_level batch_rule batch_rule_t tmp_output
+common_device device_guard maybe_layer cur_level batch_rule batch_rule_t tmp_output Tensor
 """
 # No function at::NAME can be beside a namespace of the name.
 _NAMESPACES = """

@@ -35,6 +35,7 @@ SCALAR_TYPES = tuple(
     for root in ("torch/include/", "")
     for place in ("torch/headeronly", "c10")
 )
+TENSOR_BASE = tuple(f"{root}/ATen/core/TensorBase.h" for root in ("torch/include", "aten/src"))
 # Registered from C++ as well, and in no stub: an enumeration and a submodule of torch._C.
 UNLISTED = frozenset({"bit", "cpp"})
 # What the interpreter gives every module and every class.
@@ -107,7 +108,10 @@ def attributes(read: Read, root: Path, compiled: Iterable[Path] = ()) -> dict[st
     headers = "".join(read(path) or "" for path in SCALAR_TYPES)
     types = re.findall(r"\b_\([^,()]+, (\w+)\) /\* \d", headers)
     found["torch"] |= {*UNLISTED, *map(str.lower, types)}
-    found[TENSOR] = frozenset(
+    # C++ members, which a method of the name in the derived class would hide.
+    base = "".join(read(path) or "" for path in TENSOR_BASE)
+    members = re.findall(r"^  \w[^\n(=;]*?\b(\w+)\(", base, re.MULTILINE)
+    found[TENSOR] = frozenset(members).union(
         {*_of_tensor(read), *IMPLICIT, *re.findall(r"\bTensor\.(\w+)", overrides)}
     )
     return found
