@@ -32,11 +32,11 @@ constexpr int kUnit = kColumnTiles * kBlock;
 constexpr int kChunkBytes = 16;
 constexpr int kCopies = 4; // of a warp's sums of taps
 
-template <typename scalar_t_>
+template <typename scalar_t_, int kTiles_>
 struct GemmTraits {
   using scalar_t = scalar_t_;
   static constexpr bool kSplit = sizeof(scalar_t) == 4;
-  static constexpr int kTiles = kSplit ? 2 : 4; // of 16 images, of a block
+  static constexpr int kTiles = kTiles_; // of 16 images, of a block
   static constexpr int kImages = kTiles * kMatrixRows;
   static constexpr int kChunk = kChunkBytes / sizeof(scalar_t); // elements
   static constexpr int kDepth = 2 * kChunk; // src elements of a matrix instruction
@@ -801,26 +801,37 @@ bool applies(const Params& p, const Operand& one, const Operand& other, int64_t 
 }
 
 constexpr int64_t kSmallPlane = 16 * 16;
-constexpr int64_t kSmallPlaneOf16Bits = 32 * 32; // of windows with many taps
-constexpr int64_t kManyTaps = 36;
+
+// As many as registers hold.
+template <typename scalar_t>
+constexpr int kUsualTilesOf = sizeof(scalar_t) == 4 ? 2 : 4;
 
 } // namespace
 
 bool plane_gemm_forward(const ForwardPass& pass, const Params& p) {
-  const bool larger = is_16_bit(pass.src.type()) && p.kernel_size() >= kManyTaps;
-  const int64_t most = larger ? kSmallPlaneOf16Bits : kSmallPlane;
-  return applies(p, pass.src, pass.dst, most) &&
-      with_scalar_type(pass.src.type(), [&](auto scalar) {
-           using scalar_t = decltype(scalar);
-           const Tensors<scalar_t> tensors{
-               pass.dst.mutable_data_ptr<scalar_t>(),
-               pass.src.const_data_ptr<scalar_t>(),
-               pass.weight.const_data_ptr<scalar_t>(),
-               pointer_or_null<scalar_t>(pass.bias),
-               nullptr,
-               nullptr};
-           return launch<GemmTraits<scalar_t>>(tensors, nullptr, p, pass.grad_input);
-         });
+  constexpr int64_t kLargerPlane = 32 * 32; // of windows with many taps
+  constexpr int64_t kManyTaps = 36;
+  const bool is_small = applies(p, pass.src, pass.dst, kSmallPlane);
+  if (!is_small && (p.kernel_size() < kManyTaps || !applies(p, pass.src, pass.dst, kLargerPlane))) {
+    return false;
+  }
+  return with_scalar_type(pass.src.type(), [&](auto scalar) {
+    using scalar_t = decltype(scalar);
+    const Tensors<scalar_t> tensors{
+        pass.dst.mutable_data_ptr<scalar_t>(),
+        pass.src.const_data_ptr<scalar_t>(),
+        pass.weight.const_data_ptr<scalar_t>(),
+        pointer_or_null<scalar_t>(pass.bias),
+        nullptr,
+        nullptr};
+    if constexpr (sizeof(scalar_t) == 4) {
+      if (!is_small) { // for the tiles' size
+        return launch<GemmTraits<scalar_t, 1>>(tensors, nullptr, p, pass.grad_input);
+      }
+    }
+    return launch<GemmTraits<scalar_t, kUsualTilesOf<scalar_t>>>(
+        tensors, nullptr, p, pass.grad_input);
+  });
 }
 
 bool plane_gemm_backward(const BackwardPass& pass, const Params& p) {
@@ -834,7 +845,7 @@ bool plane_gemm_backward(const BackwardPass& pass, const Params& p) {
                nullptr,
                pass.input.const_data_ptr<scalar_t>(),
                nullptr};
-           return launch<GemmTraits<scalar_t>>(tensors, &pass, p, true);
+           return launch<GemmTraits<scalar_t, kUsualTilesOf<scalar_t>>>(tensors, &pass, p, true);
          });
 }
 
