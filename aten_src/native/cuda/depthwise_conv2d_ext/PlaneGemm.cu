@@ -94,6 +94,7 @@ struct PlaneGemm {
   int32_t sums_first; // the place in the plane of taps
   int32_t sums; // a window's
   int32_t sums_pitch;
+  int32_t places; // of one kind
 
   // The place in the plane of taps of src element 0 and dst element 0.
   __host__ __device__ int32_t origin() const {
@@ -253,6 +254,9 @@ struct Block {
   char* const words = dst_tile + Traits::kImages * p.dst.pitch;
   Entry* const tables = reinterpret_cast<Entry*>(words + p.words_bytes);
   float* const sums = reinterpret_cast<float*>(words + p.words_bytes + p.tables_bytes);
+  // Of elements of grad_output and, p.places later, of the input: their parts of a place, kUnit of each
+  // kind before element 0.
+  int* const places = reinterpret_cast<int*>(sums + p.sums_bytes / 4) + kUnit;
 
   // Where a channel begins in a tile.
   struct Begin {
@@ -536,22 +540,16 @@ struct Block {
         }
       }
     }
-    // The places of elements that do not exist are below all.
-    constexpr int kNowhere = -(1 << 30);
     int of_row[2 * kRowTiles];
 #pragma unroll
     for (int i = 0; i < 2 * kRowTiles; ++i) {
-      const int element = input_unit - of_input.shift + i * kBlock + lane / 4;
-      of_row[i] = element >= 0 && element < p.dst.plane()
-          ? p.origin() - p.sums_first - p.offset(p.dst, element)
-          : kNowhere;
+      of_row[i] = places[p.places + input_unit - of_input.shift + i * kBlock + lane / 4];
     }
     mine += lane % 4 * p.sums_pitch;
 #pragma unroll
     for (int j = 0; j < 2 * kColumnTiles; ++j) {
-      const int element = grad_unit - of_grad.shift + j / 2 * kBlock + lane % 4 * 2 + j % 2;
-      const bool exists = element >= 0 && element < p.src.plane();
-      const int of_column = exists ? p.offset(p.src, element) : kNowhere;
+      const int of_column =
+          places[grad_unit - of_grad.shift + j / 2 * kBlock + lane % 4 * 2 + j % 2];
       // Rows of different elements have different places.
       float sums[2 * kRowTiles];
 #pragma unroll
@@ -581,6 +579,18 @@ struct Block {
     return first_input < p.dst.plane() && first_grad < p.src.plane() &&
         p.dst.row_of(first_input + last) + p.padding >= highest &&
         p.dst.row_of(first_input) + p.padding - lowest <= p.reach;
+  }
+
+  __device__ __forceinline__ void make_places() const {
+    constexpr int kNowhere = -(1 << 30); // below all, of elements that do not exist
+    for (int at = threadIdx.x; at < 2 * p.places; at += blockDim.x) {
+      const Side& side = at < p.places ? p.src : p.dst;
+      const int element = at % p.places - kUnit;
+      const int offset = p.offset(side, max(element, 0));
+      places[at - kUnit] = element < 0 || element >= side.plane() ? kNowhere
+          : at < p.places                                         ? offset
+                          : p.origin() - p.sums_first - offset;
+    }
   }
 
   // The weight's gradient by a block's images: a warp has every p.parts-th unit of a channel.
@@ -653,6 +663,7 @@ __global__ void plane_gemm_kernel(
   block.load(block.src_tile, tensors.src, p.src);
   if (tensors.partial) {
     block.load(block.dst_tile, tensors.input, p.dst);
+    block.make_places();
   }
   clear_shared(block.words, p.words_bytes + p.tables_bytes + p.sums_bytes);
   __syncthreads();
@@ -748,6 +759,7 @@ void add_sums(PlaneGemm& g, int64_t shared) {
     g.parts *= 2;
   }
   g.sums_bytes = g.parts * of_part;
+  g.places = std::max(g.src.plane(), g.dst.plane()) + 2 * kUnit;
 }
 
 template <typename Traits>
@@ -764,7 +776,7 @@ bool launch(
   int64_t warps = divide_up(units, divide_up(units, kMostWarps));
   if (weights) {
     add_sums(g, shared);
-    shared += g.sums_bytes;
+    shared += g.sums_bytes + 2 * g.places * static_cast<int64_t>(sizeof(int32_t));
     warps = g.block_channels * g.parts;
   }
   const dim3 grid(divide_up(g.channels, g.block_channels), divide_up(g.batch, Traits::kImages));
