@@ -2,16 +2,14 @@
 //
 // One channel of the images is a matrix, and so is what a pass does to it:
 //   dst[images][dst elements] = src[images][src elements] · T[src elements][dst elements],
-// where T holds the tap that takes one element to the other, or zero. T is never stored. Which tap it is depends on
-// h_src * src step - h_dst * dst step and the same of columns alone: one plane of taps, spread by the dilation and
-// with zeros around them, has them all, and the place in it is offset(src element) - offset(dst element). A lane looks
-// its part of T up once and multiplies it by kTiles groups of 16 images. Steps of the sum whose rows no tap takes to
-// the warp's dst rows are left out. The weight's gradient is src^T · grad_output, a plane by a plane, of which each
-// element is added to the place of its tap: only the sums of the window's rows are kept.
+// where T holds the tap that takes one element to the other, or zero. T is never stored: one plane of taps, spread by
+// the dilation and with zeros around them, has all its elements, and the place of one is offset(src element) -
+// offset(dst element). A lane looks its part of T up once and multiplies it by kTiles groups of 16 images; rows that
+// no tap takes to the warp's dst rows are left out. The weight's gradient is src^T · grad_output, a plane by a plane,
+// of which each element is added to the place of its tap.
 //
-// A block takes some channels of 16 * kTiles images, which are one run of memory of each image. It is copied as it
-// lies, by 16 bytes; where a channel begins between two of these, its matrix begins at the one before, with rows of T
-// that are zero. Results leave through shared memory in runs too.
+// A block takes some channels of some images, which are one run of memory of each image, copied as it lies. Where a
+// channel begins between two multiples of 16 bytes, its matrix begins at the first, with rows of T that are zero.
 //
 // float32 is three products of tf32: of the value's upper eleven bits and of what they leave. Each step's products
 // are added up by themselves, since the tensor cores cut sums off where float32 rounds.
@@ -746,12 +744,12 @@ void add_sums(PlaneGemm& g, int64_t shared) {
   // The rows of the plane of taps that have the window's.
   const int32_t lowest = g.padding + g.dst.height - 1;
   const int32_t top = std::max(0, lowest - g.reach);
-  const int32_t bottom = std::min(g.taps_rows - 1, lowest);
   g.sums_first = top * g.taps_pitch;
-  g.sums = std::max(0, bottom - top + 1) * g.taps_pitch;
+  g.sums = std::max(0, std::min(g.taps_rows - 1, lowest) - top + 1) * g.taps_pitch;
   // Of the lanes that add at once, those of the next copy are in the next eight banks.
-  const int64_t wanted = kBlock - 2 * g.src.step - g.sums;
+  const int32_t wanted = kBlock - 2 * g.src.step - g.sums;
   g.sums_pitch = g.sums + (wanted % kBanks + kBanks) % kBanks;
+  g.places = std::max(g.src.plane(), g.dst.plane()) + 2 * kUnit;
   const int64_t of_part = g.block_channels * kCopies * g.sums_pitch * sizeof(float);
   g.parts = 1;
   while (g.block_channels * g.parts * 2 <= kUsualUnits &&
@@ -759,17 +757,13 @@ void add_sums(PlaneGemm& g, int64_t shared) {
     g.parts *= 2;
   }
   g.sums_bytes = g.parts * of_part;
-  g.places = std::max(g.src.plane(), g.dst.plane()) + 2 * kUnit;
 }
 
 template <typename Traits>
-bool launch(
-    Tensors<typename Traits::scalar_t> tensors,
-    const BackwardPass* weights,
-    const Params& p,
-    bool grad) {
+bool launch(const ForwardPass& data, const BackwardPass* weights, const Params& p) {
+  using scalar_t = typename Traits::scalar_t;
   constexpr int64_t kReserved = 2048; // of a block, and what the kernel declares
-  PlaneGemm g = plane_gemm_of<Traits>(p, grad);
+  PlaneGemm g = plane_gemm_of<Traits>(p, data.grad_input);
   int64_t shared = Traits::kImages * (int64_t{g.src.pitch} + g.dst.pitch) + g.words_bytes +
       g.tables_bytes + kReserved;
   const int64_t units = g.block_channels * int64_t{g.by_units.by};
@@ -779,15 +773,18 @@ bool launch(
     shared += g.sums_bytes + 2 * g.places * static_cast<int64_t>(sizeof(int32_t));
     warps = g.block_channels * g.parts;
   }
-  const dim3 grid(divide_up(g.channels, g.block_channels), divide_up(g.batch, Traits::kImages));
   if (!has_shared(shared)) {
     return false;
   }
-  Operand partial;
-  if (weights) {
-    partial = empty_partial(grid.y, p);
-    tensors.partial = partial.mutable_data_ptr<float>();
-  }
+  const dim3 grid(divide_up(g.channels, g.block_channels), divide_up(g.batch, Traits::kImages));
+  const Operand partial = weights ? empty_partial(grid.y, p) : Operand();
+  const Tensors<scalar_t> tensors{
+      mutable_pointer_or_null<scalar_t>(data.dst),
+      data.src.const_data_ptr<scalar_t>(),
+      data.weight.const_data_ptr<scalar_t>(),
+      pointer_or_null<scalar_t>(data.bias),
+      weights ? weights->input.const_data_ptr<scalar_t>() : nullptr,
+      partial.mutable_data_ptr<float>()};
   launch_kernel(
       plane_gemm_kernel<Traits>, grid, warps * kWarpSize, shared - kReserved, tensors, p, g);
   if (weights) {
@@ -796,69 +793,50 @@ bool launch(
   return true;
 }
 
-// Whether the planes are small enough for T to be worth its zeros, the images enough to use it and their runs
-// aligned.
-bool applies(const Params& p, const Operand& one, const Operand& other, int64_t most_elements) {
+// Where the planes are small enough for T to be worth its zeros, the images enough to use it and their runs aligned.
+bool run(const ForwardPass& data, const BackwardPass* weights, const Params& p) {
   constexpr int64_t kLeastImages = 8;
   constexpr int64_t kMostTaps = 4096;
+  constexpr int64_t kSmallPlane = 16 * 16;
+  constexpr int64_t kLargerPlane = 32 * 32; // of windows with many taps
+  constexpr int64_t kManyTaps = 36;
+  const int64_t input = p.input_height * p.input_width;
+  const int64_t output = p.output_height * p.output_width;
+  const bool is_small = std::max(input, output) <= kSmallPlane;
+  const bool is_larger =
+      !weights && p.kernel_size() >= kManyTaps && std::max(input, output) <= kLargerPlane;
   const auto suits = [&](const Operand& tensor) {
-    const int64_t plane = tensor.size(2) * tensor.size(3);
-    return plane > 0 && plane <= most_elements &&
-        p.channels * plane * tensor.element_size() % kChunkBytes == 0 &&
-        is_aligned(tensor.const_data_ptr(), kChunkBytes);
+    return !tensor.defined() ||
+        (tensor.numel() > 0 &&
+         tensor.numel() / p.batch * tensor.element_size() % kChunkBytes == 0 &&
+         is_aligned(tensor.const_data_ptr(), kChunkBytes));
   };
-  return fits_32_bits(p) && !p.channels_last && p.multiplier == 1 && p.batch >= kLeastImages &&
-      p.kernel_size() <= kMostTaps && p.stride_height == p.stride_width && p.channels > 0 &&
-      suits(one) && suits(other);
+  if (!fits_32_bits(p) || p.channels_last || p.multiplier != 1 || p.batch < kLeastImages ||
+      p.kernel_size() > kMostTaps || p.stride_height != p.stride_width ||
+      !(is_small || is_larger) || !suits(data.src) || !suits(data.dst) ||
+      (weights && !suits(weights->input))) {
+    return false;
+  }
+  return with_scalar_type(data.src.type(), [&](auto scalar) {
+    using scalar_t = decltype(scalar);
+    if constexpr (
+        sizeof(scalar_t) == 4) { // as many images as registers and, of larger planes, tiles hold
+      return is_small ? launch<GemmTraits<scalar_t, 2>>(data, weights, p)
+                      : launch<GemmTraits<scalar_t, 1>>(data, weights, p);
+    } else {
+      return launch<GemmTraits<scalar_t, 4>>(data, weights, p);
+    }
+  });
 }
-
-constexpr int64_t kSmallPlane = 16 * 16;
-
-// As many as registers hold.
-template <typename scalar_t>
-constexpr int kUsualTilesOf = sizeof(scalar_t) == 4 ? 2 : 4;
 
 } // namespace
 
 bool plane_gemm_forward(const ForwardPass& pass, const Params& p) {
-  constexpr int64_t kLargerPlane = 32 * 32; // of windows with many taps
-  constexpr int64_t kManyTaps = 36;
-  const bool is_small = applies(p, pass.src, pass.dst, kSmallPlane);
-  if (!is_small && (p.kernel_size() < kManyTaps || !applies(p, pass.src, pass.dst, kLargerPlane))) {
-    return false;
-  }
-  return with_scalar_type(pass.src.type(), [&](auto scalar) {
-    using scalar_t = decltype(scalar);
-    const Tensors<scalar_t> tensors{
-        pass.dst.mutable_data_ptr<scalar_t>(),
-        pass.src.const_data_ptr<scalar_t>(),
-        pass.weight.const_data_ptr<scalar_t>(),
-        pointer_or_null<scalar_t>(pass.bias),
-        nullptr,
-        nullptr};
-    if constexpr (sizeof(scalar_t) == 4) {
-      if (!is_small) { // for the tiles' size
-        return launch<GemmTraits<scalar_t, 1>>(tensors, nullptr, p, pass.grad_input);
-      }
-    }
-    return launch<GemmTraits<scalar_t, kUsualTilesOf<scalar_t>>>(
-        tensors, nullptr, p, pass.grad_input);
-  });
+  return run(pass, nullptr, p);
 }
 
 bool plane_gemm_backward(const BackwardPass& pass, const Params& p) {
-  return applies(p, pass.input, pass.grad_output, kSmallPlane) &&
-      with_scalar_type(pass.input.type(), [&](auto scalar) {
-           using scalar_t = decltype(scalar);
-           const Tensors<scalar_t> tensors{
-               mutable_pointer_or_null<scalar_t>(pass.grad_input),
-               pass.grad_output.const_data_ptr<scalar_t>(),
-               pass.weight.const_data_ptr<scalar_t>(),
-               nullptr,
-               pass.input.const_data_ptr<scalar_t>(),
-               nullptr};
-           return launch<GemmTraits<scalar_t, kUsualTilesOf<scalar_t>>>(tensors, &pass, p, true);
-         });
+  return run({pass.grad_input, pass.grad_output, pass.weight, Operand(), true}, &pass, p);
 }
 
 } // namespace at::native::depthwise_conv2d_ext_cuda
