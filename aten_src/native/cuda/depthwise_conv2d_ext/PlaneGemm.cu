@@ -39,7 +39,7 @@ struct GemmTraits {
   static constexpr int kChunk = kChunkBytes / sizeof(scalar_t); // elements
   static constexpr int kDepth = 2 * kChunk; // src elements of a matrix instruction
   static constexpr int kTogether = kSplit ? 1 : 2; // src elements of a register of T
-  static constexpr int kEntries = kDepth / kTogether; // of the table, of a step
+  static constexpr int kEntries = 8; // of the table, of a step
   // Two neighbouring taps of 16 bits, or the two parts of one.
   using Word = std::conditional_t<kSplit, uint2, uint32_t>;
   static constexpr int kImagesAtOnce = kSplit ? 8 : 16; // of the weight's gradient
@@ -292,35 +292,36 @@ struct Block {
   // The planes of taps: [channel][kind][word], which are zeros before. A word's first tap is the one
   // src.step places before it.
   __device__ __forceinline__ void make_words() const {
-    constexpr int kAtOnce = 4;
+    constexpr int kAtOnce = 4; // so that their loads overlap
     const int taps = static_cast<int>(p.by_taps.by);
     for (int first = threadIdx.x; first < channels * taps; first += kAtOnce * blockDim.x) {
+      const auto index = [&](int i) {
+        return min(first + i * static_cast<int>(blockDim.x), channels * taps - 1);
+      };
       scalar_t values[kAtOnce];
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
-        const int at = min(first + i * static_cast<int>(blockDim.x), channels * taps - 1);
-        values[i] = tensors.weight[first_channel * taps + at];
+        values[i] = tensors.weight[first_channel * taps + index(i)];
       }
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
-        const int at = min(first + i * static_cast<int>(blockDim.x), channels * taps - 1);
-        const int channel = p.by_taps.quotient(at);
-        const int place = p.place(call, at - channel * taps);
+        const int channel = p.by_taps.quotient(index(i));
+        const int place = p.place(call, index(i) - channel * taps);
+        Word* const to = reinterpret_cast<Word*>(words) + channel * p.words * p.kinds + place;
         if (place < 0) {
           continue;
         }
-        Word* const to = reinterpret_cast<Word*>(words) + channel * p.words * p.kinds;
         if constexpr (Traits::kSplit) {
-          to[place + p.src.step] = split(values[i]);
+          to[p.src.step] = split(values[i]);
         } else {
           unsigned short* const halves = reinterpret_cast<unsigned short*>(to);
-          halves[2 * (place + p.src.step)] = values[i].x;
-          halves[2 * place + 1] = values[i].x;
+          halves[2 * p.src.step] = values[i].x;
+          halves[1] = values[i].x;
           if (p.kinds > 1) {
-            const int before = place - p.src.step * (p.taps_pitch - p.src.width);
-            halves[2 * (p.words + place + p.src.step)] = values[i].x;
-            if (before >= 0) {
-              halves[2 * (p.words + before) + 1] = values[i].x;
+            const int before = p.src.step * (p.taps_pitch - p.src.width);
+            halves[2 * (p.words + p.src.step)] = values[i].x;
+            if (place >= before) {
+              halves[2 * (p.words - before) + 1] = values[i].x;
             }
           }
         }
@@ -379,13 +380,10 @@ struct Block {
       const int element = first_element + t * kBlock + lane / 4;
       of_column[t] = reinterpret_cast<const Word*>(words) + channel * p.words * p.kinds -
           p.offset(p.dst, min(max(element, 0), p.dst.plane() - 1));
+    }
 #pragma unroll
-      for (int m = 0; m < kTiles; ++m) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          results[m][t][i] = begin;
-        }
-      }
+    for (int i = 0; i < kTiles * kColumnTiles * 4; ++i) {
+      results[i / (kColumnTiles * 4)][i / 4 % kColumnTiles][i % 4] = begin;
     }
     const Entry* entries =
         tables + channel * p.table_entries + steps.x * Traits::kEntries + lane % 4;
@@ -422,21 +420,21 @@ struct Block {
       const bool has_right = element + 1 < p.dst.plane();
       scalar_t* const to = reinterpret_cast<scalar_t*>(dst_tile + lane / 4 * p.dst.pitch) +
           channel * p.dst.plane() + element;
-#pragma unroll
-      for (int half = 0; half < 2 * kTiles; ++half) {
-        const float* const both = results[half / 2][t] + half % 2 * 2;
-        if (has_left && has_right) {
-          const float pair[2] = {both[0], both[1]};
-          store_vector<scalar_t, 2>(to + half * (kBlock * p.dst.pitch / kBytes), pair);
-        }
-      }
-      if (has_left != has_right) {
+      const auto store_all = [&](const auto& store_one) {
 #pragma unroll
         for (int half = 0; half < 2 * kTiles; ++half) {
           const float* const both = results[half / 2][t] + half % 2 * 2;
-          to[half * (kBlock * p.dst.pitch / kBytes) + (has_left ? 0 : 1)] =
-              static_cast<scalar_t>(has_left ? both[0] : both[1]);
+          const float pair[2] = {both[0], both[1]};
+          store_one(to + half * (kBlock * p.dst.pitch / kBytes), pair);
         }
+      };
+      if (has_left && has_right) {
+        store_all(
+            [](scalar_t* at, const float (&pair)[2]) { store_vector<scalar_t, 2>(at, pair); });
+      } else if (has_left != has_right) {
+        store_all([&](scalar_t* at, const float (&pair)[2]) {
+          at[has_left ? 0 : 1] = static_cast<scalar_t>(has_left ? pair[0] : pair[1]);
+        });
       }
     }
   }
@@ -622,6 +620,8 @@ struct Block {
     }
     __syncthreads();
     const int taps = static_cast<int>(p.by_taps.by);
+    float* const to =
+        tensors.partial + int64_t{blockIdx.y} * (taps + kBiasRows) * p.channels + first_channel;
     for (int at = threadIdx.x; at < channels * taps; at += blockDim.x) {
       const int channel = p.by_taps.quotient(at);
       const int tap = at - channel * taps;
@@ -631,20 +631,15 @@ struct Block {
       for (int i = 0; i < (place >= 0 ? kCopies * p.parts : 0); ++i) {
         sum += sums[(channel * p.parts * kCopies + i) * p.sums_pitch + place - p.sums_first];
       }
-      partial_of(tap)[channel] = sum;
+      to[tap * p.channels + channel] = sum;
     }
     if (threadIdx.x < channels) {
       double sum = 0.0;
       for (int i = 0; i < p.parts; ++i) {
         sum += biases[threadIdx.x * p.parts + i];
       }
-      write_bias(partial_of(taps) + threadIdx.x, p.channels, sum);
+      write_bias(to + taps * p.channels + threadIdx.x, p.channels, sum);
     }
-  }
-
-  __device__ __forceinline__ float* partial_of(int tap) const {
-    const int rows = static_cast<int>(p.by_taps.by) + kBiasRows;
-    return tensors.partial + (int64_t{blockIdx.y} * rows + tap) * p.channels + first_channel;
   }
 };
 
