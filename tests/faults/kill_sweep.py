@@ -121,7 +121,8 @@ class Sweep:
         assert not wrong, f"{name}, taken back: {wrong}"
         kills = 0
         for _ in range(rng.randint(1, most)):
-            allowed = rng.randrange(rng.choice(scenario.changes))
+            # Rather early than late: an earlier run has done part of it.
+            allowed = int(rng.choice(scenario.changes) * rng.random() ** 2)
             seconds = rng.choice([0, 0, rng.expovariate(1)])
             if self.run(scenario, allowed, seconds) is not None:
                 break  # it had less left to do
