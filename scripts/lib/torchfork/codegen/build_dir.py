@@ -24,8 +24,6 @@ PACKAGE = Path(__file__).resolve().parents[1]
 # asked for, tested and reported is not among them: a change there leaves every wheel valid.
 GENERATOR_ROOMS = ("additions", "codegen", "edits", "upstream")
 WHEEL_ROOMS = (*GENERATOR_ROOMS, "native", "pipelines", "support", "util", "wheel")
-# How long a second run waits for the first one's build directory.
-LOCK_SECONDS = 3600.0
 _DELIVERED = "delivered.json"
 
 
@@ -90,7 +88,7 @@ def locked(layout: BuildDir, ui: Ui) -> Iterator[None]:
 
     root = layout.root
     lock = root.with_name(f"{root.name}.lock")
-    with files.lock(lock, f"building in {root.name}", waiting, LOCK_SECONDS):
+    with files.lock(lock, f"building in {root.name}", waiting):
         root.mkdir(parents=True, exist_ok=True)
         files.remove_stale_temporaries(root)
         files.remove_stale_temporaries(layout.tree)

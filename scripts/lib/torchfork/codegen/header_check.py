@@ -17,7 +17,6 @@ from ..util import files, memo
 from ..util.ui import Ui
 from . import client
 
-LOCK_SECONDS = 600.0
 _CODEGEN = Path(__file__).parent
 
 # Where the headers of each generated folder lie below torch/include.
@@ -68,7 +67,7 @@ def check_headers(base: Base, cache: Path, ui: Ui) -> CheckedBase:
         if checked is None:
             guard = cache / "locks" / f"headers-{note.stem[:16]}.lock"
             purpose = f"checking torch {base.version}"
-            with files.lock(guard, purpose, lambda holder: _waiting(ui, holder), LOCK_SECONDS):
+            with files.lock(guard, purpose, lambda holder: _waiting(ui, holder), 600):
                 checked = memo.remember(note, key, CheckedBase, lambda: _check(base, note))
         step.say(f"{checked.compared} headers of torch {base.version} equal what its YAML makes")
     return checked

@@ -33,7 +33,6 @@ from .model import FAILED, NOT_NEEDED, PASSED, Row
 Say = Callable[[str], None]
 TESTS = Path("tests") / "ops"
 REQUIREMENTS = Path(__file__).resolve().parents[3] / "requirements-test.txt"
-_LOCK_SECONDS = 4 * 3600.0
 
 
 @dataclass(frozen=True)
@@ -216,7 +215,7 @@ def try_out(context: Context, manifest: Manifest) -> str:
         base, context.layout.overlay, version, context.layout.root / "wheel", pack.epoch_from()
     )
     # One environment serves all releases that require the same: nobody else may change it now.
-    with files.lock(work / "verify" / "trial.lock", f"trying {wheel.name}", say, _LOCK_SECONDS):
+    with files.lock(work / "verify" / "trial.lock", f"trying {wheel.name}", say, 4 * 3600):
         context.log("install the wheel and compare it with its base")
         report = verify.verify(
             wheel, base, manifest, work / "verify", context.cache, say=say, on_wait=say

@@ -22,8 +22,8 @@ from ..upstream.base import Base, Interpreter
 from ..upstream.installed import Installation, locate, open_installed, record_identity
 from ..upstream.pins import Releases
 from ..upstream.tree import state_of
-from ..upstream.wheel import OnWait, wait_silently
 from ..util import files
+from ..util.files import OnWait, wait_silently
 from . import journal
 from .journal import Changes, Content, Entry, Journal, Step, Store
 

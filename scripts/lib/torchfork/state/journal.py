@@ -20,7 +20,6 @@ from ..upstream.tree import ABSENT, state_of
 from ..util import files, memo
 
 _FORMAT = 2  # 1 said identity in an installed torch and commit in a tree; load() reads it too
-OnWait = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -332,7 +331,7 @@ def make_directory(path: Path) -> None:
 
 @contextlib.contextmanager
 def exclusive(
-    directory: Path, purpose: str, on_wait: OnWait, seconds: float, next: str
+    directory: Path, purpose: str, on_wait: files.OnWait, seconds: float, next: str
 ) -> Iterator[None]:
     """Hold a directory against other runs.
 

@@ -11,10 +11,10 @@ from ..edits import decode
 from ..errors import CollisionError, StateError, listed
 from ..upstream.tree import ABSENT, STATE, SourceTree, state_of
 from ..util import files
+from ..util.files import OnWait, wait_silently
 from . import journal
-from .journal import Changes, Content, Entry, Journal, OnWait, Store
+from .journal import Changes, Content, Entry, Journal, Store
 
-LOCK_SECONDS = 3600.0
 # Contents by path relative to the tree; None for a file that goes.
 Wanted = Mapping[str, bytes | None]
 
@@ -41,7 +41,7 @@ def apply(
     additions: Path,
     *,
     added: frozenset[str] = frozenset(),
-    on_wait: OnWait = lambda holder: None,
+    on_wait: OnWait = wait_silently,
 ) -> Changes:
     """Have the tree hold exactly `wanted` beyond its own files.
 
@@ -65,7 +65,7 @@ def apply(
         return journal.change(kept, contents, asked, entries)
 
 
-def unapply(tree: SourceTree, *, on_wait: OnWait = lambda holder: None) -> Changes:
+def unapply(tree: SourceTree, *, on_wait: OnWait = wait_silently) -> Changes:
     """Make every file the tree's own again. Raises StateError where nothing is applied."""
     with _exclusive(tree, on_wait):
         kept = store(tree.root)
@@ -178,10 +178,5 @@ def _cure(tree: SourceTree) -> str:
 
 
 def _exclusive(tree: SourceTree, on_wait: OnWait) -> AbstractContextManager[None]:
-    return journal.exclusive(
-        tree.root,
-        "changing",
-        on_wait,
-        LOCK_SECONDS,
-        "make the tree writable, or use one of your own",
-    )
+    cure = "make the tree writable, or use one of your own"
+    return journal.exclusive(tree.root, "changing", on_wait, files.LOCK_SECONDS, cure)

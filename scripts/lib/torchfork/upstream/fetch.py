@@ -29,9 +29,8 @@ from ..errors import DownloadError, HashMismatchError, ToolMissingError
 from ..util import files, memo, pip, process
 from .base import Interpreter
 from .pins import Release, Releases, WheelPin, python_number
-from .wheel import OnWait, hashed, wait_silently
+from .wheel import hashed
 
-LOCK_SECONDS = 3600.0
 Progress = Callable[[int], None]
 
 
@@ -42,7 +41,7 @@ def fetch_wheel(
     cache: Path,
     *,
     progress: Progress | None = None,
-    on_wait: OnWait = wait_silently,
+    on_wait: files.OnWait = files.wait_silently,
 ) -> Path:
     """The official wheel of a release for an interpreter, from the cache or through pip.
 
@@ -52,7 +51,7 @@ def fetch_wheel(
     settings = pip.settings_key(interpreter.executable.parent.parent)
     key = files.sha256_text(release.version, interpreter.tag, platform.machine(), settings)[:32]
     note, lock = cache / "choices" / f"{key}.json", _lock(release, cache)
-    with files.lock(lock, f"fetching torch {release.version}", on_wait, LOCK_SECONDS):
+    with files.lock(lock, f"fetching torch {release.version}", on_wait):
         chosen = memo.recall(note, key, str)
         pins = [pin for pin in release.wheels if pin.sha256 == chosen]
         if cached := _intact(pins, cache):
@@ -70,7 +69,7 @@ def fetch_smallest(
     cache: Path,
     *,
     progress: Progress | None = None,
-    on_wait: OnWait = wait_silently,
+    on_wait: files.OnWait = files.wait_silently,
 ) -> Path:
     """The smallest wheel of a release, whatever machine it is for; another where that fails.
 
@@ -85,7 +84,7 @@ def fetch_smallest(
     tags = ["--platform", name.platform, *_pip_tags(name.interpreter)]
     lock = _lock(release, cache)
     try:
-        with files.lock(lock, f"fetching torch {release.version}", on_wait, LOCK_SECONDS):
+        with files.lock(lock, f"fetching torch {release.version}", on_wait):
             return _download(release, interpreter, releases, cache, progress, tags)
     except DownloadError:
         if cached:  # any other of the release does as well, only slower

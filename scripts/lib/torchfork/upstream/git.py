@@ -14,7 +14,6 @@ from .pins import Release, debian_versions
 
 UPSTREAM = "https://github.com/pytorch/pytorch.git"
 URL = "TORCHFORK_GIT_URL"
-LOCK_SECONDS = 3600.0
 COMMIT = re.compile(r"[0-9a-f]{40}")
 _NO_HOST = re.compile(
     r"Could not resolve host|unable to access|Connection (refused|timed out)|Network is unreachable"
@@ -22,7 +21,6 @@ _NO_HOST = re.compile(
     r"|not found|Operation timed out|Failed to connect|unexpected disconnect|Could not connect"
 )
 Progress = Callable[[int, int, str], None]
-OnWait = Callable[[str], None]
 
 
 def run(place: Path, *arguments: str) -> process.Outcome:
@@ -103,7 +101,7 @@ def clone(
     root: Path,
     environment: Mapping[str, str],
     progress: Progress,
-    on_wait: OnWait,
+    on_wait: files.OnWait,
 ) -> Path:
     """The shallow clone of a release's commit below `root`: made, resumed, or taken as it is.
 
@@ -114,7 +112,7 @@ def clone(
     source = url or environment.get(URL) or UPSTREAM
     place = root / f"git-{release.version}-{release.commit[:12]}"
     guard = root / f"{place.name}.lock"
-    with files.lock(guard, f"cloning torch {release.version}", on_wait, LOCK_SECONDS):
+    with files.lock(guard, f"cloning torch {release.version}", on_wait):
         _Clone(release, source, place).complete(progress)
     require_submodules(place)
     return place

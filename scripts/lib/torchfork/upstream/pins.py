@@ -23,7 +23,6 @@ else:
     import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]
 
 PINS = Path(__file__).resolve().parents[4] / "ci" / "releases.toml"
-LOCK_SECONDS = 60.0
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _POOL = re.compile(r"pool/[\w.+~/-]+")
@@ -189,7 +188,7 @@ def add(releases: Releases, release: Release) -> Releases:
     """
     target = releases.path.resolve()
     lock = target.with_name(f".{target.name}.lock")
-    with files.lock(lock, "pinning", lambda holder: None, LOCK_SECONDS):
+    with files.lock(lock, "pinning", timeout=60):
         current = load(releases.path)
         new = [pin for pin in release.wheels if not current.by_sha256(pin.sha256)]
         if not new:

@@ -22,14 +22,14 @@ from ..errors import (
     UsageError,
 )
 from ..util import files, process
+from ..util.files import OnWait
 from . import archives, git
 from . import tree as sourcetree
-from .git import OnWait, Progress
+from .git import Progress
 from .pins import Archive, DebianPins, Releases, debian_versions, load_debian
 from .tree import SourceTree
 
 MIRROR = "TORCHFORK_DEBIAN_MIRROR"
-LOCK_SECONDS = 3600.0
 _HELPER = Path("/usr/lib/apt/apt-helper")
 
 
@@ -83,7 +83,7 @@ def _unpack_once(
     place: Path, purpose: str, fill: Callable[[Path], None], on_wait: OnWait
 ) -> SourceTree:
     """The tree in `place`/tree, which `fill` makes as a whole unless it is there."""
-    with files.lock(place.with_name(f"{place.name}.lock"), purpose, on_wait, LOCK_SECONDS):
+    with files.lock(place.with_name(f"{place.name}.lock"), purpose, on_wait):
         if not place.is_dir():
             files.build_directory(place, fill)
     return sourcetree.open_tree(place / "tree")
@@ -170,7 +170,7 @@ def fetch(
     total = sum(archive.size for archive in pins.archives)
     found: dict[Archive, Path] = {}
     sites: list[str] = []
-    with files.lock(cache / "locks" / "debian.lock", "fetching sources", on_wait, LOCK_SECONDS):
+    with files.lock(cache / "locks" / "debian.lock", "fetching sources", on_wait):
         for archive in pins.archives:
             progress(sum(known.size for known in found), total, archive.name)
             place = cache / "sources" / archive.sha256 / archive.name

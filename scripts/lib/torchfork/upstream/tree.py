@@ -53,7 +53,6 @@ PROVENANCE = f"{STATE}/provenance.json"
 # Stands for the sha256 of a file that is not there.
 ABSENT = "gone"
 _PARTS = ("version.txt", "setup.py", "torchgen/gen.py", *PACKAGED.values())
-LOCK_SECONDS = 3600.0
 Read = Callable[[str], "str | None"]
 
 Backend = Literal["setuptools", "scikit-build-core"]
@@ -249,7 +248,7 @@ def open_ref(ref: str, repository: str, interpreter: Interpreter, cache: Path) -
     """A branch, tag or commit of a git repository as a base, as `open_base` has it."""
     key = files.sha256_text(repository)[:16]
     place, lock = cache / "refs" / key, cache / "locks" / f"ref-{key}.lock"
-    with files.lock(lock, f"fetching {ref}", lambda holder: None, LOCK_SECONDS):
+    with files.lock(lock, f"fetching {ref}"):
         git.fetch_ref(place, repository, ref, [f"/{name}" for name in [*MOVED, *SAME]])
         return open_base(place, interpreter, cache)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import re
 import zipfile
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -21,8 +20,6 @@ from . import archives
 from .base import Base, Interpreter, read_text, require_python_tag
 from .pins import Release, Releases, WheelName, WheelPin
 
-OnWait = Callable[[str], None]
-LOCK_SECONDS = 900.0
 VERSION_FILE, VERSION_LIMIT = "torch/version.py", 64 << 10
 NATIVE_FUNCTIONS = "torchgen/packaged/ATen/native/native_functions.yaml"
 NEEDED = ("torch/lib/libtorch.so", NATIVE_FUNCTIONS)
@@ -32,10 +29,6 @@ _GRAFTED = re.compile(r"(?:^|\.)ext\d+$")
 _ASSIGNMENT = re.compile(
     r"^((__version__|git_version|cuda)\b[^=\n]*= *)(?:None|(['\"])([^'\"\n]*)\3) *(?:#.*)?$", re.M
 )
-
-
-def wait_silently(holder: str) -> None:
-    """For callers that do not show who holds the lock."""
 
 
 def parse_name(path: Path) -> WheelName:
@@ -119,7 +112,7 @@ def open_wheel(
     unpinned: bool = False,
     foreign: bool = False,
     progress: archives.Progress | None = None,
-    on_wait: OnWait = wait_silently,
+    on_wait: files.OnWait = files.wait_silently,
 ) -> Base:
     """Check a wheel file, unpack it into the cache unless it is there, and say what it is.
 
@@ -140,7 +133,7 @@ def open_wheel(
         with archives.opened(path) as archive:
             version = _read_version(archive, path)
             _check_pins(path, sha256, version, releases, unpinned)
-            with files.lock(lock, f"unpacking {path.name}", on_wait, LOCK_SECONDS):
+            with files.lock(lock, f"unpacking {path.name}", on_wait, 900):
                 if not root.is_dir():
                     archives.unpack_wheel(path, archive, root, progress)
     dist_info = min((path.name for path in root.glob("torch-*.dist-info")), default="")

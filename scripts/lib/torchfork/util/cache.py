@@ -64,7 +64,7 @@ def remove(root: Path) -> int:
     with contextlib.ExitStack() as held:
         for path in sorted(root.rglob("*.lock")):
             try:
-                held.enter_context(files.lock(path, "removing it", lambda holder: None, 0))
+                held.enter_context(files.lock(path, "removing it", timeout=0))
             except BusyError:
                 raise BusyError(
                     "another run uses the cache",

@@ -19,6 +19,9 @@ from typing import IO, Any, Protocol
 from ..errors import BusyError, ForkError, OutputError
 
 CHUNK = 1 << 20
+# How long a second run waits for the first one, if nothing else is said, and who tells of that.
+LOCK_SECONDS = 3600.0
+OnWait = Callable[[str], None]
 # What programs say whose error number does not reach us: compilers, and shutil for a whole tree.
 DISK_FULL = os.strerror(errno.ENOSPC)
 
@@ -269,9 +272,13 @@ def scratch_directory(near: Path) -> Iterator[Path]:
         yield temporary
 
 
+def wait_silently(holder: str) -> None:
+    """For callers that do not show who holds the lock."""
+
+
 @contextlib.contextmanager
 def lock(
-    path: Path, purpose: str, on_wait: Callable[[str], None], timeout: float
+    path: Path, purpose: str, on_wait: OnWait = wait_silently, timeout: float = LOCK_SECONDS
 ) -> Iterator[None]:
     """Hold `path` as a lock; say who holds it while waiting; give up after `timeout` seconds.
 
@@ -303,9 +310,7 @@ def lock(
         os.close(guard)  # or the end of its process: then it is free again
 
 
-def _acquired(
-    path: Path, who: Callable[[], str], on_wait: Callable[[str], None], timeout: float
-) -> int:
+def _acquired(path: Path, who: Callable[[], str], on_wait: OnWait, timeout: float) -> int:
     end, waited = time.monotonic() + timeout, False
     while True:
         guard = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR | os.O_CREAT, 0o666)

@@ -22,7 +22,6 @@ from ..upstream.base import Base
 from ..upstream.pins import WheelName
 from ..util import files, memo, process, venv
 
-LOCK_SECONDS = 3600.0
 _PROBE = Path(__file__).with_name("probe.py")
 
 
@@ -68,7 +67,7 @@ def verify(
     *,
     upstream: Sequence[str] = (),
     say: Callable[[str], None] = lambda text: None,
-    on_wait: Callable[[str], None] = lambda holder: None,
+    on_wait: files.OnWait = files.wait_silently,
 ) -> Report:
     """Install the wheel and hold it against its base and its manifest.
 
@@ -94,7 +93,7 @@ def verify(
     neutral = workdir / "neutral"
     neutral.mkdir(parents=True, exist_ok=True)
     guard = workdir / "verify.lock"
-    with files.lock(guard, f"verifying {wheel.name}", on_wait, LOCK_SECONDS):
+    with files.lock(guard, f"verifying {wheel.name}", on_wait):
         if is_overlay:
             python = _beside_official(wheel, base, workdir, neutral, say)
         else:
