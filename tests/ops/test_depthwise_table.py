@@ -62,7 +62,6 @@ CALLS = [
     Call("patches", BF16, PLANES, FORWARD, Case(2, 3, 1, (7, 14), (3, 3), (1, 1), (1, 1))),
     Call("march", BF16, PLANES, FORWARD, Case(3, 7, 1, (20, 15), (3, 3), (1, 1), (2, 2), (2, 2))),
     Call("march", BF16, PLANES, WEIGHT, Case(2, 3, 1, (1, 5), (3, 3), (1, 1), (1, 1))),
-    Call("large", FP32, PLANES, FORWARD, Case(3, 8, 1, (17, 23), (17, 19), (1, 1), (8, 9))),
     Call("tiles", FP32, PLANES, WEIGHT, Case(3, 8, 1, (9, 31), (9, 8), (1, 1), (4, 4))),
     Call("generic", BF16, PLANES, FORWARD, Case(2, 6, 1, (5, 6), (5, 5), (4, 3), (7, 6), (2, 2))),
     Call("generic", BF16, PLANES, WEIGHT, Case(2, 6, 1, (5, 6), (5, 5), (4, 3), (7, 6), (2, 2))),

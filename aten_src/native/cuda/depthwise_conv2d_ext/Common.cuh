@@ -43,7 +43,7 @@ inline bool fits_32_bits(const Params& p) {
       p.kernel_width * p.dilation_width < kSideLimit;
 }
 
-// A pass at stride 1, as boxes and large windows see it: dst[h][w] = sum of
+// A pass at stride 1, as boxes see it: dst[h][w] = sum of
 // src[h + kh * dilation_height - padding_height][w + kw * dilation_width - padding_width] * tap[kh][kw],
 // with `flip` the taps of grad_input.
 struct UnitStridePass {

@@ -99,7 +99,6 @@ struct BackwardPass {
 using ForwardEntry = bool(const ForwardPass& pass, const Params& params);
 using BackwardEntry = bool(const BackwardPass& pass, const Params& params);
 ForwardEntry march_forward;
-ForwardEntry large_forward;
 ForwardEntry patches_forward;
 ForwardEntry boxes_forward;
 ForwardEntry plane_gemm_forward;
