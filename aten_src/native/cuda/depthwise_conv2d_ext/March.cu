@@ -1,16 +1,13 @@
 // Forward of depthwise_conv2d_ext for the windows in with_window(), and grad_input at stride 1,
 // which is the forward on grad_output with the taps flipped and the padding mirrored.
 //
-// Two kernels march: a thread owns a few columns (channels-last: of a few channels) and walks down
-// the rows of src. Every src row is loaded once and feeds all the dst rows that it belongs to,
-// whose sums are in registers: slot s holds the dst row that this step's rows reach with the taps
-// s * stride ... Each step shifts the slots by one and the last becomes a finished row. The next
-// rows are loaded, and stay packed, while this one is multiplied.
+// Channels-last. A thread owns a few channels of a few columns and walks down the rows of src. Every src row is
+// loaded once and feeds all the dst rows that it belongs to, whose sums are in registers: slot s holds the dst
+// row that this step's rows reach with the taps s * stride ... Each step shifts the slots by one and the last
+// becomes a finished row. The next rows are loaded, and stay packed, while this one is multiplied.
 //
-// Channels-last: neighbouring threads are neighbouring channels, so every access is a full sector
-// whatever the width, padding or dilation. On sm_90 what lies in whole vectors of channels at stride 1 is
-// for boxes (Boxes.cu). Planes: neighbouring threads are neighbouring columns, so that a warp's accesses are
-// dense.
+// Neighbouring threads are neighbouring channels, so every access is a full sector whatever the width, padding
+// or dilation. On sm_90 what lies in whole vectors of channels at stride 1 is for boxes (Boxes.cu).
 //
 // In float the taps of each later kernel row are summed by themselves and then added, which takes an
 // addition more a row and leaves about half the rounding error at k = 7. The first rows are added
@@ -25,11 +22,6 @@ namespace at::native::depthwise_conv2d_ext_cuda {
 namespace {
 
 constexpr int kThreads = 128;
-// Enough threads to cover memory latency on the largest devices; a smaller problem is cut into
-// shorter marches until it has as many.
-inline int64_t wanted_threads() {
-  return multiprocessors() * 1024;
-}
 
 // The tile of a thread. A wider one reads less overhang; registers bound it: the sums are
 // slots x tile x vector, and small windows hold their taps in registers as well.
@@ -51,7 +43,8 @@ struct ChannelsLastTraits {
   static constexpr int kSlots = (kHeight + kStride - 1) / kStride;
   static constexpr int kColumns = (kTile - 1) * kStride + kWidth;
   static constexpr int kStages = kTaps > 9 || sizeof(scalar_t) == 4 ? 3 : 4;
-  // Long marches where rows are dear.
+  // Enough threads to cover memory latency on the largest devices; a smaller problem is cut into shorter
+  // marches until it has as many. Long ones where rows are dear.
   static int64_t wanted_threads() {
     return multiprocessors() * (kTaps > 25 ? 768 : 1024);
   }
@@ -59,28 +52,7 @@ struct ChannelsLastTraits {
   static_assert(kColumns <= 32, "a mask of 32 bits tells the columns inside the image");
 };
 
-template <typename scalar_t_, typename Window>
-struct PlanesTraits {
-  using scalar_t = scalar_t_;
-  static constexpr int kHeight = Window::kHeight;
-  static constexpr int kWidth = Window::kWidth;
-  static constexpr int kStride = Window::kStride;
-  static constexpr int kTaps = kHeight * kWidth;
-  static constexpr int kOwnRow = kFirstOwnRow<scalar_t, Window>;
-  static constexpr int kTile = 1;
-  static constexpr int kSlots = (kHeight + kStride - 1) / kStride;
-  static constexpr int kColumns = kWidth;
-  // Rows under way while one is used, in registers whose number must be known: the march takes
-  // kUnrolled steps at a time. More rows are worth the registers where they are few: measured.
-  static constexpr bool kHalfSize = sizeof(scalar_t) == 2;
-  static constexpr int kUnrolled = kTaps > 25 ? 1
-      : kStride > 1                           ? 2
-      : kTaps > 9                             ? 1
-                                              : (kHalfSize ? 3 : 1);
-  static constexpr int kAhead = kUnrolled * kStride;
-};
-
-// The results of an item from a channel on; of planes it has one channel.
+// The results of an item.
 template <typename Traits>
 __device__ __noinline__ void mend_item(
     typename Traits::scalar_t* dst,
@@ -90,21 +62,18 @@ __device__ __noinline__ void mend_item(
     const Params& call,
     const March& m,
     const Item& item,
-    int image,
-    int first_channel,
-    int last_channel) {
-  for (int channel = first_channel; channel < min(last_channel, m.channels); ++channel) {
+    int first_channel) {
+  const int end_channel = min(first_channel + Traits::kVector, m.channels);
+  for (int channel = first_channel; channel < end_channel; ++channel) {
     const float begin = bias ? static_cast<float>(bias[channel]) : 0.0f;
     for (int i = item.first_row * Traits::kTile; i < item.last_row * Traits::kTile; ++i) {
       const int row = item.row_phase + i / Traits::kTile * m.dilation_height;
       const int column =
           item.column_phase + (item.first_column + i % Traits::kTile) * m.dilation_width;
       if (column < m.dst_width) {
-        dst[call.channels_last
-                ? ((image * m.dst_height + row) * m.dst_width + column) * m.channels + channel
-                : ((image * m.channels + channel) * m.dst_height + row) * m.dst_width + column] =
+        dst[((item.image * m.dst_height + row) * m.dst_width + column) * m.channels + channel] =
             static_cast<typename Traits::scalar_t>(
-                mended(src, weight, begin, call, m.flip, image, channel, row, column));
+                mended(src, weight, begin, call, m.flip, item.image, channel, row, column));
       }
     }
   }
@@ -188,8 +157,7 @@ __global__ void forward_channels_last_kernel(
     return;
   }
   if (careful) {
-    mend_item<Traits>(
-        dst, src, weight, bias, call, m, item, item.image, channel, channel + kVector);
+    mend_item<Traits>(dst, src, weight, bias, call, m, item, channel);
     return;
   }
 
@@ -290,137 +258,8 @@ __global__ void forward_channels_last_kernel(
   }
 }
 
-// The src columns of a thread in plane order, element by element.
 template <typename Traits>
-struct PlaneElements {
-  using scalar_t = typename Traits::scalar_t;
-  Packed<scalar_t, 1> elements[Traits::kColumns];
-
-  __device__ __forceinline__ void load(const scalar_t* from, uint32_t inside, int step) {
-#pragma unroll
-    for (int c = 0; c < Traits::kColumns; ++c) {
-      elements[c] = packed_zero<scalar_t, 1>();
-      if (inside >> c & 1) {
-        elements[c] = load_vector<scalar_t, 1>(from + c * step);
-      }
-    }
-  }
-};
-
-template <typename Traits>
-C10_LAUNCH_BOUNDS_1(kThreads)
-__global__ void forward_planes_kernel(
-    typename Traits::scalar_t* __restrict__ dst,
-    const typename Traits::scalar_t* __restrict__ src,
-    const typename Traits::scalar_t* __restrict__ weight,
-    const typename Traits::scalar_t* __restrict__ bias,
-    const __grid_constant__ Params call,
-    const __grid_constant__ March m) {
-  using scalar_t = typename Traits::scalar_t;
-  constexpr int kStride = Traits::kStride;
-  constexpr int kAhead = Traits::kAhead;
-  const int index = blockIdx.x * kThreads + threadIdx.x;
-  if (index >= m.items) {
-    return;
-  }
-  const Item item = item_of(m, index, 1);
-  const int column = item.column_phase + item.first_column * m.dilation_width;
-  if (column >= m.dst_width) {
-    return; // this phase of the dilation has one column less than the first
-  }
-  const int plane = item.image;
-  const int channel = plane % m.channels;
-  const float begin[1] = {bias ? static_cast<float>(bias[channel]) : 0.0f};
-  bool finite = true;
-  float taps[Traits::kTaps];
-#pragma unroll
-  for (int tap = 0; tap < Traits::kTaps; ++tap) {
-    const int at = m.flip ? Traits::kTaps - 1 - tap : tap;
-    taps[tap] = static_cast<float>(weight[channel * Traits::kTaps + at]);
-    finite = finite && is_finite(taps[tap]);
-  }
-  if (!finite) {
-    mend_item<Traits>(
-        dst, src, weight, bias, call, m, item, plane / m.channels, channel, channel + 1);
-    return;
-  }
-
-  const int left =
-      item.column_phase - m.padding_width + item.first_column * kStride * m.dilation_width;
-  const int top = item.row_phase - m.padding_height;
-  const scalar_t* const from = src + plane / m.multiplier * m.src_height * m.src_width + left;
-  uint32_t inside = 0;
-#pragma unroll
-  for (int c = 0; c < Traits::kColumns; ++c) {
-    const int w = left + c * m.dilation_width;
-    inside |= static_cast<uint32_t>(w >= 0 && w < m.src_width) << c;
-  }
-  using Row = PlaneElements<Traits>;
-  const int end_row = (item.last_row - 1) * kStride + Traits::kHeight;
-  const auto load_row = [&](Row& row, int r) {
-    const int h = top + r * m.dilation_height;
-    if (r < end_row && h >= 0 && h < m.src_height) {
-      row.load(from + h * m.src_width, inside, m.dilation_width);
-    }
-  };
-
-  float slots[Traits::kSlots][1][1] = {};
-  Row ahead[kAhead];
-#pragma unroll
-  for (int i = 0; i < kAhead; ++i) {
-    load_row(ahead[i], item.first_row * kStride + i);
-  }
-  const int steps = item.last_row + Traits::kSlots - 1;
-  for (int first_step = item.first_row; first_step < steps; first_step += Traits::kUnrolled) {
-#pragma unroll
-    for (int u = 0; u < Traits::kUnrolled; ++u) {
-      const int step = first_step + u;
-      if (step >= steps) {
-        break;
-      }
-      shift_slots(slots, begin);
-#pragma unroll
-      for (int i = 0; i < kStride; ++i) {
-        const int r = step * kStride + i;
-        Row& row = ahead[u * kStride + i];
-        float columns[Traits::kColumns];
-#pragma unroll
-        for (int c = 0; c < Traits::kColumns; ++c) {
-          columns[c] = unpack(row.elements[c], 0);
-        }
-        load_row(row, r + kAhead);
-        const int h = top + r * m.dilation_height;
-        if (h < 0 || h >= m.src_height) {
-          continue;
-        }
-#pragma unroll
-        for (int s = Traits::kSlots - 1; s >= 0; --s) {
-          const int kh = s * kStride + i;
-          const bool wanted =
-              Traits::kTaps <= 9 || (step - s >= item.first_row && step - s < item.last_row);
-          if (kh < Traits::kHeight && wanted) {
-            RowSums<1, 1> sums(slots[s], kh >= Traits::kOwnRow);
-#pragma unroll
-            for (int kw = 0; kw < Traits::kWidth; ++kw) {
-              const int tap = kh * Traits::kWidth + kw;
-              sums.add(kw, 0, 0, columns[kw], taps[tap < Traits::kTaps ? tap : 0]);
-            }
-            sums.finish();
-          }
-        }
-      }
-      const int finished = step - (Traits::kSlots - 1);
-      if (finished >= item.first_row) {
-        const int row = item.row_phase + finished * m.dilation_height;
-        dst[(plane * m.dst_height + row) * m.dst_width + column] =
-            static_cast<scalar_t>(slots[Traits::kSlots - 1][0][0]);
-      }
-    }
-  }
-}
-
-template <typename Traits>
-void launch_channels_last(const ForwardPass& pass, const Params& p, March m) {
+void launch_march(const ForwardPass& pass, const Params& p, March m) {
   using scalar_t = typename Traits::scalar_t;
   constexpr int kVector = Traits::kVector;
   auto* const dst = pass.dst.mutable_data_ptr<scalar_t>();
@@ -447,43 +286,10 @@ void launch_channels_last(const ForwardPass& pass, const Params& p, March m) {
       m);
 }
 
-template <typename Traits>
-void launch_planes(const ForwardPass& pass, const Params& p, March m) {
-  using scalar_t = typename Traits::scalar_t;
-  plan_items(
-      m,
-      static_cast<int64_t>(m.batch) * m.channels,
-      Traits::kTile,
-      1,
-      wanted_threads(),
-      Traits::kHeight);
-  launch_kernel(
-      forward_planes_kernel<Traits>,
-      divide_up(m.items, kThreads),
-      kThreads,
-      0,
-      pass.dst.mutable_data_ptr<scalar_t>(),
-      pass.src.const_data_ptr<scalar_t>(),
-      pass.weight.const_data_ptr<scalar_t>(),
-      pointer_or_null<scalar_t>(pass.bias),
-      p,
-      m);
-}
-
-template <typename scalar_t, typename Window>
-bool launch_march(const ForwardPass& pass, const Params& p, const March& m) {
-  if (p.channels_last) {
-    launch_channels_last<ChannelsLastTraits<scalar_t, Window>>(pass, p, m);
-  } else {
-    launch_planes<PlanesTraits<scalar_t, Window>>(pass, p, m);
-  }
-  return true;
-}
-
 } // namespace
 
 bool march_forward(const ForwardPass& pass, const Params& p) {
-  if (!fits_32_bits(p) || (p.multiplier != 1 && (p.channels_last || pass.grad_input))) {
+  if (!fits_32_bits(p) || p.multiplier != 1) {
     return false;
   }
   if (pass.dst.numel() == 0) {
@@ -492,13 +298,17 @@ bool march_forward(const ForwardPass& pass, const Params& p) {
   if (pass.grad_input && p.stride_height != 1) {
     return march_strided_grad_input(pass, p);
   }
+  if (!p.channels_last) {
+    return false;
+  }
   March m = march_of(p);
   if (pass.grad_input) {
     turn_around(m, p);
   }
   return with_scalar_type(pass.src.type(), [&](auto scalar) {
     return with_window(p, [&](auto window) {
-      return launch_march<decltype(scalar), decltype(window)>(pass, p, m);
+      launch_march<ChannelsLastTraits<decltype(scalar), decltype(window)>>(pass, p, m);
+      return true;
     });
   });
 }
