@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 __all__ = ["compile", *sorted(["listed"])]
 if TYPE_CHECKING:
     from nowhere import imagined
+    syntax of another Python
 else:
     real = 1
 try:
@@ -29,9 +30,10 @@ for name in ():
     gone = name
 del gone
 for name in ("cos", "log2"):
-    globals()[f"_sym_{name}"] = made(name)
+    globals()[f"_sym_{name}"] = made(name, f"", f"{name}")
 def function():
     local = 1
+    del real
 class Kind:
     inside = 1
 """,

@@ -135,7 +135,7 @@ def _symbols(text: str) -> symtable.SymbolTable | None:
     """A module's symbols; None of a text that is for another Python than this one."""
     try:
         with _PARSER:
-            return symtable.symtable(_TYPING_ONLY.sub(r"\1if 0:\n\1    pass\n", text), "", "exec")
+            return symtable.symtable(text, "", "exec")
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
 
@@ -170,24 +170,35 @@ def _of_stub(text: str) -> set[str]:
 
 
 def _of_module(text: str, read: Read, depth: int) -> set[str]:
+    text = _TYPING_ONLY.sub(r"\1if 0:\n\1    pass\n", text)
     table = _symbols(text)
     if table is None:
         return set()
+    module = parse(text)
     submodules = re.findall(r"^ *from \.(\w+)", text, re.MULTILINE)
-    names = {*_bound(table), *_listed(text), *_computed(text), *submodules}
-    for module in re.findall(r"^ *from (\w[\w.]*) import \*", text, re.MULTILINE):
-        names |= _of_star_import(module.replace(".", "/"), read, depth)
-    deleted = re.findall(r"^ *del ([\w, ]+)$", text, re.MULTILINE)
-    return names - {name for listed in deleted for name in listed.split(", ")}
+    names = {*_bound(table), *_listed(text), *_computed(module), *submodules}
+    for star in re.findall(r"^ *from (\w[\w.]*) import \*", text, re.MULTILINE):
+        names |= _of_star_import(star.replace(".", "/"), read, depth)
+    return names - _deleted(module)
 
 
-def _computed(text: str) -> Iterator[str]:
+def _deleted(node: ast.AST) -> set[str]:
+    """The names that a module's own statements delete, and not those in functions and classes."""
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.expr)):
+        return set()
+    if isinstance(node, ast.Delete):
+        return {target.id for target in node.targets if isinstance(target, ast.Name)}
+    return set[str]().union(*map(_deleted, ast.iter_child_nodes(node)))
+
+
+def _computed(module: ast.Module) -> Iterator[str]:
     """The names that loops over strings make by f"_sym_{name}"."""
-    for loop in [node for node in ast.walk(parse(text)) if isinstance(node, ast.For)]:
+    for loop in [node for node in ast.walk(module) if isinstance(node, ast.For)]:
+        words = [node.value for node in ast.walk(loop.iter) if isinstance(node, ast.Constant)]
         for node in ast.walk(loop):
-            if isinstance(node, ast.JoinedStr) and isinstance(node.values[0], ast.Constant):
-                words = [n.value for n in ast.walk(loop.iter) if isinstance(n, ast.Constant)]
-                yield from (f"{node.values[0].value!s}{word!s}" for word in words)
+            if isinstance(node, ast.JoinedStr):
+                heads = [part for part in node.values[:1] if isinstance(part, ast.Constant)]
+                yield from (f"{head.value!s}{word!s}" for head in heads for word in words)
 
 
 def _of_star_import(module: str, read: Read, depth: int) -> set[str]:
