@@ -26,7 +26,7 @@ class Python(Protocol):
     @property
     def version(self) -> str: ...  # '3.11.7'
     @property
-    def tag(self) -> str: ...  # 'cp311'
+    def tag(self) -> str: ...  # 'cp311', 'cp314t'
 
 
 def make(root: Path, base: Python, neutral: Path, purpose: str) -> Path:
@@ -57,10 +57,11 @@ def make(root: Path, base: Python, neutral: Path, purpose: str) -> Path:
 def _own_pip(base: Python) -> dict[str, Path]:
     """What ensurepip put into the tools' environment, by its path in site-packages.
 
-    It is copied where both are of one version: ensurepip takes four seconds. Empty elsewhere.
+    It is copied where both are of one version: ensurepip takes four seconds. Empty elsewhere, and
+    for a free-threaded Python, whose site-packages lie at another path.
     """
-    own = ".".join(map(str, sys.version_info[:2]))
-    if sys.prefix == sys.base_prefix or _minor(base) != own:
+    own = f"cp{sys.version_info[0]}{sys.version_info[1]}"
+    if sys.prefix == sys.base_prefix or base.tag != own:
         return {}
     found: dict[str, Path] = {}
     for name in ("pip", "setuptools"):
