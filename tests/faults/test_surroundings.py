@@ -20,7 +20,6 @@ from command import PROJECT, SMALL, Command
 from torchfork.util import cache
 
 pytestmark = pytest.mark.wheel
-FAULTY = "- func: wt_a(Tensor self) -> Tensor\n"
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""What a kept result depends on: the rooms that made it, and nothing else of the tooling."""
+"""What a kept result depends on: the rooms that made it, and its inputs."""
 
 from __future__ import annotations
 
@@ -6,9 +6,16 @@ import shutil
 from pathlib import Path
 
 import pytest
+from sample_files import lay
 
 from torchfork.codegen import build_dir
-from torchfork.codegen.build_dir import GENERATOR_ROOMS, PACKAGE, WHEEL_ROOMS, tooling_fingerprint
+from torchfork.codegen.build_dir import (
+    GENERATOR_ROOMS,
+    PACKAGE,
+    WHEEL_ROOMS,
+    BuildDir,
+    tooling_fingerprint,
+)
 
 
 @pytest.fixture(scope="module")
@@ -57,3 +64,23 @@ def test_every_room_that_a_graft_imports_counts() -> None:
     assert rooms - {"errors"} <= set(WHEEL_ROOMS)
     assert all((PACKAGE / room).is_dir() for room in WHEEL_ROOMS)
     assert build_dir.tooling_fingerprint() == build_dir.tooling_fingerprint.__wrapped__()
+
+
+def test_the_same_inputs_are_delivered_to_several_places_and_each_is_forgotten_alone(
+    tmp_path: Path,
+) -> None:
+    layout = BuildDir(tmp_path / "work")
+    places = [tmp_path / name for name in ("one", "other")]
+    for place in places:
+        assert build_dir.up_to_date(layout, "inputs", place) is None
+        lay(place, {"torch.whl": "made"})
+        build_dir.keep_delivered(layout, "inputs", place / "torch.whl")
+    one, other = (place / "torch.whl" for place in places)
+    assert build_dir.up_to_date(layout, "inputs", one.parent) == one
+    assert build_dir.up_to_date(layout, "changed", one.parent) is None
+    one.unlink()
+    assert build_dir.up_to_date(layout, "inputs", one.parent) is None
+    # A run that is killed before it says so has delivered nothing.
+    one.write_text("made")
+    assert build_dir.up_to_date(layout, "inputs", one.parent) is None
+    assert build_dir.up_to_date(layout, "inputs", other.parent) == other

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import shutil
 import subprocess
@@ -128,3 +129,19 @@ def test_a_second_run_names_the_holder_and_follows_when_that_is_killed(tmp_path:
         holder.kill()
         holder.wait()
         holder.stdout.close()
+
+
+def test_a_lock_whose_file_is_deleted_as_it_is_got_is_taken_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guard, flock = tmp_path / "a.lock", fcntl.flock
+    deleted = [guard]  # as by a run that removes the cache
+
+    def got(handle: int, how: int) -> None:
+        flock(handle, how)
+        if deleted:
+            deleted.pop().unlink()
+
+    monkeypatch.setattr(fcntl, "flock", got)
+    with files.lock(guard, "x"), pytest.raises(BusyError), files.lock(guard, "y", timeout=0):
+        raise AssertionError("both hold it")

@@ -98,7 +98,7 @@ def locked(layout: BuildDir, ui: Ui) -> Iterator[None]:
 def up_to_date(layout: BuildDir, inputs: str, out: Path) -> Path | None:
     """The wheel of an earlier run with these very inputs, if it is still there, byte for byte.
 
-    Otherwise nothing of these inputs counts as delivered until `keep_delivered` says so: this run
+    Otherwise nothing of these inputs counts as delivered there until `keep_delivered` says so: it
     may be killed when the wheel is there, and what goes with it is not.
     """
     known = _delivered(layout)
@@ -107,7 +107,10 @@ def up_to_date(layout: BuildDir, inputs: str, out: Path) -> Path | None:
         of_these = made["inputs"] == inputs and path.parent == out and path.is_file()
         if of_these and files.sha256_file(path) == made["sha256"]:
             return path
-    others = {wheel: made for wheel, made in known.items() if made["inputs"] != inputs}
+    others = {
+        wheel: made for wheel, made in known.items()
+        if made["inputs"] != inputs or Path(wheel).parent != out
+    }  # fmt: skip
     if others != known:
         files.write_json(layout.root / _DELIVERED, others)
     return None

@@ -11,7 +11,7 @@
 //     their shape is the broadcast one: where it is not, TensorIterator's refusal stands;
 //  3. make the results with the symbolic sizes, and strides as TensorIterator lays them out.
 //
-// Included by one generated file, codegen/symbolic.py, which registers it for each added operator
+// Included by one generated file (codegen/templates.py), which registers it for each added operator
 // that has a Meta kernel, in place of that kernel. The dispatcher has the last registration win, and
 // this one is in the library that is loaded after libtorch.
 

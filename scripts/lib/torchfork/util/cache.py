@@ -54,7 +54,7 @@ def remove(root: Path) -> int:
 
     Raises UsageError for any other directory, BusyError while a run uses it.
     """
-    if root.is_symlink() or not (_is_tagged(root) or not any(root.iterdir())):
+    if root.is_symlink() or not _is_ours(root):
         raise UsageError(
             "this directory was not made by torchfork, so it is not deleted",
             where=str(root),
@@ -80,8 +80,9 @@ def remove(root: Path) -> int:
     return freed
 
 
-def _is_tagged(root: Path) -> bool:
+def _is_ours(root: Path) -> bool:
+    """Whether it has the tag, or nothing: a removal that was killed deleted the tag last."""
     try:
-        return (root / TAG).read_text(encoding="utf-8") == TAG_TEXT
+        return not any(root.iterdir()) or (root / TAG).read_text(encoding="utf-8") == TAG_TEXT
     except (OSError, ValueError):
         return False

@@ -314,9 +314,9 @@ def _acquired(path: Path, who: Callable[[], str], on_wait: OnWait, timeout: floa
     end, waited = time.monotonic() + timeout, False
     while True:
         guard = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR | os.O_CREAT, 0o666)
-        with contextlib.suppress(BlockingIOError):
+        with contextlib.suppress(BlockingIOError, FileNotFoundError):
             fcntl.flock(guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.fstat(guard).st_ino == path.stat().st_ino:  # not one that was replaced since
+            if os.fstat(guard).st_ino == path.stat().st_ino:  # not deleted or replaced since
                 return guard
         os.close(guard)
         if not waited:
