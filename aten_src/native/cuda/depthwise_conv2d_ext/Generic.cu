@@ -2,7 +2,7 @@
 // takes.
 //
 // 16-bit values are converted to float before any arithmetic and rounded once at the end. Only positions
-// inside the image are read or multiplied. Without atomics: the same bits on every run.
+// inside the image are read. Without atomics: the same bits on every run.
 #include <ATen/native/cuda/depthwise_conv2d_ext/Common.cuh>
 #include <algorithm>
 #include <limits>
@@ -24,18 +24,14 @@ constexpr int64_t kMaxBlocks = 1 << 20;
 template <typename scalar_t>
 constexpr int kVectorOf = sizeof(scalar_t) == 8 ? 2 : 4;
 
-// Whether 32 bits hold every offset and every coordinate, with room for one step over the grid and
-// for one more dilated tap.
-bool fits_32_bits(const Params& p) {
+// Whether 32 bits hold every offset and step here, with room for one step over the grid.
+bool has_short_steps(const Params& p) {
   constexpr int64_t kLimit = std::numeric_limits<int32_t>::max() / 2;
   static_assert(kMaxBlocks * kThreads < kLimit);
   const int64_t most_step = std::max(
       std::lcm(p.stride_height, p.dilation_height), std::lcm(p.stride_width, p.dilation_width));
-  return p.batch * p.channels * p.input_height * p.input_width < kLimit &&
-      p.batch * p.output_channels() * p.output_height * p.output_width < kLimit &&
-      p.output_channels() * (p.kernel_size() + 1) < kLimit &&
-      p.input_height + 2 * p.padding_height + p.dilation_height < kLimit &&
-      p.input_width + 2 * p.padding_width + p.dilation_width < kLimit && most_step < kLimit / 16;
+  return fits_32_bits(p) && p.output_channels() * (p.kernel_size() + 1) < kLimit &&
+      most_step < kLimit / 16;
 }
 
 template <typename index_t>
@@ -476,37 +472,6 @@ __global__ void gather_kernel(
   }
 }
 
-template <typename scalar_t, typename index_t, int kVector, int kRows, bool kChannelsLast>
-void launch_rows(
-    const ForwardPass& pass,
-    const Params& p,
-    Gather<index_t> g,
-    int lanes,
-    int64_t shared) {
-  const int workers = kChannelsLast ? kThreads / lanes : kThreads;
-  const int64_t channel_blocks =
-      kChannelsLast ? divide_up(g.channels, static_cast<int64_t>(lanes) * kVector) : 1;
-  const int64_t row_groups = row_groups_of(g.height, kRows);
-  g.row_groups = divider<index_t>(row_groups);
-  g.items = p.batch * row_groups * g.width.dst_size * (kChannelsLast ? 1 : g.channels);
-  const int64_t blocks = divide_up(g.items, workers);
-  const int64_t wanted = kChannelsLast
-      ? divide_up(static_cast<int64_t>(kStagedBlocks) * multiprocessors(), channel_blocks)
-      : kMaxBlocks;
-  const dim3 grid(std::min(blocks, wanted), channel_blocks);
-  launch_kernel(
-      gather_kernel<scalar_t, index_t, kVector, kRows, kChannelsLast>,
-      grid,
-      workers * lanes,
-      shared,
-      pass.dst.mutable_data_ptr<scalar_t>(),
-      pass.src.const_data_ptr<scalar_t>(),
-      pass.weight.const_data_ptr<scalar_t>(),
-      pointer_or_null<scalar_t>(pass.bias),
-      p,
-      g);
-}
-
 template <typename scalar_t, typename index_t, int kVector, bool kChannelsLast>
 void launch_gather(const ForwardPass& pass, const Params& p, bool grad, int lanes, int64_t shared) {
   Gather<index_t> g;
@@ -540,29 +505,57 @@ void launch_gather(const ForwardPass& pass, const Params& p, bool grad, int lane
   g.planes = divider<index_t>(g.channels);
   g.classes = divider<index_t>(g.height.dst_step);
   g.lanes = lanes;
-  // As many results a thread as leave the device full and compute few for nothing.
   const auto launch = [&](auto rows) {
-    launch_rows<scalar_t, index_t, kVector, decltype(rows)::value, kChannelsLast>(
-        pass, p, g, lanes, shared);
+    constexpr int kRows = decltype(rows)::value;
+    const int workers = kChannelsLast ? kThreads / lanes : kThreads;
+    const int64_t channel_blocks =
+        kChannelsLast ? divide_up(g.channels, static_cast<int64_t>(lanes) * kVector) : 1;
+    const int64_t row_groups = row_groups_of(g.height, kRows);
+    g.row_groups = divider<index_t>(row_groups);
+    g.items = p.batch * row_groups * g.width.dst_size * (kChannelsLast ? 1 : g.channels);
+    const int64_t wanted = kChannelsLast
+        ? divide_up(static_cast<int64_t>(kStagedBlocks) * multiprocessors(), channel_blocks)
+        : kMaxBlocks;
+    launch_kernel(
+        gather_kernel<scalar_t, index_t, kVector, kRows, kChannelsLast>,
+        dim3(std::min(divide_up(g.items, workers), wanted), channel_blocks),
+        workers * lanes,
+        shared,
+        pass.dst.mutable_data_ptr<scalar_t>(),
+        pass.src.const_data_ptr<scalar_t>(),
+        pass.weight.const_data_ptr<scalar_t>(),
+        pointer_or_null<scalar_t>(pass.bias),
+        p,
+        g);
   };
-  const int64_t threads = pass.dst.numel() / kVector;
-  const auto pays = [&](int rows) {
-    const int64_t groups = row_groups_of(g.height, rows);
-    return threads / g.height.dst_size * groups >= 8 * few_threads() &&
-        groups * rows * 4 <= 5 * g.height.dst_size;
+  // Results a thread: those of the fewest instructions that leave the device full.
+  const int64_t link_taps = divide_up(g.height.taps, g.height.link_step);
+  const int64_t taps = std::min<int64_t>(kTaps<kVector>, link_taps);
+  const int64_t rounds =
+      g.height.links * divide_up(link_taps, taps) * divide_up(g.width.taps, g.width.link_step);
+  const int64_t begin = 200 + (grad ? 4 * (g.height.link_step + g.width.link_step) : 0);
+  const auto cost = [&](int rows) {
+    return row_groups_of(g.height, rows) *
+        (begin + rounds * (12 + 4 * (rows + taps - 1) + 4 * taps + rows * taps));
   };
-  if constexpr (sizeof(scalar_t) < 8 && sizeof(index_t) == 4) {
-    if (!kChannelsLast && pays(8)) {
-      launch(std::integral_constant<int, kChannelsLast ? 4 : 8>());
-    } else if (pays(4)) {
-      launch(std::integral_constant<int, 4>());
-    } else if (!kChannelsLast && pays(2)) {
-      launch(std::integral_constant<int, kChannelsLast ? 1 : 2>());
-    } else {
-      launch(std::integral_constant<int, 1>());
+  int best = 1;
+  for (const int rows : {2, 4, 8}) {
+    // Rows that meet one tap each are not loaded once for several.
+    const bool known = kChannelsLast ? rows == 4 : rows < 8 || taps > 1;
+    const int64_t threads =
+        pass.dst.numel() / kVector / g.height.dst_size * row_groups_of(g.height, rows);
+    if (known && threads >= 8 * few_threads() && cost(rows) < cost(best)) {
+      best = rows;
     }
-  } else {
+  }
+  if constexpr (sizeof(scalar_t) == 8 || sizeof(index_t) == 8) {
     launch(std::integral_constant<int, 4>());
+  } else if (best == 1) {
+    launch(std::integral_constant<int, 1>());
+  } else if (best == 4) {
+    launch(std::integral_constant<int, 4>());
+  } else if constexpr (!kChannelsLast) {
+    best == 2 ? launch(std::integral_constant<int, 2>()) : launch(std::integral_constant<int, 8>());
   }
 }
 
@@ -603,20 +596,13 @@ void gather(const ForwardPass& pass, const Params& p, bool grad) {
   launch_gather<scalar_t, index_t, 1, false>(pass, p, grad, 1, 0);
 }
 
-template <typename scalar_t>
-void gather_of_type(const ForwardPass& pass, const Params& p, bool grad) {
-  if (fits_32_bits(p)) {
-    gather<scalar_t, int32_t>(pass, p, grad);
-  } else {
-    gather<scalar_t, int64_t>(pass, p, grad);
-  }
-}
-
 } // namespace
 
 bool generic_forward(const ForwardPass& pass, const Params& p) {
   return with_any_type(pass.src.type(), [&](auto scalar) {
-    gather_of_type<decltype(scalar)>(pass, p, pass.grad_input);
+    using scalar_t = decltype(scalar);
+    has_short_steps(p) ? gather<scalar_t, int32_t>(pass, p, pass.grad_input)
+                       : gather<scalar_t, int64_t>(pass, p, pass.grad_input);
     return true;
   });
 }
@@ -626,7 +612,7 @@ bool generic_forward(const ForwardPass& pass, const Params& p) {
 // A warp sums a group of taps of one row, or of one column where that makes fewer groups, for a chunk of
 // pixels, so that grad_output is read once for the group; the warps of a block have neighbouring groups of
 // the same chunk, and find its values in the L1. The bias is a group of its own. Chunks, and so the bits,
-// depend on the sizes only. A second kernel adds the chunks in order.
+// depend on the sizes only.
 
 namespace {
 
@@ -645,10 +631,6 @@ inline int64_t few_warps() {
 }
 constexpr int64_t kFewChunks = 128;
 constexpr int64_t kMostChunks = 1024;
-// Threads of a block that share the chunks of one sum where there are few of them, and where there are many.
-constexpr int kChunkLanes = 8;
-constexpr int kManyChunkLanes = 32;
-constexpr int64_t kManyChunks = 64;
 
 // One dimension of the weights' gradients: src = dst * stride - padding + tap * dilation.
 template <typename index_t>
@@ -681,15 +663,14 @@ struct Weights {
   index_t next_column;
   // Warps: groups of taps innermost, of which the last is the bias, then channels, then chunks.
   int64_t warps;
-  index_t first_group;
-  index_t wanted_groups;
+  index_t groups;
   index_t line_groups; // groups of a line of taps
   index_t channel_groups;
   int lanes; // vectors of channels that a warp covers, a power of two
 };
 
-// partial[chunk][output channel][tap], where tap kernel_size() is the bias. Lines of taps are the columns of
-// the window where kUpright, else its rows.
+// Writes a chunk's rows of what add_partials() adds. Lines of taps are the columns of the window where kUpright,
+// else its rows.
 template <typename scalar_t, typename index_t, int kVector, int kTaps, bool kUpright>
 C10_LAUNCH_BOUNDS_1(kThreads)
 __global__ void grad_weight_partial_kernel(
@@ -706,8 +687,8 @@ __global__ void grad_weight_partial_kernel(
   for (int64_t warp = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarpSize;
        warp < g.warps;
        warp += static_cast<int64_t>(gridDim.x) * kWarps) {
-    const index_t group = g.first_group + static_cast<index_t>(warp % g.wanted_groups);
-    const index_t rest = static_cast<index_t>(warp / g.wanted_groups);
+    const index_t group = static_cast<index_t>(warp % g.groups);
+    const index_t rest = static_cast<index_t>(warp / g.groups);
     const index_t chunk = rest / g.channel_groups;
     const index_t channel = (rest % g.channel_groups * g.lanes + channel_lane) * kVector;
     const index_t line = group / g.line_groups;
@@ -803,12 +784,11 @@ __global__ void grad_weight_partial_kernel(
       }
     }
     if (pixel_lane == 0 && has_channel) {
-      const index_t of_channel = g.across.taps * g.along.taps + 1;
+      const int64_t kernel_size = g.across.taps * g.along.taps;
       const index_t line_step = kUpright ? 1 : g.along.taps;
       const index_t tap_step = kUpright ? g.across.taps : 1;
-      acc_t* const to = partial +
-          (static_cast<int64_t>(chunk) * g.channels + channel) * of_channel +
-          (is_bias ? of_channel - 1 : line * line_step + first_tap * tap_step);
+      const int64_t tap = is_bias ? kernel_size : line * line_step + first_tap * tap_step;
+      acc_t* const to = partial + (chunk * (kernel_size + kBiasRows) + tap) * g.channels + channel;
       const index_t count =
           is_bias ? 1 : ::min(static_cast<index_t>(kTaps), g.along.taps - first_tap);
 #pragma unroll
@@ -816,64 +796,14 @@ __global__ void grad_weight_partial_kernel(
 #pragma unroll
         for (int v = 0; v < kVector; ++v) {
           if (t < count) {
-            to[v * of_channel + t * tap_step] = sums[t][v];
+            to[t * tap_step * g.channels + v] = sums[t][v];
+          }
+          if (is_bias && t == 0) {
+            to[g.channels + v] = 0;
           }
         }
       }
     }
-  }
-}
-
-template <typename scalar_t, int kLanes>
-C10_LAUNCH_BOUNDS_1(kThreads)
-__global__ void grad_weight_total_kernel(
-    scalar_t* __restrict__ grad_weight,
-    scalar_t* __restrict__ grad_bias,
-    const opmath_type<scalar_t>* __restrict__ partial,
-    int64_t chunks,
-    int64_t output_channels,
-    int64_t kernel_size) {
-  constexpr int kSums = kThreads / kLanes;
-  __shared__ double sums[kWarps][kSums];
-  const int64_t count = output_channels * (kernel_size + 1);
-  const int lane = threadIdx.x % kSums;
-  const int chunk_lane = threadIdx.x / kSums;
-  wait_for_kernel_before();
-  for (int64_t first = static_cast<int64_t>(blockIdx.x) * kSums; first < count;
-       first += static_cast<int64_t>(gridDim.x) * kSums) {
-    const int64_t i = first + lane;
-    const int64_t channel = i / (kernel_size + 1);
-    const int64_t tap = i % (kernel_size + 1);
-    const bool wanted = i < count && (tap == kernel_size ? grad_bias : grad_weight) != nullptr;
-    // There are few chunks to a thread, so double costs nothing that shows.
-    double sum = 0;
-    if (wanted) {
-#pragma unroll 4
-      for (int64_t chunk = chunk_lane; chunk < chunks; chunk += kLanes) {
-        sum += partial[chunk * count + i];
-      }
-    }
-#pragma unroll
-    for (int partner = kSums; partner < kWarpSize; partner *= 2) {
-      sum += __shfl_xor_sync(0xffffffffu, sum, partner);
-    }
-    if (threadIdx.x % kWarpSize < kSums) {
-      sums[threadIdx.x / kWarpSize][lane] = sum;
-    }
-    __syncthreads();
-    if (chunk_lane == 0 && wanted) {
-#pragma unroll
-      for (int warp = 1; warp < kWarps; ++warp) {
-        sum += sums[warp][lane];
-      }
-      if (tap == kernel_size) {
-        grad_bias[channel] = static_cast<scalar_t>(sum);
-      } else {
-        grad_weight[channel * kernel_size + tap] = static_cast<scalar_t>(sum);
-      }
-    }
-    // The next round writes `sums` again.
-    __syncthreads();
   }
 }
 
@@ -934,20 +864,13 @@ Operand launch_partial(const BackwardPass& pass, const Params& p) {
   g.multiplier = divider<index_t>(p.multiplier);
   g.height = p.output_height;
   g.width = p.output_width;
-  const auto side = [&](int64_t size,
-                        int64_t step,
-                        int64_t taps,
-                        int64_t stride,
-                        int64_t padding,
-                        int64_t dilation) {
-    Side<index_t> s;
-    s.src_size = size;
-    s.src_step = step;
-    s.taps = taps;
-    s.stride = stride;
-    s.padding = padding;
-    s.dilation = dilation;
-    return s;
+  const auto side = [](index_t size,
+                       index_t step,
+                       index_t taps,
+                       index_t stride,
+                       index_t padding,
+                       index_t dilation) {
+    return Side<index_t>{size, step, taps, stride, padding, dilation};
   };
   const auto height = side(
       p.input_height,
@@ -963,12 +886,10 @@ Operand launch_partial(const BackwardPass& pass, const Params& p) {
   g.lanes = p.channels_last ? channel_lanes(divide_up(g.channels, kVector)) : 1;
   g.channel_groups = divide_up(g.channels, static_cast<int64_t>(g.lanes) * kVector);
   g.line_groups = divide_up(g.along.taps, kTaps);
-  const int64_t groups = static_cast<int64_t>(g.across.taps) * g.line_groups + 1;
-  g.first_group = pass.grad_weight.defined() ? 0 : groups - 1;
-  g.wanted_groups = (pass.grad_bias.defined() ? groups : groups - 1) - g.first_group;
+  g.groups = g.across.taps * g.line_groups + 1;
   const int64_t pixels = p.batch * p.output_height * p.output_width;
   const int64_t pixel_lanes = kWarpSize / g.lanes;
-  const int64_t of_chunk = groups * g.channel_groups; // warps
+  const int64_t of_chunk = static_cast<int64_t>(g.groups) * g.channel_groups; // warps
   const int64_t few = std::min(
       {few_warps() / of_chunk, divide_up(pixels, pixel_lanes * kFewestPixels), kFewChunks});
   const int64_t many = std::min(
@@ -980,16 +901,15 @@ Operand launch_partial(const BackwardPass& pass, const Params& p) {
   g.pixels = pixels;
   g.chunk = divide_up(wanted, step) * step;
   const int64_t chunks = pixels == 0 ? 0 : divide_up(pixels, g.chunk);
-  const Operand partial = empty(
-      {chunks, p.output_channels(), p.kernel_size() + 1, 1},
-      sizeof(acc_t) == sizeof(double) ? Type::kDouble : Type::kFloat);
-  if (chunks == 0 || g.wanted_groups == 0) {
+  const Operand partial =
+      empty_partial(chunks, p, sizeof(acc_t) == sizeof(double) ? Type::kDouble : Type::kFloat);
+  if (chunks == 0) {
     return partial;
   }
   g.next_column = pixel_lanes % p.output_width;
   g.next_row = pixel_lanes / p.output_width % p.output_height;
   g.next_image = pixel_lanes / p.output_width / p.output_height;
-  g.warps = chunks * g.channel_groups * g.wanted_groups;
+  g.warps = chunks * of_chunk;
   launch_kernel(
       grad_weight_partial_kernel<scalar_t, index_t, kVector, kTaps, kUpright>,
       blocks_for(g.warps, kWarps),
@@ -1004,7 +924,6 @@ Operand launch_partial(const BackwardPass& pass, const Params& p) {
 
 template <typename scalar_t>
 void launch_grad_weight(const BackwardPass& pass, const Params& p) {
-  using acc_t = opmath_type<scalar_t>;
   const Groups groups = groups_of(p);
   const auto with_taps = [&](auto vector, auto upright) {
     const auto partial_of = [&](auto taps) {
@@ -1027,7 +946,7 @@ void launch_grad_weight(const BackwardPass& pass, const Params& p) {
   const std::integral_constant<int, 1> one;
   const std::integral_constant<int, kVectorOf<scalar_t>> several;
   const auto partial_of = [&] {
-    if (!fits_32_bits(p)) {
+    if (!has_short_steps(p)) {
       return launch_partial<scalar_t, int64_t, 1, 4, false>(pass, p);
     }
     if (groups.upright) {
@@ -1037,28 +956,9 @@ void launch_grad_weight(const BackwardPass& pass, const Params& p) {
         ? with_taps(several, std::false_type())
         : with_taps(one, std::false_type());
   };
-  const Operand partial = partial_of();
-  const int64_t sums = p.output_channels() * (p.kernel_size() + 1);
-  if (sums == 0) {
-    return;
-  }
-  const auto add_chunks = [&](auto lanes) {
-    constexpr int kLanes = decltype(lanes)::value;
-    launch_early(
-        grad_weight_total_kernel<scalar_t, kLanes>,
-        blocks_for(sums, kThreads / kLanes),
-        kThreads,
-        mutable_pointer_or_null<scalar_t>(pass.grad_weight),
-        mutable_pointer_or_null<scalar_t>(pass.grad_bias),
-        partial.const_data_ptr<acc_t>(),
-        partial.size(0),
-        p.output_channels(),
-        p.kernel_size());
-  };
-  if (partial.size(0) < kManyChunks) {
-    add_chunks(std::integral_constant<int, kChunkLanes>());
-  } else {
-    add_chunks(std::integral_constant<int, kManyChunkLanes>());
+  if (p.output_channels() > 0) {
+    const Operand partial = partial_of();
+    add_partials(pass, partial, partial.size(1), p);
   }
 }
 
