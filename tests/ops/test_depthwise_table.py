@@ -61,7 +61,6 @@ CALLS = [
     Call("bands", BF16, PLANES, WEIGHT, Case(2, 5, 3, (16, 15), (13, 13), (1, 1), (6, 6))),
     Call("patches", BF16, PLANES, FORWARD, Case(2, 3, 1, (7, 14), (3, 3), (1, 1), (1, 1))),
     Call("march", BF16, PIXELS, FORWARD, Case(3, 7, 1, (20, 15), (3, 3), (1, 1), (2, 2), (2, 2))),
-    Call("march", BF16, PLANES, INPUT, Case(2, 3, 1, (21, 15), (5, 5), (2, 2), (2, 2))),
     Call("march", BF16, PLANES, WEIGHT, Case(2, 3, 1, (1, 5), (3, 3), (1, 1), (1, 1))),
     Call("tiles", FP32, PLANES, WEIGHT, Case(3, 8, 1, (9, 31), (9, 8), (1, 1), (4, 4))),
     Call("generic", BF16, PLANES, FORWARD, Case(2, 6, 1, (5, 6), (5, 5), (4, 3), (7, 6), (2, 2))),

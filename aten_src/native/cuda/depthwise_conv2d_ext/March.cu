@@ -289,17 +289,12 @@ void launch_march(const ForwardPass& pass, const Params& p, March m) {
 } // namespace
 
 bool march_forward(const ForwardPass& pass, const Params& p) {
-  if (!fits_32_bits(p) || p.multiplier != 1) {
+  if (!fits_32_bits(p) || !p.channels_last || p.multiplier != 1 ||
+      (pass.grad_input && p.stride_height != 1)) {
     return false;
   }
   if (pass.dst.numel() == 0) {
     return true;
-  }
-  if (pass.grad_input && p.stride_height != 1) {
-    return march_strided_grad_input(pass, p);
-  }
-  if (!p.channels_last) {
-    return false;
   }
   March m = march_of(p);
   if (pass.grad_input) {

@@ -1,5 +1,4 @@
-// What the march's kernels share (March.cu, MarchGradInput.cu, MarchGradWeight.cu): their geometry, and how it
-// is cut into work items.
+// What the march's kernels share (March.cu, MarchGradWeight.cu): their geometry, and how it is cut into work items.
 #pragma once
 
 #include <ATen/native/cuda/depthwise_conv2d_ext/Common.cuh>

@@ -113,9 +113,6 @@ BackwardEntry sequence_backward;
 BackwardEntry tiles_grad_weight;
 BackwardEntry generic_grad_weight;
 
-// grad_input at stride 2, which march_forward asks.
-ForwardEntry march_strided_grad_input;
-
 constexpr int64_t kLargeWindow = 9; // rows of taps from which arithmetic counts more than memory
 
 // What the kernels ask the current device for, and how they are launched on it. Three environment

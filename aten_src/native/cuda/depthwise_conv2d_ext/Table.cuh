@@ -87,7 +87,6 @@ constexpr Row kTable[] = {
     {"patches", kData, kPlanes, kFloats, kUnit | kTwo, kOne, {9, 49}, kAny, 7, patches_forward, nullptr},
     // Whatever is left of windows of fixed sizes, and all others.
     {"march", kData, kPixels, kFloats, kStride1 | kTwo, kOne, {9, 49}, kAny, 7, march_forward, nullptr},
-    {"march", kGradInput, kPlanes, kFloats, kTwo, kOne, {9, 49}, kAny, 7, march_forward, nullptr},
     {"march", kGradWeight, kBoth, kFloats, kStride1 | kTwo, kAnyOutputs, {9, 49}, kAny, 7, nullptr, march_grad_weight},
     {"tiles", kGradWeight, kBoth, kAll, kAnySteps, kAnyOutputs, {5, kNoLimit}, kAny, 7, nullptr, tiles_grad_weight},
     {"generic", kData, kBoth, kAll, kAnySteps, kAnyOutputs, kAny, kAny, 0, generic_forward, nullptr},
