@@ -142,17 +142,10 @@ class Sweep:
     def run(self, scenario: Scenario, allowed: int = sys.maxsize, seconds: float = 0) -> int | None:
         """The changes that a run makes; None if it is killed."""
         report = self.root / "report"
-        program: Words = [
-            sys.executable,
-            killing.__file__,
-            report,
-            str(allowed),
-            str(seconds),
-            "-m",
-        ]
+        program: Words = [sys.executable, killing.__file__, report, str(allowed), str(seconds)]
         lib = {"PYTHONPATH": str(self.project / "scripts" / "lib"), **scenario.environment}
         done = subprocess.run(
-            [*program, "torchfork", *scenario.argv], env=self.command.env(lib), cwd=self.root,
+            [*program, "-m", "torchfork", *scenario.argv], env=self.command.env(lib), cwd=self.root,
             capture_output=True, text=True, check=False, timeout=1800,
         )  # fmt: skip
         deadline = time.monotonic() + 60
@@ -215,18 +208,8 @@ class Sweep:
                 apply: Words = ["apply", tree, *places, "--unpinned"]
                 return self.pair(name == "unapply", tree, apply, ["unapply", tree])
             case "rebase":
-                version = pins.load().default
-                argv: Words = [
-                    "rebase",
-                    "--onto",
-                    version,
-                    "--to",
-                    "a",
-                    *small,
-                    "--report",
-                    root / name,
-                ]
-                return self.fresh(argv)
+                onto: Words = ["rebase", "--onto", pins.load().default, "--to", "a"]
+                return self.fresh([*onto, *small, "--report", root / name])
             case "pin":
                 file = self.project / "ci" / "releases.toml"
                 unpinned = [
@@ -241,7 +224,8 @@ class Sweep:
                 folder = root / name
                 folder.mkdir()
                 (folder / built.name).hardlink_to(built)
-                argv = ["index", folder] if name == "index" else ["sbom", built, "--out", folder]
+                sbom: Words = ["sbom", built, "--out", folder]
+                argv: Words = ["index", folder] if name == "index" else sbom
 
                 def emptied(rng: random.Random) -> None:
                     for made in [path for path in folder.iterdir() if path.suffix != ".whl"]:

@@ -1,6 +1,6 @@
 """Processes that SIGKILL ends at one of the changes that they make to files.
 
-In a test: `outcome(start(action, directory, allowed))`, in a fork. Of a whole program, as a script:
+In a test, in a fork: `was_killed(start(action, directory, allowed))`. A whole program, as a script:
 
     python killing.py REPORT ALLOWED SECONDS -m torchfork build …
 """

@@ -35,7 +35,6 @@ from torchfork.pipelines import settings as build_settings
 from torchfork.upstream import pins
 from torchfork.upstream import wheel as wheels
 from torchfork.upstream.base import Upstream
-from torchfork.util import cache
 from torchfork.wheel import overlay, pack
 
 INPUTS = int(os.environ.get("TORCHFORK_FUZZ", "10000"))
@@ -308,7 +307,6 @@ def test_variables(root: Path, chosen: dict[str, str]) -> None:
         lambda: toolchain.find(sample.base(root / "base"), chosen),
         lambda: toolchain.architecture_flags(chosen.get("TORCH_CUDA_ARCH_LIST", "")),
         lambda: pack.epoch_from(chosen),
-        lambda: cache.directory({"HOME": str(root), "TORCHFORK_CACHE": str(root / "cache")}),
         lambda: build_settings.defaults(
             tree, version="9.1.0", prefixes=[], environment=chosen, source=(), epoch=0
         ),

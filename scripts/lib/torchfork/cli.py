@@ -85,7 +85,7 @@ def main(argv: Sequence[str]) -> int:
     except ForkError as error:
         return _report(error, debug)
     except KeyboardInterrupt:
-        sys.stderr.write("interrupted; nothing is half-written, the next run goes on from here\n")
+        sys.stderr.write("interrupted; nothing is half-written, the next run continues from here\n")
         return INTERRUPTED
     except BrokenPipeError:
         # The reader of stdout has gone, and wants no more: what is buffered must not fail at exit.

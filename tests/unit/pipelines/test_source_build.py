@@ -161,12 +161,19 @@ def test_a_license_that_a_killed_packing_left_longer_is_put_right(bench: Bench) 
     assert path.read_text() == own
 
 
-@pytest.mark.parametrize(("tag", "state"), [("3.9.1", "old"), ("3.15.0", "new")])
-def test_a_python_that_a_release_is_not_for_is_refused(bench: Bench, tag: str, state: str) -> None:
+@pytest.mark.parametrize(
+    ("version", "suffix", "fault"),
+    [("3.9.1", ".so", "too old"), ("3.15.0", ".so", "too new"),
+     ("3.13.2", ".cpython-313t-x86_64-linux-gnu.so", r"a build \(cp313t\)")],
+)  # fmt: skip
+def test_a_python_that_a_release_is_not_for_is_refused(
+    bench: Bench, version: str, suffix: str, fault: str
+) -> None:
     release = pins.load().get("2.6.0")
     interpreter = sample_additions.base(bench.tree.root.parent / "base").interpreter
-    with pytest.raises(ToolMissingError, match=f"too {state}"):
-        source_build.require_python(bench.tree, replace(interpreter, version=tag), release)
+    other = replace(interpreter, version=version, extension_suffix=suffix)
+    with pytest.raises(ToolMissingError, match=fault):
+        source_build.require_python(bench.tree, other, release)
     source_build.require_python(bench.tree, interpreter, release)
 
 

@@ -222,7 +222,7 @@ def add_patch_arguments(parser: argparse.ArgumentParser) -> None:
     )
     command(
         "refresh", run_refresh,
-        "Bring its commits into patches/; after a conflict, go on with it.", _bench,
+        "Bring its commits into patches/; after a conflict, resume.", _bench,
     )  # fmt: skip
     made = command("new", run_new, "Make a patch of what is not committed there.", _bench)
     made.add_argument("name")

@@ -78,10 +78,11 @@ def require_python(tree: SourceTree, interpreter: Interpreter, release: Release 
     tags = sorted({pin.name.interpreter for pin in release.wheels}, key=python_number)
     if not tags or interpreter.tag in tags:
         return
-    older = python_number(interpreter.tag) < python_number(tags[0])
-    state = "old" if older else "new"
+    number, known = python_number(interpreter.tag), [python_number(tag) for tag in tags]
+    fault = ("too old for" if number < known[0] else "too new for" if number > known[-1]
+             else f"a build ({interpreter.tag}) that is not for")  # fmt: skip
     raise ToolMissingError(
-        f"Python {interpreter.version} is too {state} for torch {tree.version}",
+        f"Python {interpreter.version} is {fault} torch {tree.version}",
         where=str(interpreter.executable),
         why=f"the release was made for {', '.join(tags)}",
         next="give one of these with --python, or another release with --torch",

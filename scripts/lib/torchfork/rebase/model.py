@@ -58,7 +58,7 @@ KINDS = {
     "dispatch key gone": "torch {release} has no such dispatch key. Its DispatchKey.h has what "
     "replaced it; an entry with another range (torch: …) can do without it.",
     "code generator changed": "torch {release} renamed or changed what torchfork calls. Adapt "
-    "codegen/driver.py; releases before it must go on working.",
+    "codegen/driver.py; it must keep working with releases before it.",
     "code generator fails": "torch {release}'s generator fails on its own YAML. The tree is "
     "broken or incomplete: try another commit.",
     "entry refused": "torch {release} refuses the entry. Change it so that every release accepts "

@@ -2,7 +2,7 @@
 
 Every change is announced in the journal before it is made, and each file changes by one rename: a
 killed run leaves files that are either the originals or ours, the journal knows both, and the next
-run goes on from there. What is neither was edited by somebody, and is never overwritten.
+run resumes there. What is neither was edited by somebody, and is never overwritten.
 """
 
 from __future__ import annotations

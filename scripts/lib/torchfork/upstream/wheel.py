@@ -174,14 +174,13 @@ def _headers(root: Path, texts: str, cache: Path) -> Path:
     """
     link, target = cache / "include" / texts[:16], root / "torch" / "include"
     if not link.is_dir():
-        temporary = link.with_name(f".{link.name}.{os.getpid()}")
-        try:
-            link.parent.mkdir(parents=True, exist_ok=True)
-            temporary.unlink(missing_ok=True)
-            temporary.symlink_to(os.path.relpath(target, link.parent))
-            temporary.replace(link)
-        except OSError as error:
-            raise files.output_error(link, error) from error
+        with files.scratch_directory(link) as scratch:
+            made = scratch / link.name
+            try:
+                made.symlink_to(os.path.relpath(target, link.parent))
+                made.replace(link)
+            except OSError as error:
+                raise files.output_error(link, error) from error
     return link
 
 

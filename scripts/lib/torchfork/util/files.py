@@ -19,9 +19,8 @@ from typing import IO, Any, Protocol
 from ..errors import BusyError, ForkError, OutputError
 
 CHUNK = 1 << 20
-# How long a second run waits for the first one, if nothing else is said, and who tells of that.
-LOCK_SECONDS = 3600.0
-OnWait = Callable[[str], None]
+LOCK_SECONDS = 3600.0  # how long a second run waits for the first one, unless its caller says
+OnWait = Callable[[str], None]  # gets the name of the run that is waited for
 # What programs say whose error number does not reach us: compilers, and shutil for a whole tree.
 DISK_FULL = os.strerror(errno.ENOSPC)
 
