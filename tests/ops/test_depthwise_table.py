@@ -58,7 +58,6 @@ CALLS = [
     Call("plane_gemm", FP32, PLANES, ALL, Case(9, 6, 1, (14, 14), (27, 27), (1, 1), (13, 13))),
     Call("plane_gemm", FP32, PLANES, WEIGHT, Case(40, 12, 1, (6, 10), (7, 7), (2, 2), (3, 3))),
     Call("bands", BF16, PLANES, FORWARD, Case(3, 8, 1, (7, 7), (13, 13), (1, 1), (6, 6))),
-    Call("bands", BF16, PLANES, WEIGHT, Case(2, 5, 3, (16, 15), (13, 13), (1, 1), (6, 6))),
     Call("patches", BF16, PLANES, FORWARD, Case(2, 3, 1, (7, 14), (3, 3), (1, 1), (1, 1))),
     Call("march", BF16, PIXELS, FORWARD, Case(3, 7, 1, (20, 15), (3, 3), (1, 1), (2, 2), (2, 2))),
     Call("march", BF16, PLANES, WEIGHT, Case(2, 3, 1, (1, 5), (3, 3), (1, 1), (1, 1))),

@@ -98,9 +98,6 @@ inline Span make_span(
   return s;
 }
 
-template <typename scalar_t>
-constexpr uint32_t kTwoOnes = std::is_same_v<scalar_t, c10::BFloat16> ? 0x3f803f80u : 0x3c003c00u;
-
 // Which part of a tensor a tile is at.
 struct Place {
   int image;

@@ -167,10 +167,11 @@ __global__ void add_partials_kernel(
   const int64_t at = static_cast<int64_t>(blockIdx.x) * kTotalSums + lane;
   const int64_t tap = at / channels;
   const int64_t channel = at - tap * channels;
-  const bool exists = tap <= kernel_size;
+  const bool wanted =
+      tap < kernel_size ? grad_weight != nullptr : tap == kernel_size && grad_bias != nullptr;
   const int64_t step = (kernel_size + kBiasRows) * channels;
   sum_t sum = 0;
-  if (exists) {
+  if (wanted) {
     const opmath_type<scalar_t>* const from = partial + at;
     if (kExact && tap == kernel_size) {
       // Both rows at once: these loads, and not the additions, are what takes the time.
@@ -194,7 +195,7 @@ __global__ void add_partials_kernel(
   }
   // Kernels multiply zeros that stand for places outside the image, which spoils a sum that meets what is not
   // finite there: it is taken again, of places inside only.
-  const bool spoilt = way == 0 && exists && isnan(sum);
+  const bool spoilt = way == 0 && wanted && isnan(sum);
   if (__syncthreads_or(spoilt)) {
     if (way == 0) {
       spoilt_sums[lane] = spoilt;
@@ -230,14 +231,12 @@ __global__ void add_partials_kernel(
       }
     }
   }
-  if (way != 0 || !exists) {
+  if (way != 0 || !wanted) {
     return;
   }
   if (tap == kernel_size) {
-    if (grad_bias) {
-      grad_bias[channel] = static_cast<scalar_t>(sum);
-    }
-  } else if (grad_weight) {
+    grad_bias[channel] = static_cast<scalar_t>(sum);
+  } else {
     grad_weight[channel * kernel_size + tap] = static_cast<scalar_t>(sum);
   }
 }

@@ -108,7 +108,6 @@ ForwardEntry generic_forward;
 BackwardEntry march_grad_weight;
 BackwardEntry boxes_backward;
 BackwardEntry plane_gemm_backward;
-BackwardEntry bands_grad_weight;
 BackwardEntry sequence_backward;
 BackwardEntry tiles_grad_weight;
 BackwardEntry generic_grad_weight;

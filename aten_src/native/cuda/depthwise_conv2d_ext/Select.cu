@@ -186,8 +186,7 @@ bool by_planes(const Params& p, Type type, bool weight) {
     return false;
   }
   if (weight) {
-    return (bands && (p.kernel_width > 1 || p.stride_height > 1)) ||
-        (p.multiplier > 1 && has_window(p)) ||
+    return (bands && p.kernel_width > 1) || (p.multiplier > 1 && has_window(p)) ||
         p.kernel_size() >=
         std::max(kLeastTapsOfWeight, kLeastProducts * p.stride_height * p.stride_width);
   }

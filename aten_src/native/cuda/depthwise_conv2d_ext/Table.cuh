@@ -83,7 +83,6 @@ constexpr Row kTable[] = {
     {"plane_gemm", kWeights, kPlanes, kFloat32, kAnySteps, kOne, {50, kNoLimit}, kAny, 8, nullptr, plane_gemm_backward},
     {"plane_gemm", kGradWeight, kPlanes, kFloat32, kAnySteps, kOne, {26, 49}, kAny, 8, nullptr, plane_gemm_backward},
     {"bands", kData, kPlanes, kSixteen, kAnySteps, kAnyOutputs, kAny, kAny, 8, bands_forward, nullptr},
-    {"bands", kGradWeight, kPlanes, kSixteen, kAnySteps, kAnyOutputs, kAny, kAny, 8, nullptr, bands_grad_weight},
     {"patches", kData, kPlanes, kFloats, kUnit | kTwo, kOne, {9, 49}, kAny, 7, patches_forward, nullptr},
     // Whatever is left of windows of fixed sizes, and all others.
     {"march", kData, kPixels, kFloats, kStride1 | kTwo, kOne, {9, 49}, kAny, 7, march_forward, nullptr},

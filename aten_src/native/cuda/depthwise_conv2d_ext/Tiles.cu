@@ -28,7 +28,8 @@ namespace {
 
 constexpr int kMostThreads = 256;
 constexpr int kStep = 4; // outputs that a thread takes at a time
-constexpr int kBatch = 8; // elements that a thread loads at a time
+constexpr int kFilled = 4; // elements of a row that a thread fills
+constexpr int kBatch = 2 * kFilled; // elements that it loads at a time
 constexpr int kFlush = 16; // steps after which a chain of products is added to its sum
 constexpr int kFewLines = 8; // which a row of places had better not be across
 constexpr int64_t kFewShared = 48 * 1024; // for several blocks of a multiprocessor
@@ -61,21 +62,26 @@ struct Axis {
   }
 };
 
-// How a tile of a tensor gets into shared memory: each thread takes an element of a row of places, then one some
-// rows and places on.
+// How a tile of a tensor gets into shared memory: by rows of a line's entries or, where lines are neighbours in
+// memory, by rows across lines. A thread takes kFilled elements of a row, `lanes` apart, of some rows at once.
 struct Filling {
   int64_t image; // strides in memory
   int64_t channel;
-  int64_t along;
+  int64_t column;
+  int64_t along; // from an entry of a line to the next
   int64_t across; // from a line of the tile to the next
+  int64_t step; // of the tensor's columns between entries
+  int64_t size; // those columns
   int32_t lines; // at most
   int32_t entries; // of a line that may exist
   int32_t pitch; // in shared memory, from line to line
   int32_t plane;
-  int32_t inner; // places of a row
+  int32_t inner; // elements of a row
   int32_t rows;
-  int32_t inner_step;
-  int32_t row_step;
+  int32_t lanes;
+  int32_t chunks; // of a row
+  int32_t row_step; // from what a thread takes to what it takes next
+  int32_t chunk_step;
 };
 
 struct Plan {
@@ -88,7 +94,8 @@ struct Plan {
   int32_t channel_bits;
   int32_t images;
   int32_t lines;
-  int64_t phase_lines; // all of a phase
+  int64_t phase_lines; // all of a phase, or
+  int64_t last_phases; // from this one on, one less
   int32_t outputs; // whole steps
   int32_t output_phases; // all, or one
   // A block's taps: lines of a phase, taps of a line and of each of its phases.
@@ -128,13 +135,15 @@ struct Plan {
   }
 };
 
-// Where something of a tile comes from, negative where that does not exist and is zero, and goes to, negative
-// where nobody reads it.
-struct alignas(8) Place {
+// From where to where, of anything.
+struct alignas(8) Range {
   int32_t from;
   int32_t to;
 };
-struct alignas(16) RowOfPlaces {
+
+// Where a row of elements comes from, negative where it does not exist and is zero, and goes to, negative where
+// nobody reads it.
+struct alignas(16) Row {
   int64_t from;
   int32_t to;
 };
@@ -187,18 +196,27 @@ __device__ __forceinline__ void correlate(
   }
 }
 
+__device__ __forceinline__ int64_t least(int64_t a, int64_t b) {
+  return a < b ? a : b;
+}
+
 __device__ __forceinline__ int64_t ceil_divide(int64_t value, int64_t by) {
   return value > 0 ? (value + by - 1) / by : value / by;
 }
 
-// From coordinates of a tile to those of the tensors.
-struct Tile {
-  int64_t image;
-  int64_t line; // the first output line, and those after it output_phases apart
-  int64_t lines;
-  int64_t output; // the first of the along dimension
-  int64_t first_input; // that output's meeting with the block's first tap; of `along`
-  int64_t first_source; // of `across`
+// One of a tile's two operands.
+template <typename scalar_t>
+struct Side {
+  const Filling& filling;
+  const scalar_t* from;
+  opmath_type<scalar_t>* to;
+  Row* rows;
+  const int32_t* entries; // where they go to
+  const int32_t* lines;
+  int64_t first_column; // of the first entry
+  int64_t first_line; // in elements
+  int32_t live; // lines that exist
+  int32_t multiplier; // channels of grad_output of one of it
 };
 
 template <typename scalar_t, int kTaps>
@@ -210,21 +228,16 @@ __global__ void __launch_bounds__(kMostThreads, 3) tile_grad_weight_kernel(
     const __grid_constant__ Plan p) {
   using acc_t = opmath_type<scalar_t>;
   extern __shared__ float4 shared_vectors[];
-  __shared__ int32_t source_range[2];
   const int planes = p.images * p.channels;
   acc_t* const source = reinterpret_cast<acc_t*>(shared_vectors);
   acc_t* const grads = source + planes * p.input.plane;
-  Place* const positions = reinterpret_cast<Place*>(grads + planes * p.grads.plane);
-  Place* const outputs = positions + p.entries;
   const int phase_pairs = p.output_phases * p.tap_phases;
-  Place* const reaches = outputs + p.outputs * p.output_phases;
-  Place* const input_lines = reaches + phase_pairs;
-  Place* const grad_lines = input_lines + p.input.lines;
-  RowOfPlaces* const input_rows = reinterpret_cast<RowOfPlaces*>(
-      reinterpret_cast<float4*>(positions) +
-      (p.entries + p.outputs * p.output_phases + phase_pairs + p.input.lines + p.lines + 1) / 2);
-  RowOfPlaces* const grad_rows = input_rows + p.input.rows + 1;
-  const bool all_phases = p.output_phases == p.along.output_phases;
+  Row* const rows = reinterpret_cast<Row*>(grads + planes * p.grads.plane);
+  Range* const reaches = reinterpret_cast<Range*>(rows + p.input.rows + p.grads.rows + 2);
+  int32_t* const positions = reinterpret_cast<int32_t*>(reaches + phase_pairs + 3);
+  int32_t* const outputs = positions + p.entries;
+  int32_t* const input_lines = outputs + p.grads.entries;
+  int32_t* const grad_lines = input_lines + p.input.lines;
   const int threads = blockDim.x;
   const int thread = threadIdx.x;
 
@@ -261,36 +274,19 @@ __global__ void __launch_bounds__(kMostThreads, 3) tile_grad_weight_kernel(
   const int phase_way = way / p.line_ways / p.image_ways / p.stretch_ways;
   const bool works = channel < p.channels && p.wants_weight;
 
-  const auto tile_at = [&](int64_t index) {
-    const auto by_along = p.along_tiles.divmod(static_cast<unsigned int>(index));
-    const auto by_across = p.across_tiles.divmod(by_along.div);
-    const auto by_phase = p.across_phases.divmod(by_across.mod);
-    const auto by_narrow = p.narrow_phases.divmod(by_along.mod);
-    Tile tile;
-    tile.image = static_cast<int64_t>(by_across.div) * p.images;
-    const int64_t skipped = static_cast<int64_t>(by_phase.div) * p.lines;
-    tile.line = by_phase.mod + skipped * p.across.output_phases;
-    tile.lines = ::max(int64_t{0}, ::min(static_cast<int64_t>(p.lines), p.phase_lines - skipped));
-    if (tile.line + (tile.lines - 1) * p.across.output_phases >= p.across.outputs) {
-      --tile.lines; // of a phase that has one less
-    }
-    tile.output =
-        by_narrow.mod + static_cast<int64_t>(by_narrow.div) * p.outputs * p.along.output_phases;
-    tile.first_input =
-        tile.output * p.along.stride - p.along.padding + first_tap * p.along.dilation;
-    tile.first_source =
-        tile.line * p.across.stride - p.across.padding + first_line * p.across.dilation;
-    return tile;
-  };
-
-  // Positions do not change from tile to tile: in the order of memory, or where there are but single phases in
-  // that of the tile.
-  const int64_t common =
-      all_phases ? p.along.step / (p.along.output_phases * p.along.tap_phases) : 1;
-  const bool sorted = all_phases && p.tap_phases == p.along.used_phases;
+  // Where entries go to: a tile's lines are in the order of memory but where it has single phases.
+  const bool sorted = p.output_phases == p.along.output_phases;
 #pragma unroll 1
   for (int i = thread; i < p.entries; i += threads) {
-    positions[i].to = -1;
+    positions[i] = sorted ? -1 : i;
+  }
+#pragma unroll 1
+  for (int i = thread; i < p.grads.entries; i += threads) {
+    outputs[i] = i % p.output_phases * p.outputs + i / p.output_phases;
+  }
+#pragma unroll 1
+  for (int i = thread; i < p.input.lines + p.lines; i += threads) {
+    input_lines[i] = i < p.input.lines ? i * p.input.pitch : (i - p.input.lines) * p.grads.pitch;
   }
   // What is outside the image in every tile is never filled.
   const int vectors = planes * (p.input.plane + p.grads.plane) * sizeof(acc_t) / sizeof(float4);
@@ -303,14 +299,13 @@ __global__ void __launch_bounds__(kMostThreads, 3) tile_grad_weight_kernel(
     return a * p.along.stride + b * p.along.dilation + m * p.along.step;
   };
 #pragma unroll 1
-  for (int i = thread; i < phase_pairs * p.positions; i += threads) {
+  for (int i = thread; sorted && i < phase_pairs * p.positions; i += threads) {
     const int pair = phase_pairs == 1 ? 0 : i / p.positions;
     const int64_t at = phase_pairs == 1
         ? i * p.along.step
         : position_at(pair / p.tap_phases, pair % p.tap_phases, i % p.positions);
-    positions[!sorted ? i : common == 1 ? at : at / common].to = i;
+    positions[p.input.step == 1 ? at : at / p.input.step] = i;
   }
-  __syncthreads();
 
   acc_t sums[kTaps] = {};
   acc_t chain[kTaps] = {};
@@ -327,176 +322,167 @@ __global__ void __launch_bounds__(kMostThreads, 3) tile_grad_weight_kernel(
   acc_t bias_excess = 0;
 
   for (int64_t index = chunk; index < p.tiles; index += p.chunks) {
-    const Tile tile = tile_at(index);
+    // What the tile has: images, lines of outputs and outputs, and the input that the first of them meet with the
+    // block's first taps.
+    const auto by_along = p.along_tiles.divmod(static_cast<unsigned int>(index));
+    const auto by_across = p.across_tiles.divmod(by_along.div);
+    const auto by_phase = p.across_phases.divmod(by_across.mod);
+    const auto by_narrow = p.narrow_phases.divmod(by_along.mod);
+    const int64_t first_image = static_cast<int64_t>(by_across.div) * p.images;
+    const int images = static_cast<int>(least(p.images, call.batch - first_image));
+    const int64_t first_of_lines =
+        by_phase.mod + static_cast<int64_t>(by_phase.div) * p.lines * p.across.output_phases;
+    const int lines = static_cast<int>(least(
+        p.lines,
+        p.phase_lines - static_cast<int64_t>(by_phase.div) * p.lines -
+            (by_phase.mod >= p.last_phases ? 1 : 0)));
+    const int64_t first_output =
+        by_narrow.mod + static_cast<int64_t>(by_narrow.div) * p.outputs * p.along.output_phases;
+    const int64_t first_input =
+        first_output * p.along.stride - p.along.padding + first_tap * p.along.dilation;
+    const int64_t first_source =
+        first_of_lines * p.across.stride - p.across.padding + first_line * p.across.dilation;
     __syncthreads();
-    // Which places of the tile exist.
     const int first_entry = p.input.entries == p.entries
         ? 0
         : static_cast<int>(::max(
               int64_t{0},
-              ::min(
-                  ceil_divide(-tile.first_input, common),
-                  static_cast<int64_t>(p.entries - p.input.entries))));
+              least(ceil_divide(-first_input, p.input.step), p.entries - p.input.entries)));
+    const int64_t first_column = first_input + first_entry * p.input.step;
+    // Which positions of a pair of phases, lines, and entries of the input and of grad_output are inside the image.
 #pragma unroll 1
-    for (int i = first_entry + thread; i < first_entry + p.input.entries; i += threads) {
-      const int to = positions[i].to;
-      int64_t at = tile.first_input + i * common;
-      if (!sorted) {
-        const int pair = i / p.positions;
-        at = tile.first_input +
-            position_at(pair / p.tap_phases, pair % p.tap_phases, i % p.positions);
-      }
-      positions[i].from = to >= 0 && at >= 0 && at < p.along.size ? static_cast<int32_t>(at) : -1;
-    }
-#pragma unroll 1
-    for (int i = thread; i < p.grads.entries; i += threads) {
-      const int64_t at = tile.output + (all_phases ? i : i * p.along.output_phases);
-      outputs[i].from = at < p.along.outputs ? static_cast<int32_t>(at) : -1;
-      outputs[i].to = i % p.output_phases * p.outputs + i / p.output_phases;
-    }
-#pragma unroll 1
-    for (int i = thread; i < phase_pairs; i += threads) {
-      const int64_t first = -tile.first_input - position_at(i / p.tap_phases, i % p.tap_phases, 0);
+    for (int i = thread; i < phase_pairs + 3; i += threads) {
+      const int of = i - phase_pairs;
+      const int64_t first = of == 0 ? first_source
+          : of == 1                 ? first_column
+          : of == 2                 ? first_output
+                    : first_input + position_at(i / p.tap_phases, i % p.tap_phases, 0);
+      const int64_t size = of == 0 ? p.across.size : of == 2 ? p.grads.size : p.along.size;
+      const int64_t step = of == 0 ? p.across.step
+          : of == 1                ? p.input.step
+          : of == 2                ? p.grads.step
+                                   : p.along.step;
+      const int64_t most = of == 0 ? lines + p.tap_lines - 1
+          : of == 1                ? p.input.entries
+          : of == 2                ? p.grads.entries
+                                   : p.positions;
       const auto bounded = [&](int64_t at) {
-        return static_cast<int32_t>(::max(
-            int64_t{0}, ::min(ceil_divide(at, p.along.step), static_cast<int64_t>(p.positions))));
+        return static_cast<int32_t>(::max(int64_t{0}, ::min(ceil_divide(at, step), most)));
       };
-      reaches[i] = Place{bounded(first), bounded(first + p.along.size)};
-    }
-    if (thread < 2) {
-      const int64_t at =
-          ceil_divide((thread == 0 ? 0 : p.across.size) - tile.first_source, p.across.step);
-      source_range[thread] =
-          static_cast<int32_t>(::max(int64_t{0}, ::min(at, tile.lines + p.tap_lines - 1)));
+      reaches[i] = Range{bounded(-first), bounded(size - first)};
     }
     __syncthreads();
 
-    const int first_source_line = source_range[0];
-    const int source_lines = source_range[1] - first_source_line;
-    const auto prepare = [&](const Filling& f,
-                             RowOfPlaces* rows,
-                             Place* inner,
-                             const Place* entries,
-                             int lines,
-                             int64_t first_line,
-                             int multiplier) {
+    const int first_source_line = reaches[phase_pairs].from;
+    const int source_lines = reaches[phase_pairs].to - first_source_line;
+    const auto side = [&](bool is_input) {
+      return is_input ? Side<scalar_t>{p.input, input, source, rows, positions + first_entry,
+                                       input_lines, first_column,
+                                       (first_source + first_source_line * p.across.step) *
+                                           p.across.input_stride,
+                                       source_lines, static_cast<int32_t>(call.multiplier)}
+                      : Side<scalar_t>{p.grads, grad_output, grads, rows + p.input.rows + 1, outputs,
+                                       grad_lines, first_output,
+                                       first_of_lines * p.across.output_stride, lines, 1};
+    };
 #pragma unroll 1
-      for (int l = thread; p.lines_first && l < f.lines; l += threads) {
-        inner[l] = Place{l, l < lines ? l * f.pitch : -1};
-      }
+    for (int which = 0; which < 2; ++which) {
+      const Side<scalar_t> of = side(which == 0);
+      const Filling& f = of.filling;
+      const Range inside = reaches[phase_pairs + 1 + which];
       const int of_plane = p.lines_first ? f.entries : f.lines;
 #pragma unroll 1
       for (int r = thread; r <= f.rows; r += threads) {
         const int plane = r / of_plane;
         const int at = r - plane * of_plane;
-        const int64_t image = tile.image + (p.channels_first ? plane : plane >> p.channel_bits);
-        const unsigned int of = p.channels_first ? 0 : first_channel + (plane & (p.channels - 1));
-        RowOfPlaces row;
-        row.from = image * f.image + of / multiplier * f.channel + first_line;
+        const int image = p.channels_first ? plane : plane >> p.channel_bits;
+        const unsigned int of_channel =
+            p.channels_first ? 0 : first_channel + (plane & (p.channels - 1));
+        Row row;
+        row.from = (first_image + image) * f.image + of_channel / of.multiplier * f.channel;
         row.to = (p.channels_first ? plane << p.channel_bits : plane) * f.plane;
-        bool exists = r < f.rows && image < call.batch && of < output_channels;
+        bool exists = r < f.rows && image < images && of_channel < output_channels;
         if (p.lines_first) {
-          const Place entry = entries[::min(at, f.entries - 1)];
-          exists = exists && entry.to >= 0;
-          row.from = entry.from >= 0 ? row.from + entry.from * f.along : -1;
-          row.to += entry.to;
+          const int to = exists ? of.entries[at] : -1;
+          exists = to >= 0;
+          row.from = at >= inside.from && at < inside.to ? row.from + at * f.along : -1;
+          row.to += to;
         } else {
-          exists = exists && at < lines;
+          exists = exists && at < of.live;
           row.from += at * f.across;
           row.to += at * f.pitch;
         }
         row.to = exists ? row.to : -1;
-        rows[r] = row;
+        of.rows[r] = row;
       }
-    };
-    prepare(
-        p.input,
-        input_rows,
-        input_lines,
-        positions + first_entry,
-        source_lines,
-        (tile.first_source + first_source_line * p.across.step) * p.across.input_stride,
-        call.multiplier);
-    prepare(
-        p.grads,
-        grad_rows,
-        grad_lines,
-        outputs,
-        static_cast<int>(tile.lines),
-        tile.line * p.across.output_stride,
-        1);
+    }
     __syncthreads();
 
-    const auto fill = [&](const Filling& f,
-                          acc_t* to,
-                          const scalar_t* from,
-                          const RowOfPlaces* rows,
-                          const Place* inner,
-                          uint32_t stride,
-                          int multiplier) {
-      const int of = p.channels_first ? thread & (p.channels - 1) : 0;
-      if (first_channel + of >= output_channels) {
-        return;
-      }
-      if (p.channels_first) {
-        from += static_cast<unsigned int>(first_channel + of) / multiplier * f.channel;
-        to += of * f.plane;
-      }
+    const int own_channel = p.channels_first ? thread & (p.channels - 1) : 0;
+#pragma unroll 1
+    for (int which = 0; which < 2 && first_channel + own_channel < output_channels; ++which) {
+      const Side<scalar_t> of = side(which == 0);
+      const Filling& f = of.filling;
       const int index = p.channels_first ? thread >> p.channel_bits : thread;
-      int r = index / f.inner;
-      int q = index - r * f.inner;
+      const int lane = index % f.lanes;
+      int r = index / f.lanes / f.chunks;
+      int chunk = index / f.lanes % f.chunks;
+      constexpr int64_t kBytes = sizeof(scalar_t);
+      const int64_t stride = (p.lines_first ? f.across : f.along) * kBytes;
+      const int64_t next = f.lanes * stride;
+      const int64_t own = p.channels_first
+          ? static_cast<unsigned int>(first_channel + own_channel) / of.multiplier * f.channel
+          : 0;
+      const char* const from =
+          reinterpret_cast<const char*>(of.from + of.first_line + of.first_column * f.column + own);
+      const int32_t* const inner = p.lines_first ? of.lines : of.entries;
+      const int first_inside = p.lines_first ? 0 : reaches[phase_pairs + 1 + which].from;
+      const unsigned int inside =
+          p.lines_first ? of.live : reaches[phase_pairs + 1 + which].to - first_inside;
       while (r < f.rows) {
         scalar_t values[kBatch];
         int places[kBatch];
         // Without a branch, so that all loads are under way at once.
 #pragma unroll
-        for (int k = 0; k < kBatch; ++k) {
-          const RowOfPlaces row = rows[::min(r, f.rows)];
-          const Place place = inner[q];
-          places[k] = (row.to | place.to) < 0 ? -1 : row.to + place.to;
-          const scalar_t* const at =
-              from + (row.from + static_cast<uint64_t>(static_cast<uint32_t>(place.from)) * stride);
-          values[k] = scalar_t(0);
-          if ((static_cast<int32_t>(row.from >> 32) | place.from | places[k]) >= 0) {
-            values[k] = *at;
+        for (int b = 0; b < kBatch; b += kFilled) {
+          const Row row = of.rows[::min(r, f.rows)];
+          const int end = row.to >= 0 ? f.inner : 0;
+          const unsigned int existing = row.from >= 0 ? inside : 0;
+          const int row_to = row.to + own_channel * f.plane;
+          int q = chunk * (kFilled * f.lanes) + lane;
+          const int32_t* place = inner + q;
+          const char* at = from + row.from * kBytes + q * stride;
+#pragma unroll
+          for (int k = b; k < b + kFilled; ++k) {
+            const int to = *place; // of an entry or, behind the last, of what lies there
+            places[k] = q < end && to >= 0 ? row_to + to : -1;
+            values[k] = scalar_t(0);
+            if (static_cast<unsigned int>(q - first_inside) < existing && q < end && to >= 0) {
+              values[k] = *reinterpret_cast<const scalar_t*>(at);
+            }
+            q += f.lanes;
+            place += f.lanes;
+            at += next;
           }
-          q += f.inner_step;
+          chunk += f.chunk_step;
           r += f.row_step;
-          if (q >= f.inner) {
-            q -= f.inner;
+          if (chunk >= f.chunks) {
+            chunk -= f.chunks;
             ++r;
           }
         }
 #pragma unroll
         for (int k = 0; k < kBatch; ++k) {
           if (places[k] >= 0) {
-            to[places[k]] = static_cast<acc_t>(values[k]);
+            of.to[places[k]] = static_cast<acc_t>(values[k]);
           }
         }
       }
-    };
-    fill(
-        p.input,
-        source,
-        input,
-        input_rows,
-        p.lines_first ? input_lines : positions + first_entry,
-        p.lines_first ? p.input.across : p.input.along,
-        call.multiplier);
-    fill(
-        p.grads,
-        grads,
-        grad_output,
-        grad_rows,
-        p.lines_first ? grad_lines : outputs,
-        p.lines_first ? p.grads.across : p.grads.along,
-        1);
+    }
     __syncthreads();
 
-    const int images =
-        static_cast<int>(::min(static_cast<int64_t>(p.images), call.batch - tile.image));
     if (is_first_part) {
-      const int of_lines = static_cast<int>(tile.lines) * p.grads.pitch;
+      const int of_lines = lines * p.grads.pitch;
       for (int image = 0; image < images; ++image) {
         const acc_t* const plane =
             grads + (image * p.channels + (thread & (p.channels - 1))) * p.grads.plane;
@@ -510,11 +496,10 @@ __global__ void __launch_bounds__(kMostThreads, 3) tile_grad_weight_kernel(
       continue;
     }
     const int begin_line = ::max(0, first_source_line - line_in_part);
-    const int end_line =
-        ::min(static_cast<int>(tile.lines), first_source_line + source_lines - line_in_part);
+    const int end_line = ::min(lines, first_source_line + source_lines - line_in_part);
     for (int a = phase_way; a < p.output_phases; a += p.phase_ways) {
       const int pair = a * p.tap_phases + phase;
-      const Place reach = reaches[pair];
+      const Range reach = reaches[pair];
       const int first = ::max(0, reach.from - tap_in_part - (kTaps - 1)) / kStep * kStep;
       const int steps = (::min(p.outputs, reach.to - tap_in_part) - first + kStep - 1) / kStep;
       const int of_way = (steps + p.stretch_ways - 1) / p.stretch_ways;
@@ -626,15 +611,14 @@ int64_t step_cost(int taps) {
   return kStep * taps + kBesideStep;
 }
 
-Axis axis_of(
-    int64_t size,
-    int64_t outputs,
-    int64_t taps,
-    int64_t stride,
-    int64_t padding,
-    int64_t dilation,
-    int64_t input_stride,
-    int64_t output_stride) {
+// The columns or, if `down`, the rows.
+Axis axis_of(const Params& p, bool down) {
+  const int64_t size = down ? p.input_height : p.input_width;
+  const int64_t outputs = down ? p.output_height : p.output_width;
+  const int64_t taps = down ? p.kernel_height : p.kernel_width;
+  const int64_t stride = down ? p.stride_height : p.stride_width;
+  const int64_t padding = down ? p.padding_height : p.padding_width;
+  const int64_t dilation = down ? p.dilation_height : p.dilation_width;
   const int64_t common = std::gcd(stride, dilation);
   const auto meets = [&](int64_t tap) {
     const int64_t before =
@@ -662,8 +646,8 @@ Axis axis_of(
   axis.output_phases = dilation / common;
   axis.tap_phases = stride / common;
   axis.used_phases = std::min(axis.tap_phases, axis.taps);
-  axis.input_stride = input_stride;
-  axis.output_stride = output_stride;
+  axis.input_stride = (p.channels_last ? p.channels : 1) * (down ? p.input_width : 1);
+  axis.output_stride = (p.channels_last ? p.output_channels() : 1) * (down ? p.output_width : 1);
   return axis;
 }
 
@@ -719,8 +703,7 @@ int64_t shared_bytes(Plan& g, int group, int64_t element_size) {
   const int64_t pairs = static_cast<int64_t>(g.output_phases) * g.tap_phases;
   const int64_t planes = static_cast<int64_t>(g.images) * g.channels;
   const int64_t positions = static_cast<int64_t>(g.outputs) + g.taps;
-  const bool sorted =
-      g.output_phases == g.along.output_phases && g.tap_phases == g.along.used_phases;
+  const bool sorted = g.output_phases == g.along.output_phases;
   const int64_t entries = sorted ? g.along.output_phases * g.along.tap_phases * (positions + 1) -
           g.along.output_phases - g.along.tap_phases + 1
                                  : pairs * positions;
@@ -730,12 +713,11 @@ int64_t shared_bytes(Plan& g, int group, int64_t element_size) {
   const int64_t input_plane = odd_vectors(input_lines * input_pitch);
   const int64_t line = static_cast<int64_t>(g.output_phases) * g.outputs;
   // Whole lines lie in the same places in every tile, so that but what exists is filled.
-  const bool whole =
-      g.outputs >= g.along.phase_outputs() && g.output_phases == g.along.output_phases;
+  const bool whole = sorted && g.outputs >= g.along.phase_outputs();
+  g.input.step = sorted ? std::gcd(g.along.stride, g.along.dilation) : g.along.step;
+  g.grads.step = sorted ? 1 : g.along.output_phases;
   g.grads.entries = whole ? g.along.outputs : line;
-  g.input.entries = whole && sorted
-      ? std::min(entries, divide_up(g.along.size, std::gcd(g.along.stride, g.along.dilation)))
-      : entries;
+  g.input.entries = whole ? std::min(entries, divide_up(g.along.size, g.input.step)) : entries;
   g.input.lines = input_lines;
   g.grads.lines = g.lines;
   g.lines_first = g.upright && !g.channels_first && input_lines >= kFewLines;
@@ -753,9 +735,10 @@ int64_t shared_bytes(Plan& g, int group, int64_t element_size) {
   }
   const int64_t tile = planes * (input_plane + output_plane) * element_size;
   return std::max<int64_t>(tile, group * kMostThreads * element_size) +
-      (entries + line + pairs + input_lines + g.lines + 1) * static_cast<int64_t>(sizeof(Place)) +
-      (static_cast<int64_t>(g.input.rows) + g.grads.rows + 2) *
-      static_cast<int64_t>(sizeof(RowOfPlaces));
+      (static_cast<int64_t>(g.input.rows) + g.grads.rows + 2) * static_cast<int64_t>(sizeof(Row)) +
+      (pairs + 3) * static_cast<int64_t>(sizeof(Range)) +
+      (entries + g.grads.entries + input_lines + g.lines + kFilled * kWarpSize) *
+      static_cast<int64_t>(sizeof(int32_t));
 }
 
 int64_t tiles_of(const Plan& g, int64_t batch) {
@@ -782,9 +765,8 @@ bool shrink(Plan& g) {
   } else if (g.channels > 1) {
     g.channels /= 2;
     --g.channel_bits;
-  } else if (g.output_phases > 1) {
+  } else if (g.output_phases > 1 || g.tap_phases > 1) {
     g.output_phases = 1;
-  } else if (g.tap_phases > 1) {
     g.tap_phases = 1;
   } else {
     return false;
@@ -816,6 +798,7 @@ int64_t plan_tile(Plan& g, const Params& p, int group, int64_t element_size, int
     } else if (g.taps > group) {
       g.taps = divide_up(g.taps / group, 2) * group;
     } else {
+      g.output_phases = 1;
       g.tap_phases = 1;
     }
   }
@@ -824,6 +807,7 @@ int64_t plan_tile(Plan& g, const Params& p, int group, int64_t element_size, int
   g.tap_lines = divide_up(lines, divide_up(lines, kMostThreads / (line_units() * g.channels)));
   g.images = std::min(p.batch, kMostImages);
   g.phase_lines = g.across.phase_outputs();
+  g.last_phases = g.across.outputs - (g.phase_lines - 1) * g.across.output_phases;
   g.lines = g.phase_lines;
   g.outputs = divide_up(g.along.phase_outputs(), kStep) * kStep;
   const auto outputs = [&] {
@@ -893,44 +877,14 @@ void launch_tiles(const BackwardPass& pass, const Params& p) {
     add_partials(pass, empty_partial(0, p, partial_type), 0, p);
     return;
   }
-  const auto strides = [&](int64_t count, int64_t width, int64_t height) {
-    struct {
-      int64_t column, row, channel, image;
-    } s;
-    s.column = p.channels_last ? count : 1;
-    s.row = s.column * width;
-    s.channel = p.channels_last ? 1 : height * width;
-    s.image = count * height * width;
-    return s;
-  };
-  const auto src = strides(p.channels, p.input_width, p.input_height);
-  const auto dst = strides(channels, p.output_width, p.output_height);
-  const Axis height = axis_of(
-      p.input_height,
-      p.output_height,
-      p.kernel_height,
-      p.stride_height,
-      p.padding_height,
-      p.dilation_height,
-      src.row,
-      dst.row);
-  const Axis width = axis_of(
-      p.input_width,
-      p.output_width,
-      p.kernel_width,
-      p.stride_width,
-      p.padding_width,
-      p.dilation_width,
-      src.column,
-      dst.column);
+  const Axis height = axis_of(p, true);
+  const Axis width = axis_of(p, false);
   const int group_across = group_of(width, pass.input.type());
   const int group_down = group_of(height, pass.input.type());
   const int64_t rows_met = meetings(height);
   const int64_t columns_met = meetings(width);
   Plan g;
-  // The stride of a row of places has to fit 32 bits.
-  constexpr int64_t kMostStride = std::numeric_limits<uint32_t>::max();
-  g.upright = std::max(src.row, dst.row) <= kMostStride &&
+  g.upright =
       columns_met * along_cost(height, group_down) < rows_met * along_cost(width, group_across);
   g.along = g.upright ? height : width;
   g.across = g.upright ? width : height;
@@ -956,17 +910,33 @@ void launch_tiles(const BackwardPass& pass, const Params& p) {
       8 * multiprocessors() * (kMostThreads / threads), g.channel_groups * g.window_parts());
   g.chunks = divide_up(g.tiles, divide_up(g.tiles, std::min(wanted, g.tiles)));
   const Operand partial = empty_partial(g.chunks, p, partial_type);
-  const auto set_filling = [&](Filling& f, const auto& strides, int64_t line) {
-    const int step = g.channels_first ? threads / g.channels : threads;
-    f.image = strides.image;
-    f.channel = strides.channel;
-    f.along = g.upright ? strides.row : strides.column;
-    f.across = line * (g.upright ? strides.column : strides.row);
-    f.inner_step = step % f.inner;
-    f.row_step = step / f.inner;
+  const auto set_filling = [&](Filling& f, int64_t plane, int64_t planes) {
+    f.image = plane * planes;
+    f.channel = p.channels_last ? 1 : plane;
+    f.along = f.step * f.column;
+    // As many lanes as leave the fewest without an element.
+    f.lanes = 1;
+    for (const int lanes : {2, 4, 8, 16, 32}) {
+      const auto taken = [&](int of) {
+        return divide_up(f.inner, kFilled * of) * of;
+      };
+      f.lanes = threads % (lanes * g.channels) == 0 && taken(lanes) <= taken(f.lanes) * 9 / 8
+          ? lanes
+          : f.lanes;
+    }
+    f.chunks = divide_up(f.inner, kFilled * f.lanes);
+    const int step = threads / (g.channels_first ? g.channels : 1) / f.lanes;
+    f.chunk_step = step % f.chunks;
+    f.row_step = step / f.chunks;
   };
-  set_filling(g.input, src, g.across.step);
-  set_filling(g.grads, dst, g.across.output_phases);
+  g.input.column = g.along.input_stride;
+  g.input.across = g.across.step * g.across.input_stride;
+  g.input.size = g.along.size;
+  g.grads.column = g.along.output_stride;
+  g.grads.across = g.across.output_phases * g.across.output_stride;
+  g.grads.size = g.along.outputs;
+  set_filling(g.input, p.input_height * p.input_width, p.channels);
+  set_filling(g.grads, p.output_height * p.output_width, channels);
   const auto launch = [&](auto taps) {
     launch_kernel(
         tile_grad_weight_kernel<scalar_t, decltype(taps)::value>,
