@@ -87,10 +87,6 @@ __device__ __forceinline__ Loaded load(const scalar_t* from) {
   return reinterpret_cast<const Loaded&>(word);
 }
 
-unsigned int blocks_for(int64_t items, int64_t items_per_block) {
-  return static_cast<unsigned int>(std::min(kMaxBlocks, divide_up(items, items_per_block)));
-}
-
 template <typename scalar_t>
 bool takes_vectors(const Params& p, const Operand& a, const Operand& b) {
   constexpr int kVector = kVectorOf<scalar_t>;
@@ -616,6 +612,8 @@ bool generic_forward(const ForwardPass& pass, const Params& p) {
 
 namespace {
 
+// Taps of a group.
+constexpr int kGroup = 4;
 // Products that a lane of the weights' gradients adds in a chain.
 constexpr int kChain = 64;
 // Warps of the weights' gradients that fill the largest devices twice, and pixels that a lane has at least.
@@ -671,7 +669,7 @@ struct Weights {
 
 // Writes a chunk's rows of what add_partials() adds. Lines of taps are the columns of the window where kUpright,
 // else its rows.
-template <typename scalar_t, typename index_t, int kVector, int kTaps, bool kUpright>
+template <typename scalar_t, typename index_t, int kVector, bool kUpright>
 C10_LAUNCH_BOUNDS_1(kThreads)
 __global__ void grad_weight_partial_kernel(
     opmath_type<scalar_t>* __restrict__ partial,
@@ -692,7 +690,7 @@ __global__ void grad_weight_partial_kernel(
     const index_t chunk = rest / g.channel_groups;
     const index_t channel = (rest % g.channel_groups * g.lanes + channel_lane) * kVector;
     const index_t line = group / g.line_groups;
-    const index_t first_tap = group % g.line_groups * kTaps;
+    const index_t first_tap = group % g.line_groups * kGroup;
     const bool is_bias = line == g.across.taps;
     const index_t end = ::min(g.pixels, (chunk + 1) * g.chunk);
     index_t pixel = chunk * g.chunk + pixel_lane;
@@ -721,7 +719,7 @@ __global__ void grad_weight_partial_kernel(
       return *reinterpret_cast<const Loaded*>(grad_output + from);
     };
 
-    acc_t sums[kTaps][kVector] = {};
+    acc_t sums[kGroup][kVector] = {};
     if (is_bias) {
       // A bias has no products whose rounding would hide that of its sum: plainly added, double's was
       // 1.05 to 1.2 times as far off as upstream's, in the mean square.
@@ -738,10 +736,10 @@ __global__ void grad_weight_partial_kernel(
     } else {
       const index_t first_across = line * g.across.dilation - g.across.padding;
       const index_t first_along = first_tap * g.along.dilation - g.along.padding;
-      const index_t live = ::min(static_cast<index_t>(kTaps), g.along.taps - first_tap);
+      const index_t live = ::min(static_cast<index_t>(kGroup), g.along.taps - first_tap);
       const index_t next = g.along.dilation * g.along.src_step;
       while (has_channel && pixel < end) {
-        acc_t chain[kTaps][kVector] = {};
+        acc_t chain[kGroup][kVector] = {};
         for (int i = 0; i < kChain && pixel < end; ++i, advance()) {
           const index_t a = (kUpright ? column : row) * g.across.stride + first_across;
           if (!is_within(a, g.across.src_size)) {
@@ -752,7 +750,7 @@ __global__ void grad_weight_partial_kernel(
           const index_t at =
               plane + image * g.src_image + a * g.across.src_step + b * g.along.src_step;
 #pragma unroll
-          for (int t = 0; t < kTaps; ++t) {
+          for (int t = 0; t < kGroup; ++t) {
             const index_t from = b + t * g.along.dilation;
             if (t < live && is_within(from, g.along.src_size)) {
               const Loaded loaded = *reinterpret_cast<const Loaded*>(input + (at + t * next));
@@ -765,7 +763,7 @@ __global__ void grad_weight_partial_kernel(
           }
         }
 #pragma unroll
-        for (int t = 0; t < kTaps; ++t) {
+        for (int t = 0; t < kGroup; ++t) {
 #pragma unroll
           for (int v = 0; v < kVector; ++v) {
             sums[t][v] += chain[t][v];
@@ -776,7 +774,7 @@ __global__ void grad_weight_partial_kernel(
 
     for (int partner = g.lanes; partner < kWarpSize; partner *= 2) {
 #pragma unroll
-      for (int t = 0; t < kTaps; ++t) {
+      for (int t = 0; t < kGroup; ++t) {
 #pragma unroll
         for (int v = 0; v < kVector; ++v) {
           sums[t][v] += __shfl_xor_sync(0xffffffffu, sums[t][v], partner);
@@ -790,9 +788,9 @@ __global__ void grad_weight_partial_kernel(
       const int64_t tap = is_bias ? kernel_size : line * line_step + first_tap * tap_step;
       acc_t* const to = partial + (chunk * (kernel_size + kBiasRows) + tap) * g.channels + channel;
       const index_t count =
-          is_bias ? 1 : ::min(static_cast<index_t>(kTaps), g.along.taps - first_tap);
+          is_bias ? 1 : ::min(static_cast<index_t>(kGroup), g.along.taps - first_tap);
 #pragma unroll
-      for (int t = 0; t < kTaps; ++t) {
+      for (int t = 0; t < kGroup; ++t) {
 #pragma unroll
         for (int v = 0; v < kVector; ++v) {
           if (t < count) {
@@ -822,37 +820,15 @@ int channel_lanes(int64_t vectors) {
   return best;
 }
 
-// Groups of taps of the weights' gradients.
-struct Groups {
-  bool upright; // of columns of the window
-  int taps; // of a group
-};
-
-// In channels-last order, where neighbouring taps of a row lie in neighbouring lines anyway, columns are
-// slower.
-Groups groups_of(const Params& p) {
-  constexpr int kBeside = 4; // taps, what a pixel costs beside its products
-  constexpr int kMost = 4;
-  Groups best{false, kMost};
-  int64_t least = std::numeric_limits<int64_t>::max();
-  for (const bool upright : {false, true}) {
-    if (upright && p.channels_last) {
-      break;
-    }
-    const int64_t lines = upright ? p.kernel_width : p.kernel_height;
-    const int64_t length = upright ? p.kernel_height : p.kernel_width;
-    for (int taps = kMost; taps >= 2; --taps) {
-      const int64_t cost = lines * divide_up(length, taps) * (taps + kBeside);
-      if (cost < least) {
-        least = cost;
-        best = {upright, taps};
-      }
-    }
-  }
-  return best;
+// Whether groups of taps are of columns of the window. In channels-last order, where neighbouring taps of a row
+// lie in neighbouring lines anyway, those are slower.
+bool is_upright(const Params& p) {
+  return !p.channels_last &&
+      p.kernel_width * divide_up(p.kernel_height, kGroup) <
+      p.kernel_height * divide_up(p.kernel_width, kGroup);
 }
 
-template <typename scalar_t, typename index_t, int kVector, int kTaps, bool kUpright>
+template <typename scalar_t, typename index_t, int kVector, bool kUpright>
 Operand launch_partial(const BackwardPass& pass, const Params& p) {
   using acc_t = opmath_type<scalar_t>;
   Weights<index_t> g;
@@ -885,7 +861,7 @@ Operand launch_partial(const BackwardPass& pass, const Params& p) {
   g.along = kUpright ? height : width;
   g.lanes = p.channels_last ? channel_lanes(divide_up(g.channels, kVector)) : 1;
   g.channel_groups = divide_up(g.channels, static_cast<int64_t>(g.lanes) * kVector);
-  g.line_groups = divide_up(g.along.taps, kTaps);
+  g.line_groups = divide_up(g.along.taps, kGroup);
   g.groups = g.across.taps * g.line_groups + 1;
   const int64_t pixels = p.batch * p.output_height * p.output_width;
   const int64_t pixel_lanes = kWarpSize / g.lanes;
@@ -911,8 +887,8 @@ Operand launch_partial(const BackwardPass& pass, const Params& p) {
   g.next_image = pixel_lanes / p.output_width / p.output_height;
   g.warps = chunks * of_chunk;
   launch_kernel(
-      grad_weight_partial_kernel<scalar_t, index_t, kVector, kTaps, kUpright>,
-      blocks_for(g.warps, kWarps),
+      grad_weight_partial_kernel<scalar_t, index_t, kVector, kUpright>,
+      std::min(kMaxBlocks, divide_up(g.warps, kWarps)),
       kThreads,
       0,
       partial.mutable_data_ptr<acc_t>(),
@@ -923,50 +899,23 @@ Operand launch_partial(const BackwardPass& pass, const Params& p) {
 }
 
 template <typename scalar_t>
-void launch_grad_weight(const BackwardPass& pass, const Params& p) {
-  const Groups groups = groups_of(p);
-  const auto with_taps = [&](auto vector, auto upright) {
-    const auto partial_of = [&](auto taps) {
-      return launch_partial<
-          scalar_t,
-          int32_t,
-          decltype(vector)::value,
-          decltype(taps)::value,
-          decltype(upright)::value>(pass, p);
-    };
-    switch (groups.taps) {
-      case 2:
-        return partial_of(std::integral_constant<int, 2>());
-      case 3:
-        return partial_of(std::integral_constant<int, 3>());
-      default:
-        return partial_of(std::integral_constant<int, 4>());
-    }
-  };
-  const std::integral_constant<int, 1> one;
-  const std::integral_constant<int, kVectorOf<scalar_t>> several;
-  const auto partial_of = [&] {
-    if (!has_short_steps(p)) {
-      return launch_partial<scalar_t, int64_t, 1, 4, false>(pass, p);
-    }
-    if (groups.upright) {
-      return with_taps(one, std::true_type());
-    }
-    return takes_vectors<scalar_t>(p, pass.grad_output, pass.input)
-        ? with_taps(several, std::false_type())
-        : with_taps(one, std::false_type());
-  };
-  if (p.output_channels() > 0) {
-    const Operand partial = partial_of();
-    add_partials(pass, partial, partial.size(1), p);
-  }
+Operand partial_of(const BackwardPass& pass, const Params& p) {
+  constexpr int kVector = kVectorOf<scalar_t>;
+  return !has_short_steps(p) ? launch_partial<scalar_t, int64_t, 1, false>(pass, p)
+      : is_upright(p)        ? launch_partial<scalar_t, int32_t, 1, true>(pass, p)
+      : takes_vectors<scalar_t>(p, pass.grad_output, pass.input)
+      ? launch_partial<scalar_t, int32_t, kVector, false>(pass, p)
+      : launch_partial<scalar_t, int32_t, 1, false>(pass, p);
 }
 
 } // namespace
 
 bool generic_grad_weight(const BackwardPass& pass, const Params& p) {
   return with_any_type(pass.input.type(), [&](auto scalar) {
-    launch_grad_weight<decltype(scalar)>(pass, p);
+    if (p.output_channels() > 0) {
+      const Operand partial = partial_of<decltype(scalar)>(pass, p);
+      add_partials(pass, partial, partial.size(1), p);
+    }
     return true;
   });
 }
