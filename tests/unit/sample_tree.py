@@ -63,10 +63,10 @@ def part(root: Path) -> str:
     return commit_all(lay(root, {"part.h": "#pragma once\n"}), "part")
 
 
-def unpacked(root: Path, commit: str = "c0ffee" * 6 + "abcd") -> SourceTree:
+def unpacked(root: Path) -> SourceTree:
     """The sample tree as torchfork unpacks one."""
     write(root)
-    record_provenance(root, commit, "a test")
+    record_provenance(root, "c0ffee" * 6 + "abcd", "a test")
     return open_tree(root)
 
 

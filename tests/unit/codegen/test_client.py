@@ -12,7 +12,8 @@ import pytest
 from sample_files import eventually, lay, runs
 
 from torchfork.codegen import client
-from torchfork.errors import BaseRefusedError, InternalError
+from torchfork.errors import BaseRefusedError, InternalError, OutputError
+from torchfork.util import files, process
 
 LIB = Path(client.__file__).resolve().parents[2]
 SLEEPING = """
@@ -60,3 +61,19 @@ def test_a_generator_that_dies_is_an_error_with_its_last_words(tmp_path: Path) -
     with pytest.raises(InternalError, match="status 3") as caught:
         client.list_operators(torchgen(tmp_path / "home", dying), tmp_path)
     assert "out of luck" in caught.value.why
+
+
+FULL = {"type": "OSError", "message": f"[Errno 28] {files.DISK_FULL}: 'Functions.h'"}
+
+
+@pytest.mark.parametrize("reply", [{"error": FULL}, {"refused": [FULL]}])
+def test_a_full_disk_is_no_fault_of_the_additions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reply: dict[str, object]
+) -> None:
+    def run(command: list[str | Path], **_options: object) -> process.Outcome:
+        files.write_json(Path(command[-1]), reply)
+        return process.Outcome((), 0, "", "")
+
+    monkeypatch.setattr(process, "run", run)
+    with pytest.raises(OutputError, match="disk is full"):
+        client.run_driver(tmp_path, {"task": "trial"}, tmp_path)

@@ -37,11 +37,12 @@ class Patient:
         """torch as an installer leaves it."""
         sample.install(self.site, sample.with_record(sample.contents(version, commit=commit)))
 
-    def overlay(self, package: str = "torch_ext", *, commit: str = sample.COMMIT) -> None:
+    def overlay(self, package: str = "torch_ext") -> None:
         """What the doctor reads of an overlay."""
         made_for = {
             "name": package.replace("_", "-"), "version": "1.0+torch9.1.0.cpu",
-            "torch": "9.1.0+cpu", "commit": commit, "covers": {}, "cure": "pip install another",
+            "torch": "9.1.0+cpu", "commit": sample.COMMIT, "covers": {},
+            "cure": "pip install another",
         }  # fmt: skip
         data = {f"{package}/overlay.json": json.dumps(made_for), f"{package}/activate.py": ""}
         lay(self.site, {**data, f"{package}.pth": f"import {package}\n"})

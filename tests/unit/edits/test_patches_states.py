@@ -33,8 +33,8 @@ def series(tmp_path: Path) -> Series:
     )
 
 
-def states(series: Series, texts: dict[str, str], ancestor: bool = False) -> list[State]:
-    report = plan(series, tree(texts), "2.13.0+cpu", "graft", [tree()] if ancestor else [])
+def states(series: Series, texts: dict[str, str]) -> list[State]:
+    report = plan(series, tree(texts), "2.13.0+cpu", "graft")
     return [outcome.state for outcome in report.outcomes]
 
 

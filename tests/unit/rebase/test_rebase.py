@@ -119,11 +119,11 @@ def test_the_json_keeps_its_form() -> None:
     assert memo.load(TargetResult, json.loads(json.dumps(memo.dump(known)))) == known
 
 
-def settings(tmp_path: Path, additions: Additions, letters: str = "abcd") -> run.Settings:
+def settings(tmp_path: Path, additions: Additions) -> run.Settings:
     python = probe(headers=False)
     pins = sample_wheel.releases(tmp_path / "releases.toml")
     opening = targets.Opening(python, pins, tmp_path / "cache", "", False)
-    return run.Settings(additions, opening, letters, tmp_path / "work", 1, 1, False)
+    return run.Settings(additions, opening, "abcd", tmp_path / "work", 1, 1, False)
 
 
 def test_a_target_that_cannot_be_opened_fails_and_is_never_kept(tmp_path: Path) -> None:

@@ -38,8 +38,8 @@ def tree(tmp_path: Path) -> SourceTree:
     return made
 
 
-def put(tree: SourceTree, wanted: dict[str, bytes | None], additions: str = "/ours") -> Changes:
-    return source_tree.apply(tree, wanted, Path(additions), added=ADDED)
+def put(tree: SourceTree, wanted: dict[str, bytes | None]) -> Changes:
+    return source_tree.apply(tree, wanted, Path("/ours"), added=ADDED)
 
 
 def contents(tree: SourceTree) -> dict[str, bytes]:

@@ -39,8 +39,8 @@ def overlaid(tmp_path: Path) -> Path:
     return overlay
 
 
-def packed(base: Base, overlay: Path, version: str = NEW, epoch: int = DEFAULT_EPOCH) -> Path:
-    return pack(base, overlay, version, overlay.parent / "dist", epoch)
+def packed(base: Base, overlay: Path) -> Path:
+    return pack(base, overlay, NEW, overlay.parent / "dist", DEFAULT_EPOCH)
 
 
 def read(path: Path) -> dict[str, bytes]:

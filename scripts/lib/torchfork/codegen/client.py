@@ -85,8 +85,8 @@ def run_driver(torchgen_home: Path, request: dict[str, Any], scratch: Path) -> d
 
 
 def _disk_is_full(reply: dict[str, Any]) -> bool:
-    error = reply.get("error", {})
-    return error.get("type") == "OSError" and DISK_FULL in error["message"]
+    reports = [reply.get("error", {}), *reply.get("refused", [])]
+    return any(r.get("type") == "OSError" and DISK_FULL in r["message"] for r in reports)
 
 
 def regenerate_base(

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 from ..errors import ForkError, ToolMissingError
 from . import supervise
@@ -110,31 +108,6 @@ def run(
     return outcome
 
 
-@contextlib.contextmanager
-def started(
-    argv: Command,
-    *,
-    cwd: Path | None = None,
-    env: Mapping[str, str],
-    stdout: IO[bytes] | int = subprocess.PIPE,
-) -> Iterator[subprocess.Popen[str]]:
-    """A supervised program under way, its stderr in its stdout; interrupted if the block fails.
-
-    env: the whole environment, usually made by clean_environment.
-    """
-    command = tuple(str(part) for part in argv)
-    _log_command(command, cwd)
-    with subprocess.Popen(
-        _supervising(command), cwd=cwd, env=dict(env), stdin=subprocess.DEVNULL, stdout=stdout,
-        stderr=subprocess.STDOUT, text=True, errors="replace",
-    ) as running:  # fmt: skip
-        try:
-            yield running
-        except BaseException:
-            running.send_signal(signal.SIGINT)
-            raise
-
-
 def stream(
     argv: Command,
     on_line: Callable[[str], None],
@@ -142,11 +115,23 @@ def stream(
     cwd: Path | None = None,
     env: Mapping[str, str],
 ) -> int:
-    """Run a supervised program, hand on each line that it prints, and return its exit status."""
-    with started(argv, cwd=cwd, env=env) as running:
+    """Run a supervised program, hand on each line that it prints, and return its exit status.
+
+    env: the whole environment, usually made by clean_environment.
+    """
+    command = tuple(str(part) for part in argv)
+    _log_command(command, cwd)
+    with subprocess.Popen(
+        _supervising(command), cwd=cwd, env=dict(env), stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
+    ) as running:  # fmt: skip
         assert running.stdout is not None
-        for line in running.stdout:
-            on_line(line)
+        try:
+            for line in running.stdout:
+                on_line(line)
+        except BaseException:
+            running.send_signal(signal.SIGINT)
+            raise
     return running.returncode
 
 

@@ -30,11 +30,9 @@ def no_fallback() -> Iterator[None]:
         functorch._set_vmap_fallback_enabled(before)
 
 
-def differentiable(
-    op: Operator, device: str, bench: Bench, *, limit: int = 4, dtype: Any = torch.float64
-) -> list[Program]:
+def differentiable(op: Operator, device: str, bench: Bench, *, limit: int = 4) -> list[Program]:
     """Programs of samples that require gradients, and whose results do."""
-    samples = bench.source.typical(op, device, dtype, requires_grad=True, limit=limit)
+    samples = bench.source.typical(op, device, torch.float64, requires_grad=True, limit=limit)
     found = [make(op, sample) for sample in samples]
     chosen = [
         p for p in found
