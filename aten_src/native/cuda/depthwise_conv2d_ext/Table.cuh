@@ -87,7 +87,7 @@ constexpr Row kTable[] = {
     // Whatever is left of windows of fixed sizes, and all others.
     {"march", kData, kPixels, kFloats, kStride1 | kTwo, kOne, {9, 49}, kAny, 7, march_forward, nullptr},
     {"march", kGradWeight, kBoth, kFloats, kStride1 | kTwo, kAnyOutputs, {9, 49}, kAny, 7, nullptr, march_grad_weight},
-    {"tiles", kGradWeight, kBoth, kAll, kAnySteps, kAnyOutputs, {5, kNoLimit}, kAny, 7, nullptr, tiles_grad_weight},
+    {"tiles", kGradWeight, kBoth, kFloats, kAnySteps, kAnyOutputs, {5, kNoLimit}, kAny, 7, nullptr, tiles_grad_weight},
     {"generic", kData, kBoth, kAll, kAnySteps, kAnyOutputs, kAny, kAny, 0, generic_forward, nullptr},
     {"generic", kGradWeight, kBoth, kAll, kAnySteps, kAnyOutputs, kAny, kAny, 0, nullptr, generic_grad_weight},
 };

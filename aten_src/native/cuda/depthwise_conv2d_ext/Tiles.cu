@@ -1,5 +1,5 @@
 // The weight's and the bias's gradient of any window, stride, dilation, number of outputs of a channel, type,
-// memory order and size that has some multiply-adds for each element of the input.
+// memory order and size that has some multiply-adds for each element of the input, but double.
 //
 // grad_weight[k] = sum over o of grad_output[o] * input[o * stride - padding + k * dilation], in two dimensions.
 // With L the least common multiple of stride and dilation, outputs that are L / stride apart and taps that are
@@ -71,7 +71,6 @@ struct Filling {
   int64_t along; // from an entry of a line to the next
   int64_t across; // from a line of the tile to the next
   int64_t step; // of the tensor's columns between entries
-  int64_t size; // those columns
   int32_t lines; // at most
   int32_t entries; // of a line that may exist
   int32_t pitch; // in shared memory, from line to line
@@ -148,38 +147,26 @@ struct alignas(16) Row {
   int32_t to;
 };
 
-__device__ __forceinline__ void read_step(float* to, const float* from) {
-  read_four(to, from);
-}
-__device__ __forceinline__ void read_step(double* to, const double* from) {
-  const double2 low = reinterpret_cast<const double2*>(from)[0];
-  const double2 high = reinterpret_cast<const double2*>(from)[1];
-  to[0] = low.x;
-  to[1] = low.y;
-  to[2] = high.x;
-  to[3] = high.y;
-}
-
 // chain[t] += sum over i < 4 * steps of grads[i] * input[i + t].
-template <int kTaps, typename acc_t>
+template <int kTaps>
 __device__ __forceinline__ void correlate(
-    acc_t (&chain)[kTaps],
-    const acc_t* input,
-    const acc_t* grads,
+    float (&chain)[kTaps],
+    const float* input,
+    const float* grads,
     int steps) {
   constexpr int kRing = kTaps + kStep;
-  acc_t ring[kRing];
+  float ring[kRing];
 #pragma unroll
   for (int t = 0; t < kTaps; t += kStep) {
-    read_step(ring + t, input + t);
+    read_four(ring + t, input + t);
   }
   input += kTaps;
   for (;;) {
 #pragma unroll
     for (int r = 0; r < kRing; r += kStep) {
-      acc_t grad[kStep];
-      read_step(grad, grads);
-      read_step(ring + (r + kTaps) % kRing, input);
+      float grad[kStep];
+      read_four(grad, grads);
+      read_four(ring + (r + kTaps) % kRing, input);
       grads += kStep;
       input += kStep;
 #pragma unroll
@@ -209,7 +196,7 @@ template <typename scalar_t>
 struct Side {
   const Filling& filling;
   const scalar_t* from;
-  opmath_type<scalar_t>* to;
+  float* to;
   Row* rows;
   const int32_t* entries; // where they go to
   const int32_t* lines;
@@ -221,16 +208,15 @@ struct Side {
 
 template <typename scalar_t, int kTaps>
 __global__ void __launch_bounds__(kMostThreads, 3) tile_grad_weight_kernel(
-    opmath_type<scalar_t>* __restrict__ partial,
+    float* __restrict__ partial,
     const scalar_t* __restrict__ grad_output,
     const scalar_t* __restrict__ input,
     const __grid_constant__ Params call,
     const __grid_constant__ Plan p) {
-  using acc_t = opmath_type<scalar_t>;
   extern __shared__ float4 shared_vectors[];
   const int planes = p.images * p.channels;
-  acc_t* const source = reinterpret_cast<acc_t*>(shared_vectors);
-  acc_t* const grads = source + planes * p.input.plane;
+  float* const source = reinterpret_cast<float*>(shared_vectors);
+  float* const grads = source + planes * p.input.plane;
   const int phase_pairs = p.output_phases * p.tap_phases;
   Row* const rows = reinterpret_cast<Row*>(grads + planes * p.grads.plane);
   Range* const reaches = reinterpret_cast<Range*>(rows + p.input.rows + p.grads.rows + 2);
@@ -289,7 +275,7 @@ __global__ void __launch_bounds__(kMostThreads, 3) tile_grad_weight_kernel(
     input_lines[i] = i < p.input.lines ? i * p.input.pitch : (i - p.input.lines) * p.grads.pitch;
   }
   // What is outside the image in every tile is never filled.
-  const int vectors = planes * (p.input.plane + p.grads.plane) * sizeof(acc_t) / sizeof(float4);
+  const int vectors = planes * (p.input.plane + p.grads.plane) / kStep;
 #pragma unroll 1
   for (int i = thread; i < vectors; i += threads) {
     shared_vectors[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
@@ -307,8 +293,8 @@ __global__ void __launch_bounds__(kMostThreads, 3) tile_grad_weight_kernel(
     positions[p.input.step == 1 ? at : at / p.input.step] = i;
   }
 
-  acc_t sums[kTaps] = {};
-  acc_t chain[kTaps] = {};
+  float sums[kTaps] = {};
+  float chain[kTaps] = {};
   int chained = 0;
   const auto flush = [&] {
 #pragma unroll
@@ -318,8 +304,8 @@ __global__ void __launch_bounds__(kMostThreads, 3) tile_grad_weight_kernel(
     }
     chained = 0;
   };
-  acc_t bias = 0;
-  acc_t bias_excess = 0;
+  float bias = 0;
+  float bias_excess = 0;
 
   for (int64_t index = chunk; index < p.tiles; index += p.chunks) {
     // What the tile has: images, lines of outputs and outputs, and the input that the first of them meet with the
@@ -357,7 +343,7 @@ __global__ void __launch_bounds__(kMostThreads, 3) tile_grad_weight_kernel(
           : of == 1                 ? first_column
           : of == 2                 ? first_output
                     : first_input + position_at(i / p.tap_phases, i % p.tap_phases, 0);
-      const int64_t size = of == 0 ? p.across.size : of == 2 ? p.grads.size : p.along.size;
+      const int64_t size = of == 0 ? p.across.size : of == 2 ? p.along.outputs : p.along.size;
       const int64_t step = of == 0 ? p.across.step
           : of == 1                ? p.input.step
           : of == 2                ? p.grads.step
@@ -474,7 +460,7 @@ __global__ void __launch_bounds__(kMostThreads, 3) tile_grad_weight_kernel(
 #pragma unroll
         for (int k = 0; k < kBatch; ++k) {
           if (places[k] >= 0) {
-            of.to[places[k]] = static_cast<acc_t>(values[k]);
+            of.to[places[k]] = static_cast<float>(values[k]);
           }
         }
       }
@@ -484,7 +470,7 @@ __global__ void __launch_bounds__(kMostThreads, 3) tile_grad_weight_kernel(
     if (is_first_part) {
       const int of_lines = lines * p.grads.pitch;
       for (int image = 0; image < images; ++image) {
-        const acc_t* const plane =
+        const float* const plane =
             grads + (image * p.channels + (thread & (p.channels - 1))) * p.grads.plane;
 #pragma unroll 4
         for (int i = thread >> p.channel_bits; i < of_lines; i += threads >> p.channel_bits) {
@@ -511,10 +497,10 @@ __global__ void __launch_bounds__(kMostThreads, 3) tile_grad_weight_kernel(
       for (int image = image_way; image < images; image += p.image_ways) {
         const int plane = image * p.channels + channel;
         for (int line = begin_line + line_way; line < end_line; line += p.line_ways) {
-          const acc_t* from = source + plane * p.input.plane +
+          const float* from = source + plane * p.input.plane +
               (line + line_in_part - first_source_line) * p.input.pitch + pair * p.positions +
               begin + tap_in_part;
-          const acc_t* grad =
+          const float* grad =
               grads + plane * p.grads.plane + line * p.grads.pitch + a * p.outputs + begin;
           for (int left = mine; left > 0; left -= 2 * kFlush) {
             const int now = ::min(left, 2 * kFlush);
@@ -533,7 +519,7 @@ __global__ void __launch_bounds__(kMostThreads, 3) tile_grad_weight_kernel(
   flush();
 
   // The ways' sums, and the biases'.
-  acc_t* const exchanged = source;
+  float* const exchanged = source;
   for (int ways = p.ways; ways > 1;) {
     const int half = (ways + 1) / 2;
     __syncthreads();
@@ -552,7 +538,7 @@ __global__ void __launch_bounds__(kMostThreads, 3) tile_grad_weight_kernel(
     }
     ways = half;
   }
-  acc_t* const to =
+  float* const to =
       partial + chunk * (call.kernel_size() + kBiasRows) * output_channels + first_channel;
   if (way == 0 && works && first_channel + channel < output_channels) {
     const int64_t line = first_line + line_in_part * p.across.tap_phases;
@@ -607,10 +593,6 @@ __global__ void __launch_bounds__(kMostThreads, 3) tile_grad_weight_kernel(
 constexpr int64_t kBesideStep = 24;
 constexpr int64_t kBesideStretch = 40;
 
-int64_t step_cost(int taps) {
-  return kStep * taps + kBesideStep;
-}
-
 // The columns or, if `down`, the rows.
 Axis axis_of(const Params& p, bool down) {
   const int64_t size = down ? p.input_height : p.input_width;
@@ -621,8 +603,7 @@ Axis axis_of(const Params& p, bool down) {
   const int64_t dilation = down ? p.dilation_height : p.dilation_width;
   const int64_t common = std::gcd(stride, dilation);
   const auto meets = [&](int64_t tap) {
-    const int64_t before =
-        padding - tap * dilation; // inside the input from here, in steps of a stride
+    const int64_t before = padding - tap * dilation; // from output 0 to the input
     const int64_t first = before > 0 ? divide_up(before, stride) : 0;
     return first < outputs && first * stride - before < size;
   };
@@ -652,28 +633,24 @@ Axis axis_of(const Params& p, bool down) {
 }
 
 // Neighbouring taps of a thread.
-int group_of(const Axis& along, Type type) {
-  int best = 4;
-  if (type != Type::kDouble) {
-    for (const int taps : {8, 12}) {
-      const auto cost = [&](int size) {
-        return divide_up(along.phase_taps(), size) * step_cost(size);
-      };
-      best = cost(taps) < cost(best) ? taps : best;
-    }
-  }
-  return best;
+int group_of(const Axis& along) {
+  const auto cost = [&](int taps) {
+    return divide_up(along.phase_taps(), taps) * (kStep * taps + kBesideStep);
+  };
+  const int best = cost(8) < cost(4) ? 8 : 4;
+  return cost(12) < cost(best) ? 12 : best;
 }
 
 // Of all threads that slide along one line of outputs.
-int64_t along_cost(const Axis& along, int group) {
+int64_t along_cost(const Axis& along) {
+  const int group = group_of(along);
   int64_t cost = 0;
   for (int64_t tap = 0; tap < along.phase_taps(); tap += group) {
     const int64_t first = std::max<int64_t>(0, along.padding / along.step - tap - group + 1);
     const int64_t end =
         std::min(along.phase_outputs(), divide_up(along.padding + along.size, along.step) - tap);
     if (first < end) {
-      cost += divide_up(end - first, kStep) * step_cost(group) + kBesideStretch;
+      cost += divide_up(end - first, kStep) * (kStep * group + kBesideStep) + kBesideStretch;
     }
   }
   return cost * along.used_phases * along.output_phases;
@@ -699,7 +676,7 @@ int64_t odd_vectors(int64_t elements) {
 }
 
 // Of the tile as it is; sets what follows from it.
-int64_t shared_bytes(Plan& g, int group, int64_t element_size) {
+int64_t shared_bytes(Plan& g, int group) {
   const int64_t pairs = static_cast<int64_t>(g.output_phases) * g.tap_phases;
   const int64_t planes = static_cast<int64_t>(g.images) * g.channels;
   const int64_t positions = static_cast<int64_t>(g.outputs) + g.taps;
@@ -733,8 +710,9 @@ int64_t shared_bytes(Plan& g, int group, int64_t element_size) {
     f->inner = g.lines_first ? f->lines : f->entries;
     f->rows = (g.channels_first ? g.images : planes) * (g.lines_first ? f->entries : f->lines);
   }
-  const int64_t tile = planes * (input_plane + output_plane) * element_size;
-  return std::max<int64_t>(tile, group * kMostThreads * element_size) +
+  const int64_t floats =
+      std::max(planes * (input_plane + output_plane), int64_t{group} * kMostThreads);
+  return floats * static_cast<int64_t>(sizeof(float)) +
       (static_cast<int64_t>(g.input.rows) + g.grads.rows + 2) * static_cast<int64_t>(sizeof(Row)) +
       (pairs + 3) * static_cast<int64_t>(sizeof(Range)) +
       (entries + g.grads.entries + input_lines + g.lines + kFilled * kWarpSize) *
@@ -779,7 +757,6 @@ int64_t plan_tile(Plan& g, const Params& p, int group, int64_t element_size, int
   constexpr int64_t kSectorBytes = 32; // which channels side by side in memory fill
   constexpr int64_t kMostImages = 64;
   constexpr int64_t kLeastOutputs = 512; // of a tile, unless there are no more
-  const int64_t acc_size = std::max<int64_t>(element_size, sizeof(float));
   const int64_t channels = p.output_channels();
   g.channel_bits = 0;
   while (p.channels_last && (element_size << g.channel_bits) < kSectorBytes &&
@@ -817,10 +794,9 @@ int64_t plan_tile(Plan& g, const Params& p, int group, int64_t element_size, int
     return tiles_of(g, p.batch) * divide_up(channels, g.channels) * g.across.used_phases *
         divide_up(lines, g.tap_lines);
   };
-  while (shared_bytes(g, group, acc_size) > kFewShared && outputs() > kLeastOutputs && shrink(g)) {
+  while (shared_bytes(g, group) > kFewShared && outputs() > kLeastOutputs && shrink(g)) {
   }
-  while (shared_bytes(g, group, acc_size) >
-             std::min(kMostShared, device().shared - kUnseenShared) &&
+  while (shared_bytes(g, group) > std::min(kMostShared, device().shared - kUnseenShared) &&
          shrink(g)) {
   }
   while (blocks() < 2 * multiprocessors() && outputs() > kLeastOutputs && shrink(g)) {
@@ -837,7 +813,7 @@ int64_t plan_tile(Plan& g, const Params& p, int group, int64_t element_size, int
     g.channels *= 2;
   }
   // Where there are blocks enough, no more threads than are worth what each of them has to prepare.
-  const int64_t bytes = shared_bytes(g, group, acc_size);
+  const int64_t bytes = shared_bytes(g, group);
   const int64_t elements = g.images * g.channels *
       (static_cast<int64_t>(g.input.lines) * g.input.entries + g.lines * g.grads.entries);
   const int64_t steps = g.images * g.channels * g.units * g.line_ways *
@@ -867,36 +843,22 @@ int64_t plan_tile(Plan& g, const Params& p, int group, int64_t element_size, int
 
 template <typename scalar_t>
 void launch_tiles(const BackwardPass& pass, const Params& p) {
-  using acc_t = opmath_type<scalar_t>;
   const int64_t channels = p.output_channels();
-  if (channels == 0) {
-    return;
-  }
-  const Type partial_type = std::is_same_v<acc_t, double> ? Type::kDouble : Type::kFloat;
-  if (pass.grad_output.numel() == 0 || pass.input.numel() == 0) {
-    add_partials(pass, empty_partial(0, p, partial_type), 0, p);
-    return;
-  }
   const Axis height = axis_of(p, true);
   const Axis width = axis_of(p, false);
-  const int group_across = group_of(width, pass.input.type());
-  const int group_down = group_of(height, pass.input.type());
   const int64_t rows_met = meetings(height);
   const int64_t columns_met = meetings(width);
   Plan g;
-  g.upright =
-      columns_met * along_cost(height, group_down) < rows_met * along_cost(width, group_across);
+  g.upright = columns_met * along_cost(height) < rows_met * along_cost(width);
   g.along = g.upright ? height : width;
   g.across = g.upright ? width : height;
   g.channels_first = p.channels_last;
-  const int group = g.upright ? group_down : group_across;
+  const int group = group_of(g.along);
   const int64_t shared =
       plan_tile(g, p, group, sizeof(scalar_t), g.upright ? columns_met : rows_met);
   const int64_t narrow_phases = g.along.output_phases / g.output_phases;
-  const int64_t along_tiles = divide_up(g.along.phase_outputs(), g.outputs) * narrow_phases;
-  const int64_t across_tiles = divide_up(g.phase_lines, g.lines) * g.across.output_phases;
-  g.along_tiles = Divider(along_tiles);
-  g.across_tiles = Divider(across_tiles);
+  g.along_tiles = Divider(divide_up(g.along.phase_outputs(), g.outputs) * narrow_phases);
+  g.across_tiles = Divider(divide_up(g.phase_lines, g.lines) * g.across.output_phases);
   g.across_phases = Divider(g.across.output_phases);
   g.narrow_phases = Divider(narrow_phases);
   g.tiles = tiles_of(g, p.batch);
@@ -909,7 +871,7 @@ void launch_tiles(const BackwardPass& pass, const Params& p) {
   const int64_t wanted = divide_up(
       8 * multiprocessors() * (kMostThreads / threads), g.channel_groups * g.window_parts());
   g.chunks = divide_up(g.tiles, divide_up(g.tiles, std::min(wanted, g.tiles)));
-  const Operand partial = empty_partial(g.chunks, p, partial_type);
+  const Operand partial = empty_partial(g.chunks, p);
   const auto set_filling = [&](Filling& f, int64_t plane, int64_t planes) {
     f.image = plane * planes;
     f.channel = p.channels_last ? 1 : plane;
@@ -920,9 +882,9 @@ void launch_tiles(const BackwardPass& pass, const Params& p) {
       const auto taken = [&](int of) {
         return divide_up(f.inner, kFilled * of) * of;
       };
-      f.lanes = threads % (lanes * g.channels) == 0 && taken(lanes) <= taken(f.lanes) * 9 / 8
-          ? lanes
-          : f.lanes;
+      if (threads % (lanes * g.channels) == 0 && taken(lanes) <= taken(f.lanes) * 9 / 8) {
+        f.lanes = lanes;
+      }
     }
     f.chunks = divide_up(f.inner, kFilled * f.lanes);
     const int step = threads / (g.channels_first ? g.channels : 1) / f.lanes;
@@ -931,10 +893,8 @@ void launch_tiles(const BackwardPass& pass, const Params& p) {
   };
   g.input.column = g.along.input_stride;
   g.input.across = g.across.step * g.across.input_stride;
-  g.input.size = g.along.size;
   g.grads.column = g.along.output_stride;
   g.grads.across = g.across.output_phases * g.across.output_stride;
-  g.grads.size = g.along.outputs;
   set_filling(g.input, p.input_height * p.input_width, p.channels);
   set_filling(g.grads, p.output_height * p.output_width, channels);
   const auto launch = [&](auto taps) {
@@ -943,18 +903,15 @@ void launch_tiles(const BackwardPass& pass, const Params& p) {
         g.blocks(),
         threads,
         shared,
-        partial.mutable_data_ptr<acc_t>(),
+        partial.mutable_data_ptr<float>(),
         pass.grad_output.const_data_ptr<scalar_t>(),
         pass.input.const_data_ptr<scalar_t>(),
         p,
         g);
   };
-  if (group == 4) {
-    launch(std::integral_constant<int, 4>());
-  } else if constexpr (!std::is_same_v<scalar_t, double>) {
-    group == 8 ? launch(std::integral_constant<int, 8>())
-               : launch(std::integral_constant<int, 12>());
-  }
+  group == 4       ? launch(std::integral_constant<int, 4>())
+      : group == 8 ? launch(std::integral_constant<int, 8>())
+                   : launch(std::integral_constant<int, 12>());
   add_partials(pass, partial, g.chunks, p);
 }
 
@@ -963,10 +920,11 @@ void launch_tiles(const BackwardPass& pass, const Params& p) {
 bool tiles_grad_weight(const BackwardPass& pass, const Params& p) {
   // Below, what a tile costs to fill is more than what its products cost without.
   constexpr int64_t kLeastProducts = 4; // of an element of the input
-  if (p.kernel_size() <= kLeastProducts * p.stride_height * p.stride_width) {
+  if (p.kernel_size() <= kLeastProducts * p.stride_height * p.stride_width ||
+      pass.grad_output.numel() == 0 || pass.input.numel() == 0) {
     return false;
   }
-  return with_any_type(pass.input.type(), [&](auto scalar) {
+  return with_scalar_type(pass.input.type(), [&](auto scalar) {
     launch_tiles<decltype(scalar)>(pass, p);
     return true;
   });
