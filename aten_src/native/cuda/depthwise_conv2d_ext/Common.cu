@@ -258,7 +258,9 @@ void add_partials(
     launch_early(
         add_partials_kernel<scalar_t>,
         divide_up(sums, kTotalSums),
-        dim3(kTotalSums, chunks < kManyChunks ? kTotalWays : kManyTotalWays),
+        dim3(
+            kTotalSums,
+            chunks < kManyChunks ? std::min<int64_t>(chunks, kTotalWays) : kManyTotalWays),
         mutable_pointer_or_null<scalar_t>(pass.grad_weight),
         mutable_pointer_or_null<scalar_t>(pass.grad_bias),
         partial.const_data_ptr<opmath_type<scalar_t>>(),
