@@ -37,12 +37,11 @@ struct GemmTraits {
   static constexpr int kTiles = kTiles_; // of 16 images, of a block
   static constexpr int kImages = kTiles * kMatrixRows;
   static constexpr int kChunk = kChunkBytes / sizeof(scalar_t); // elements
-  static constexpr int kDepth = 2 * kChunk; // src elements of a matrix instruction
+  static constexpr int kDepth = 2 * kChunk; // src elements, or images, of a matrix instruction
   static constexpr int kTogether = kSplit ? 1 : 2; // src elements of a register of T
   static constexpr int kEntries = 8; // of the table, of a step
   // Two neighbouring taps of 16 bits, or the two parts of one.
   using Word = std::conditional_t<kSplit, uint2, uint32_t>;
-  static constexpr int kImagesAtOnce = kSplit ? 8 : 16; // of the weight's gradient
 };
 
 // One of the two tensors.
@@ -200,10 +199,7 @@ struct Matrix<float> {
   }
 };
 
-__device__ __forceinline__ uint32_t masked(uint32_t word, uint32_t mask) {
-  return word & mask;
-}
-__device__ __forceinline__ uint2 masked(const uint2& word, uint32_t mask) {
+__device__ __forceinline__ uint2 operator&(const uint2& word, uint32_t mask) {
   return make_uint2(word.x & mask, word.y & mask);
 }
 
@@ -249,9 +245,10 @@ struct Block {
   const int warps = blockDim.x / kWarpSize;
   const int lane = threadIdx.x % kWarpSize;
   char* const dst_tile = src_tile + Traits::kImages * p.src.pitch;
-  char* const words = dst_tile + Traits::kImages * p.dst.pitch;
-  Entry* const tables = reinterpret_cast<Entry*>(words + p.words_bytes);
-  float* const sums = reinterpret_cast<float*>(words + p.words_bytes + p.tables_bytes);
+  char* const begin = dst_tile + Traits::kImages * p.dst.pitch; // of what is zeros at first
+  Word* const words = reinterpret_cast<Word*>(begin);
+  Entry* const tables = reinterpret_cast<Entry*>(begin + p.words_bytes);
+  float* const sums = reinterpret_cast<float*>(begin + p.words_bytes + p.tables_bytes);
   // Of elements of grad_output and, p.places later, of the input: their parts of a place, kUnit of each
   // kind before element 0.
   int* const places = reinterpret_cast<int*>(sums + p.sums_bytes / 4) + kUnit;
@@ -307,7 +304,7 @@ struct Block {
       for (int i = 0; i < kAtOnce; ++i) {
         const int channel = p.by_taps.quotient(index(i));
         const int place = p.place(call, index(i) - channel * taps);
-        Word* const to = reinterpret_cast<Word*>(words) + channel * p.words * p.kinds + place;
+        Word* const to = words + channel * p.words * p.kinds + place;
         if (place < 0) {
           continue;
         }
@@ -371,19 +368,19 @@ struct Block {
         (unit - channel * static_cast<int>(p.by_units.by)) * kUnit - odd_begin;
     const Begin from = begin_of(p.src, channel);
     const int2 steps = steps_of(first_element, from.shift);
-    const float begin =
+    const float bias =
         tensors.bias ? static_cast<float>(tensors.bias[first_channel + channel]) : 0.0f;
     float results[kTiles][kColumnTiles][4];
     const Word* of_column[kColumnTiles];
 #pragma unroll
     for (int t = 0; t < kColumnTiles; ++t) {
       const int element = first_element + t * kBlock + lane / 4;
-      of_column[t] = reinterpret_cast<const Word*>(words) + channel * p.words * p.kinds -
+      of_column[t] = words + channel * p.words * p.kinds -
           p.offset(p.dst, min(max(element, 0), p.dst.plane() - 1));
     }
 #pragma unroll
     for (int i = 0; i < kTiles * kColumnTiles * 4; ++i) {
-      results[i / (kColumnTiles * 4)][i / 4 % kColumnTiles][i % 4] = begin;
+      results[i / (kColumnTiles * 4)][i / 4 % kColumnTiles][i % 4] = bias;
     }
     const Entry* entries =
         tables + channel * p.table_entries + steps.x * Traits::kEntries + lane % 4;
@@ -397,8 +394,8 @@ struct Block {
       Word b[kColumnTiles][2];
 #pragma unroll
       for (int t = 0; t < kColumnTiles; ++t) {
-        b[t][0] = masked(of_column[t][upper.word], upper.mask);
-        b[t][1] = masked(of_column[t][lower.word], lower.mask);
+        b[t][0] = of_column[t][upper.word] & upper.mask;
+        b[t][1] = of_column[t][lower.word] & lower.mask;
       }
 #pragma unroll
       for (int m = 0; m < kTiles; ++m) {
@@ -516,7 +513,7 @@ struct Block {
     const char* const grad = src_tile + of_grad.bytes + grad_unit * kBytes;
     float products[kRowTiles][kColumnTiles][4] = {};
 #pragma unroll 2
-    for (int image = 0; image < Traits::kImages; image += Traits::kImagesAtOnce) {
+    for (int image = 0; image < Traits::kImages; image += Traits::kDepth) {
       uint32_t b[kPairs][4];
 #pragma unroll
       for (int i = 0; i < kPairs; ++i) {
@@ -658,7 +655,7 @@ __global__ void plane_gemm_kernel(
     block.load(block.dst_tile, tensors.input, p.dst);
     block.make_places();
   }
-  clear_shared(block.words, p.words_bytes + p.tables_bytes + p.sums_bytes);
+  clear_shared(block.begin, p.words_bytes + p.tables_bytes + p.sums_bytes);
   __syncthreads();
   if (tensors.dst) {
     block.make_tables();
