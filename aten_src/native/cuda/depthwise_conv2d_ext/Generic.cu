@@ -34,6 +34,31 @@ bool has_short_steps(const Params& p) {
       most_step < kLimit / 16;
 }
 
+// One dimension of a call: input = output * stride - padding + tap * dilation.
+template <typename index_t>
+struct Side {
+  index_t input;
+  index_t output;
+  index_t taps;
+  index_t stride;
+  index_t padding;
+  index_t dilation;
+};
+
+template <typename index_t>
+Side<index_t> side_of(const Params& p, bool height) {
+  const auto of = [&](int64_t tall, int64_t wide) {
+    return static_cast<index_t>(height ? tall : wide);
+  };
+  return {
+      of(p.input_height, p.input_width),
+      of(p.output_height, p.output_width),
+      of(p.kernel_height, p.kernel_width),
+      of(p.stride_height, p.stride_width),
+      of(p.padding_height, p.padding_width),
+      of(p.dilation_height, p.dilation_width)};
+}
+
 template <typename index_t>
 using Divider = at::cuda::detail::IntDivider<std::make_unsigned_t<index_t>>;
 
@@ -179,15 +204,8 @@ struct Axis {
 };
 
 template <typename index_t>
-Axis<index_t> axis_of(
-    bool by_phase,
-    bool rows,
-    int64_t input,
-    int64_t output,
-    int64_t taps,
-    int64_t stride,
-    int64_t padding,
-    int64_t dilation) {
+Axis<index_t> axis_of(bool by_phase, bool rows, const Side<int64_t>& side) {
+  const auto& [input, output, taps, stride, padding, dilation] = side;
   const int64_t common = by_phase || rows ? std::gcd(stride, dilation) : stride;
   Axis<index_t> axis;
   axis.dst_size = by_phase ? input : output;
@@ -471,24 +489,8 @@ __global__ void gather_kernel(
 template <typename scalar_t, typename index_t, int kVector, bool kChannelsLast>
 void launch_gather(const ForwardPass& pass, const Params& p, bool grad, int lanes, int64_t shared) {
   Gather<index_t> g;
-  g.height = axis_of<index_t>(
-      grad,
-      true,
-      p.input_height,
-      p.output_height,
-      p.kernel_height,
-      p.stride_height,
-      p.padding_height,
-      p.dilation_height);
-  g.width = axis_of<index_t>(
-      grad,
-      false,
-      p.input_width,
-      p.output_width,
-      p.kernel_width,
-      p.stride_width,
-      p.padding_width,
-      p.dilation_width);
+  g.height = axis_of<index_t>(grad, true, side_of<int64_t>(p, true));
+  g.width = axis_of<index_t>(grad, false, side_of<int64_t>(p, false));
   const auto input = steps_of<index_t>(p.channels_last, p.channels, p.input_height, p.input_width);
   const auto output =
       steps_of<index_t>(p.channels_last, p.output_channels(), p.output_height, p.output_width);
@@ -560,10 +562,6 @@ void gather(const ForwardPass& pass, const Params& p, bool grad) {
   if (pass.dst.numel() == 0) {
     return;
   }
-  if (!p.channels_last) {
-    launch_gather<scalar_t, index_t, 1, false>(pass, p, grad, 1, 0);
-    return;
-  }
   const int64_t channels = grad ? p.channels : p.output_channels();
   const auto with_vector = [&](auto vector) {
     constexpr int kVector = decltype(vector)::value;
@@ -583,9 +581,10 @@ void gather(const ForwardPass& pass, const Params& p, bool grad) {
     return true;
   };
   if constexpr (sizeof(index_t) == 4) {
-    if (takes_vectors<scalar_t>(p, pass.dst, pass.src)
-            ? with_vector(std::integral_constant<int, kVectorOf<scalar_t>>())
-            : with_vector(std::integral_constant<int, 1>())) {
+    if (p.channels_last &&
+        (takes_vectors<scalar_t>(p, pass.dst, pass.src)
+             ? with_vector(std::integral_constant<int, kVectorOf<scalar_t>>())
+             : with_vector(std::integral_constant<int, 1>()))) {
       return;
     }
   }
@@ -616,30 +615,12 @@ namespace {
 constexpr int kGroup = 4;
 // Products that a lane of the weights' gradients adds in a chain.
 constexpr int kChain = 64;
-// Warps of the weights' gradients that fill the largest devices twice, and pixels that a lane has at least.
-inline int64_t wanted_warps() {
-  return multiprocessors() * 64 * 2;
-}
+// Pixels that a lane of the weights' gradients has at least; where that leaves multiprocessors with few warps,
+// fewer, down to kFewestPixels, up to so many chunks.
 constexpr int64_t kLeastPixels = 16;
-// Where that leaves multiprocessors with few warps, a lane has fewer, down to these, up to so many warps and
-// chunks.
 constexpr int64_t kFewestPixels = 2;
-inline int64_t few_warps() {
-  return multiprocessors() * 32;
-}
 constexpr int64_t kFewChunks = 128;
 constexpr int64_t kMostChunks = 1024;
-
-// One dimension of the weights' gradients: src = dst * stride - padding + tap * dilation.
-template <typename index_t>
-struct Side {
-  index_t src_size;
-  index_t src_step; // from one element of src to the next
-  index_t taps;
-  index_t stride;
-  index_t padding;
-  index_t dilation;
-};
 
 // The weights' gradients: what a warp sums, and for which pixels.
 template <typename index_t>
@@ -653,6 +634,8 @@ struct Weights {
   index_t src_channel;
   Side<index_t> across; // from line of taps to line
   Side<index_t> along;
+  index_t across_step; // from one element of src to the next
+  index_t along_step;
   index_t pixels;
   index_t chunk; // pixels of one
   // A step of a lane, in images, rows and columns.
@@ -737,22 +720,21 @@ __global__ void grad_weight_partial_kernel(
       const index_t first_across = line * g.across.dilation - g.across.padding;
       const index_t first_along = first_tap * g.along.dilation - g.along.padding;
       const index_t live = ::min(static_cast<index_t>(kGroup), g.along.taps - first_tap);
-      const index_t next = g.along.dilation * g.along.src_step;
+      const index_t next = g.along.dilation * g.along_step;
       while (has_channel && pixel < end) {
         acc_t chain[kGroup][kVector] = {};
         for (int i = 0; i < kChain && pixel < end; ++i, advance()) {
           const index_t a = (kUpright ? column : row) * g.across.stride + first_across;
-          if (!is_within(a, g.across.src_size)) {
+          if (!is_within(a, g.across.input)) {
             continue;
           }
           const Loaded grad = load_grad();
           const index_t b = (kUpright ? row : column) * g.along.stride + first_along;
-          const index_t at =
-              plane + image * g.src_image + a * g.across.src_step + b * g.along.src_step;
+          const index_t at = plane + image * g.src_image + a * g.across_step + b * g.along_step;
 #pragma unroll
           for (int t = 0; t < kGroup; ++t) {
             const index_t from = b + t * g.along.dilation;
-            if (t < live && is_within(from, g.along.src_size)) {
+            if (t < live && is_within(from, g.along.input)) {
               const Loaded loaded = *reinterpret_cast<const Loaded*>(input + (at + t * next));
 #pragma unroll
               for (int v = 0; v < kVector; ++v) {
@@ -840,25 +822,10 @@ Operand launch_partial(const BackwardPass& pass, const Params& p) {
   g.multiplier = divider<index_t>(p.multiplier);
   g.height = p.output_height;
   g.width = p.output_width;
-  const auto side = [](index_t size,
-                       index_t step,
-                       index_t taps,
-                       index_t stride,
-                       index_t padding,
-                       index_t dilation) {
-    return Side<index_t>{size, step, taps, stride, padding, dilation};
-  };
-  const auto height = side(
-      p.input_height,
-      src.row,
-      p.kernel_height,
-      p.stride_height,
-      p.padding_height,
-      p.dilation_height);
-  const auto width = side(
-      p.input_width, src.column, p.kernel_width, p.stride_width, p.padding_width, p.dilation_width);
-  g.across = kUpright ? width : height;
-  g.along = kUpright ? height : width;
+  g.across = side_of<index_t>(p, !kUpright);
+  g.along = side_of<index_t>(p, kUpright);
+  g.across_step = kUpright ? src.column : src.row;
+  g.along_step = kUpright ? src.row : src.column;
   g.lanes = p.channels_last ? channel_lanes(divide_up(g.channels, kVector)) : 1;
   g.channel_groups = divide_up(g.channels, static_cast<int64_t>(g.lanes) * kVector);
   g.line_groups = divide_up(g.along.taps, kGroup);
@@ -867,9 +834,12 @@ Operand launch_partial(const BackwardPass& pass, const Params& p) {
   const int64_t pixel_lanes = kWarpSize / g.lanes;
   const int64_t of_chunk = static_cast<int64_t>(g.groups) * g.channel_groups; // warps
   const int64_t few = std::min(
-      {few_warps() / of_chunk, divide_up(pixels, pixel_lanes * kFewestPixels), kFewChunks});
+      {multiprocessors() * 32 / of_chunk,
+       divide_up(pixels, pixel_lanes * kFewestPixels),
+       kFewChunks});
   const int64_t many = std::min(
-      {divide_up(wanted_warps(), of_chunk),
+      {divide_up(multiprocessors() * 128, of_chunk), // the largest devices filled twice
+
        divide_up(pixels, pixel_lanes * kLeastPixels),
        kMostChunks});
   const int64_t wanted = divide_up(pixels, std::max<int64_t>({1, few, many}));
