@@ -19,7 +19,6 @@ from torch.testing._internal.common_utils import TestCase
 from torch.testing._internal.opinfo.core import OpInfo, SampleInput
 from torch.testing._internal.opinfo.definitions.aten_ext import op_db
 
-ONE_DTYPE = OpDTypes.any_one
 GRADIENT_DTYPES = (torch.float64, torch.complex128)
 
 

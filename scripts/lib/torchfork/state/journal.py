@@ -40,14 +40,12 @@ class Journal:
 
     identity: of the base that an installed torch is, or the commit of a tree.
     additions: the directory that an apply took them from.
-    undoing: whether the run that was killed was taking everything back.
     compiled: .pyc files that were kept, of replaced .py files.
     """
 
     identity: str | None
     additions: str = ""
     settled: bool = True
-    undoing: bool = False
     entries: Mapping[str, Entry] = field(default_factory=dict)
     compiled: tuple[str, ...] = ()
 
@@ -272,7 +270,7 @@ def change(
         else entry
         for name, entry in entries.items()
     }
-    journal = replace(before, settled=False, undoing=False, entries=announced)
+    journal = replace(before, settled=False, entries=announced)
     store.save(journal)
     # Before any .py file changes, so that these are still the wheel's.
     for name in journal.compiled:
@@ -297,7 +295,7 @@ def change(
 
 def undo(store: Store, journal: Journal, order: Iterable[str]) -> Changes:
     """Take everything back; the journal itself is for the caller to forget."""
-    store.save(replace(journal, settled=False, undoing=True))
+    store.save(replace(journal, settled=False))
     done = store.run((Step(name, back=True) for name in order), journal.entries)
     added = {name for name, entry in journal.entries.items() if entry.original is None}
     return Changes(
