@@ -75,6 +75,17 @@ def test_the_list_for_a_workflow_is_the_pins(capsys: pytest.CaptureFixture[str])
     assert json.loads(capsys.readouterr().out) == releases.load().versions
 
 
+def test_the_overlays_job_asks_for_pythons_by_the_names_that_they_have_on_the_path(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("platform.system", lambda: "Linux")
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    assert cli.main(["releases", "--pythons", "2.15.0"]) == 0
+    assert capsys.readouterr().out.split() == ["3.11", "3.12", "3.13", "3.14", "3.14t", "3.15"]
+    assert cli.main(["releases", "--pythons", ""]) == 0
+    assert "3.10" in capsys.readouterr().out.split(), "of the default release"
+
+
 @pytest.fixture(scope="module")
 def python() -> Interpreter:
     """Asked before a test plays pip: the module that runs programs is the same."""
