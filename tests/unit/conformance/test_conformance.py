@@ -37,7 +37,13 @@ from torchfork.conformance.table import (
     Table,
     show,
 )
-from torchfork.errors import AdditionsError, CitizenshipError, UsageError, VerificationError
+from torchfork.errors import (
+    AdditionsError,
+    BaseRefusedError,
+    CitizenshipError,
+    UsageError,
+    VerificationError,
+)
 
 ITEMS = ("gradcheck", "vmap: a batch rule", "CUDA graphs")
 OPERATORS = ("twice", "thrice")
@@ -414,5 +420,7 @@ def test_an_environment_is_named_by_its_directory_or_its_interpreter(tmp_path: P
         with pytest.raises(UsageError, match=f"there is no {wrong}"):
             plan.of_environment(str(wrong))
     (tmp_path / "bin" / "python").symlink_to(sys.executable)
+    with pytest.raises(BaseRefusedError, match="not named as a wheel is"):
+        plan.of_wheel(tmp_path / "bin" / "python", None, tmp_path, print)
     by_directory = plan.of_environment(str(tmp_path))
     assert by_directory == plan.of_environment(str(tmp_path / "bin" / "python"))

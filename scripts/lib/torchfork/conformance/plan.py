@@ -19,8 +19,7 @@ from ..codegen.model import FinishedOperator, Kind
 from ..errors import AdditionsError, BaseRefusedError, UsageError
 from ..upstream import archives
 from ..upstream.base import Interpreter, probe, read_text, require_python_tag
-from ..upstream.pins import WheelName
-from ..upstream.wheel import VERSION_FILE, read_version_file
+from ..upstream.wheel import VERSION_FILE, name_of, read_version_file
 from ..util import files, process, venv
 from ..util.venv import Say
 
@@ -72,7 +71,7 @@ def of_wheel(wheel: Path, python: str | None, work: Path, say: Say) -> Interpret
     if not wheel.is_file():
         raise UsageError(f"there is no wheel {wheel}", next="scripts/build_torch.sh makes one")
     target = probe(python, headers=False)
-    require_python_tag(target, WheelName.parse(wheel.name).interpreter, str(wheel))
+    require_python_tag(target, name_of(wheel).interpreter, str(wheel))
     required = archives.requirements_of(wheel)
     neutral = work / "neutral"
     neutral.mkdir(parents=True, exist_ok=True)

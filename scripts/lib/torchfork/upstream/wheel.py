@@ -31,11 +31,11 @@ _ASSIGNMENT = re.compile(
 )
 
 
-def parse_name(path: Path) -> WheelName:
-    """Read a wheel's file name; refuse what is not a torch wheel that is there."""
+def name_of(path: Path) -> WheelName:
+    """Read a wheel's file name; refuse what is not a wheel that is there."""
     archives.require_file(path)
     try:
-        name = WheelName.parse(path.name)
+        return WheelName.parse(path.name)
     except InvalidWheelFilename as error:
         raise BaseRefusedError(
             "this is not named as a wheel is",
@@ -43,6 +43,11 @@ def parse_name(path: Path) -> WheelName:
             why=str(error),
             next="keep the name that the wheel was downloaded with: its tags are read from it",
         ) from error
+
+
+def parse_name(path: Path) -> WheelName:
+    """The same of a torch wheel; refuse any other."""
+    name = name_of(path)
     if name.project != "torch":
         raise BaseRefusedError(f"this is a wheel of {name.project}, not of torch", where=str(path))
     if "." in name.python:
