@@ -145,7 +145,7 @@ def _check_python(release: Release, interpreter: Interpreter) -> None:
         raise ToolMissingError(
             f"torch {release.version} has no official wheel for Python {interpreter.version}",
             where=str(interpreter.executable),
-            why=f"its wheels are for {', '.join(tags)}",
+            why=f"its wheels are for {', '.join(tags)}, and this Python is {interpreter.tag}",
             next="give one of these with --python, or another release with --torch",
         )
     raise ToolMissingError(
