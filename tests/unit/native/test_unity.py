@@ -10,11 +10,13 @@ import sample_additions as sample
 from sample_files import lay
 
 from torchfork import errors
-from torchfork.native import compile_steps, toolchain
+from torchfork.native import compile_steps, ninja, toolchain
 from torchfork.native.compile_steps import CompileStep, group_in_check, group_in_wheel, unite
 from torchfork.native.toolchain import Cuda, Toolchain
-from torchfork.upstream.abi import DEFAULT_ONLY
+from torchfork.upstream.abi import DEFAULT_ONLY, BaseAbi
+from torchfork.upstream.binaries import Elf
 
+ABI = BaseAbi("c++17", True, "libgomp.so.1", "", True, False, Elf(), Elf())
 TOOLS = Toolchain("g++", "ccache", 8, DEFAULT_ONLY, None, "the base is a CPU build")
 
 
@@ -56,7 +58,7 @@ def test_vector_kernels_alone_are_given_the_missing_declarations(tmp_path: Path)
     })  # fmt: skip
     checked = compile_steps.for_check(base, [plain, vector], tmp_path / "build")
     header = checked[1].flags[-1]
-    assert checked[0].flags == ("-O0",)
+    assert checked[0].flags == ("-O0", f"-isystem{base.interpreter.include}")
     assert checked[1].flags == ("-O0", "-mavx2", "-include", header)
     text = (tmp_path / "build" / header).read_text()
     assert "Sleef_expf8_u10(" in text and "Sleef_sinf8" not in text
@@ -91,6 +93,17 @@ def test_only_what_hides_nothing_is_compiled_as_one(tmp_path: Path) -> None:
     assert text.index('"A.cpp"') < text.index("#undef TORCH_ASSERT") < text.index('"B.cpp"')
     assert text.index('"B.cpp"') < text.index('"Python.cpp"')  # lends the others no header
     assert '#include "../K0.cpp"' in (tmp_path / kernels.source).read_text()
+
+
+def test_what_a_check_compiles_with_the_bindings_finds_pythons_headers(tmp_path: Path) -> None:
+    base, step = sample.base(tmp_path / "base"), Sources(tmp_path).step
+    steps = [step("A"), step("Python", python=True), step("Kernel", ours=True)]
+    checked = compile_steps.for_check(base, steps, tmp_path)
+    found = unite(checked, tmp_path, group_in_check)
+    assert [s.object for s in found] == ["united/generated0.cpp.o", steps[2].object]
+    text = ninja.ninja_file(base, ABI, TOOLS, found)
+    flags = [line for line in text.splitlines() if line.startswith("  flags =")]
+    assert [str(base.interpreter.include) in line for line in flags] == [True, False]
 
 
 def test_a_wheels_generated_files_are_three_and_others_stay_alone(tmp_path: Path) -> None:

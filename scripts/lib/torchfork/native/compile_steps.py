@@ -168,6 +168,8 @@ def for_check(base: Base, steps: Sequence[CompileStep], build: Path) -> list[Com
     checked = []
     for step in steps:
         flags = tuple(_CHECKED.get(flag, flag) for flag in step.flags)
+        if step.rule == "cxx" and not step.ours:  # the bindings become a part of the same file
+            flags += (f"-isystem{base.interpreter.include}",)
         if vectors and any(flag.startswith("-mavx") for flag in flags):
             flags += ("-include", vectors)
         checked.append(replace(step, flags=flags))
