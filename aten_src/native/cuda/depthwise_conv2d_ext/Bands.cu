@@ -4,9 +4,9 @@
 // matrix: B[k][n] is the tap that takes src column k to dst column n, or zero. With 16 dst rows as
 // the other side that is one matrix instruction for a block of 8 src columns (or two), and
 //   dst[16 rows][8 columns] = sum over tap rows and src blocks of src[16 rows][block] · B.
-// A band of k taps meets (k + 6) / 8 + 1 blocks of an aligned image, three for k <= 9, so that
+// A band of k taps at stride 1 meets (k + 6) / 8 + 1 blocks of an aligned image, three for k <= 9, so that
 // k = 7 takes 24 multiply-adds a tap row for 7 that count; but an instruction does 2,048 of them, and
-// what is left is far below what memory takes. Dilation, multiplier and the flip of
+// what is left is far below what memory takes. Stride, dilation, multiplier and the flip of
 // grad_input are all in the band matrices and in the choice of rows, so one kernel does everything;
 // the matrices of a block's channel are made once, in shared memory, in the order of the lanes.
 //
@@ -33,15 +33,28 @@ inline int64_t few_blocks() {
   return multiprocessors() * 2;
 }
 
-template <typename scalar_t_, int kBlocks_, int kDiagonals_>
+// How dst columns lie over src columns.
+enum class Columns { kSame, kHalf, kDouble };
+
+template <typename scalar_t_, Columns kColumns_, int kBlocks_, int kDiagonals_>
 struct BandTraits {
   using scalar_t = scalar_t_;
+  static constexpr Columns kColumns = kColumns_;
   static constexpr int kBlocks = kBlocks_; // of dst columns, of a warp
   // Groups of 16 rows of a warp: enough work to be worth its preparation, as registers allow.
   static constexpr int kTiles = kBlocks > 4 ? 1 : kBlocks > 2 ? 2 : 4;
   static constexpr int kDiagonals = kDiagonals_; // src blocks that a dst block takes
   static constexpr int kResident = 2; // blocks of threads on a multiprocessor, at least
-  static constexpr int kSourcePairs = (kBlocks + kDiagonals) / 2;
+  // Two neighbouring dst blocks differ where there are two dst columns to a src column.
+  static constexpr int kParities = kColumns == Columns::kDouble ? 2 : 1;
+  static constexpr int kBands = kParities * kDiagonals; // matrices of one row of taps
+  // The first src block of dst block b, without first_diagonal.
+  static constexpr __host__ __device__ int source_block(int b) {
+    return kColumns == Columns::kHalf ? 2 * b : kColumns == Columns::kDouble ? b / 2 : b;
+  }
+  static constexpr int kSourceBlocks = source_block(kBlocks - 1) + kDiagonals;
+  static constexpr int kSourcePairs = (kSourceBlocks + 1) / 2;
+  static_assert(kParities == 1 || kBlocks % 2 == 0);
 };
 
 struct Bands {
@@ -51,22 +64,25 @@ struct Bands {
   int32_t multiplier; // dst planes of one src plane (forward)
   int32_t kernel_height;
   int32_t kernel_width;
+  int32_t stride_width;
   int32_t padding_height;
   int32_t padding_width;
   int32_t dilation_height;
   int32_t dilation_width;
   bool grad;
   int32_t first_diagonal;
-  // dst row t takes src rows t + row_base + i * row_step.
-  int32_t row_base;
+  // dst row t * phases + phase takes src rows t * row_stride + base(phase) + i * row_step.
+  int32_t stride_height;
+  int32_t phases;
+  int32_t row_stride;
   int32_t row_step;
-  int32_t above; // the first src row of tile row 0
+  int32_t above; // the first src row of tile row 0 over all phases
   // With many rows of taps: rows outside the image are not in the tile but read from a row of zeros,
   // and a row of taps is left out where all rows are.
   bool skips;
   // The tile.
   int32_t images;
-  int32_t tile_rows;
+  int32_t tile_rows; // of each phase
   int32_t row_tiles;
   int32_t image_groups;
   int32_t buffers;
@@ -74,13 +90,33 @@ struct Bands {
   Span dst;
   Divider by_tap_row;
   Divider by_images;
-  Divider by_units; // groups of rows of a group of columns
-  int32_t units; // of all columns
+  Divider by_units; // groups of rows of a phase and group of columns
+  Divider by_column_groups;
+};
+
+// What the rows of one phase have in common.
+struct Phase {
+  int first; // tap row
+  int count; // of tap rows
+  int base;
+  __device__ __forceinline__ Phase(const Bands& p, int phase) {
+    if (p.grad) {
+      const int shift = phase + p.padding_height;
+      first = shift % p.phases;
+      base = shift / p.phases;
+      count = p.kernel_height > first ? (p.kernel_height - first + p.phases - 1) / p.phases : 0;
+    } else {
+      first = 0;
+      base = -p.padding_height;
+      count = p.kernel_height;
+    }
+  }
 };
 
 // The column of taps that takes src column `from` to dst column `to`, both relative, or -1.
 __host__ __device__ inline int tap_column(const Bands& p, int from, int to) {
-  const int at = p.padding_width + (p.grad ? to - from : from - to);
+  const int at = p.grad ? to + p.padding_width - from * p.stride_width
+                        : from + p.padding_width - to * p.stride_width;
   const int column = at / p.dilation_width;
   return at >= 0 && column * p.dilation_width == at && column < p.kernel_width ? column : -1;
 }
@@ -93,7 +129,7 @@ __device__ __forceinline__ void make_bands(
     const typename Traits::scalar_t* weight,
     const Bands& p,
     int dst_channel) {
-  constexpr int kBands = Traits::kDiagonals; // of one row of taps
+  constexpr int kBands = Traits::kBands;
   const int taps = p.kernel_height * p.kernel_width;
   const int tap_rows = p.sources * p.kernel_height;
 #pragma unroll 4
@@ -104,11 +140,12 @@ __device__ __forceinline__ void make_bands(
     const int plane = p.by_tap_row.quotient(tap_row);
     const int kh = tap_row - plane * p.kernel_height;
     const int channel = dst_channel * p.sources + plane;
-    const int from = (band + p.first_diagonal) * kBlock + lane % 4 * 2;
+    const int from = (band % Traits::kDiagonals + p.first_diagonal) * kBlock + lane % 4 * 2;
+    const int dst_column = band / Traits::kDiagonals * kBlock + lane / 4;
     uint32_t word = 0;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const int kw = tap_column(p, from + i, lane / 4);
+      const int kw = tap_column(p, from + i, dst_column);
       if (kw >= 0) {
         const uint32_t bits = __ldg(
             reinterpret_cast<const unsigned short*>(weight) + static_cast<int64_t>(channel) * taps +
@@ -146,13 +183,19 @@ struct MatrixRow {
 
 // What a warp does next.
 struct Unit {
+  int phase;
   int first_block; // of dst columns
   int first_row; // of matrix rows
   template <typename Traits>
   static __device__ __forceinline__ Unit of(const Bands& p, int index) {
-    const int group = p.by_units.quotient(index);
-    const int row = index - group * static_cast<int>(p.by_units.by);
-    return {group * Traits::kBlocks, row * Traits::kTiles * kMatrixRows};
+    Unit u;
+    int rest = p.by_units.quotient(index);
+    u.first_row = (index - rest * static_cast<int>(p.by_units.by)) * Traits::kTiles * kMatrixRows;
+    index = rest;
+    rest = p.by_column_groups.quotient(index);
+    u.first_block = (index - rest * static_cast<int>(p.by_column_groups.by)) * Traits::kBlocks;
+    u.phase = rest;
+    return u;
   }
 };
 
@@ -162,6 +205,7 @@ struct Prepared {
   static constexpr int kHalves = 2 * Traits::kTiles;
 
   Unit unit;
+  int tap_rows;
   const uint32_t* bands; // of the first row of taps
   float begin;
   // Of the rows that this lane gives to ldmatrix: where they are in the tile for the first row of taps,
@@ -181,24 +225,28 @@ struct Prepared {
       int first_src_row) {
     const int lane = threadIdx.x % kWarpSize;
     unit = Unit::of<Traits>(p, index);
-    bands = all_bands + lane;
+    const Phase phase(p, unit.phase);
+    tap_rows = phase.count;
+    bands = all_bands + phase.first * Traits::kBands * kWarpSize + lane;
     begin = bias ? static_cast<float>(bias[channel]) : 0.0f;
-    const int block = unit.first_block + p.first_diagonal + p.src.left + lane / kMatrixRows;
+    const int block =
+        Traits::source_block(unit.first_block) + p.first_diagonal + p.src.left + lane / kMatrixRows;
     const int last_row = p.images * p.tile_rows - 1;
 #pragma unroll
     for (int a = 0; a < Traits::kTiles; ++a) {
       // Rows that do not exist repeat the last one.
       const MatrixRow at(p, min(last_row, unit.first_row + a * kMatrixRows + lane % kMatrixRows));
-      rows[a] = first_t + at.t + p.row_base;
+      rows[a] = (first_t + at.t) * p.row_stride + phase.base;
       offsets[a] = at.image * p.src.image_pitch + (rows[a] - first_src_row) * p.src.pitch +
           block * kBlockBytes;
     }
 #pragma unroll
     for (int half = 0; half < kHalves; ++half) {
       const MatrixRow at(p, unit.first_row + half * (kMatrixRows / 2) + lane / 4);
-      results[half] = at.t < p.tile_rows && at.t < p.dst.rows ? at.image * p.dst.image_pitch +
-              at.t * p.dst.pitch + unit.first_block * kBlockBytes + lane % 4 * 4
-                                                              : -1;
+      const int row = at.t * p.phases + unit.phase;
+      results[half] = at.t < p.tile_rows && row < p.dst.rows ? at.image * p.dst.image_pitch +
+              row * p.dst.pitch + unit.first_block * kBlockBytes + lane % 4 * 4
+                                                             : -1;
     }
   }
 };
@@ -219,7 +267,7 @@ __device__ __noinline__ void repair(
 #pragma unroll 1
   for (int half = 0; half < 2 * Traits::kTiles; ++half) {
     const MatrixRow at(p, u.first_row + half * (kMatrixRows / 2) + lane / 4);
-    const int row = blockIdx.x % p.row_tiles * p.tile_rows + at.t;
+    const int row = (blockIdx.x % p.row_tiles * p.tile_rows + at.t) * p.phases + u.phase;
     if (at.image >= to.images || at.t >= p.tile_rows || row >= p.dst.height) {
       continue;
     }
@@ -255,7 +303,7 @@ __global__ void bands_kernel(
   // The bands, a row of zeros, the src tiles, the dst tile.
   uint32_t* const bands = reinterpret_cast<uint32_t*>(shared_blocks);
   char* const zeros =
-      reinterpret_cast<char*>(bands + p.sources * p.kernel_height * Traits::kDiagonals * kWarpSize);
+      reinterpret_cast<char*>(bands + p.sources * p.kernel_height * Traits::kBands * kWarpSize);
   char* const src_tile = zeros + (p.skips ? p.src.pitch : 0);
   const int src_bytes = p.images * p.src.image_pitch;
   char* const dst_tile = src_tile + p.buffers * src_bytes;
@@ -265,14 +313,14 @@ __global__ void bands_kernel(
   const int first_t = blockIdx.x % p.row_tiles * p.tile_rows;
 
   Place from{};
-  const int wanted_row = first_t + p.above;
+  const int wanted_row = first_t * p.row_stride + p.above;
   const int top = p.skips ? max(0, wanted_row) : wanted_row;
   from.row = max(0, top);
   from.rows = max(0, min(p.src.height, top + p.src.rows) - from.row);
   from.shared_row = from.row - top;
   Place to{};
   to.plane = channel;
-  to.row = first_t;
+  to.row = first_t * p.phases;
   to.rows = min(p.dst.rows, p.dst.height - to.row);
 
   const auto load = [&](int group, int buffer) {
@@ -289,9 +337,10 @@ __global__ void bands_kernel(
   load(blockIdx.y, 0);
   make_bands<Traits>(bands, weight, p, channel);
 
+  const int units = static_cast<int>(p.by_units.by * p.by_column_groups.by) * p.phases;
   const int warps = blockDim.x / kWarpSize;
   const uint32_t shared_zeros = static_cast<uint32_t>(__cvta_generic_to_shared(zeros));
-  State state(p, min(warp, p.units - 1), bands, bias, channel, first_t, top);
+  State state(p, min(warp, units - 1), bands, bias, channel, first_t, top);
   int buffer = 0;
   for (int group = blockIdx.y; group < p.image_groups; group += gridDim.y) {
     const int next = group + gridDim.y;
@@ -305,8 +354,8 @@ __global__ void bands_kernel(
     const uint32_t tile =
         static_cast<uint32_t>(__cvta_generic_to_shared(src_tile + buffer * src_bytes));
 
-    for (int index = warp; index < p.units; index += warps) {
-      if (p.units > warps) {
+    for (int index = warp; index < units; index += warps) {
+      if (units > warps) {
         state = State(p, index, bands, bias, channel, first_t, top);
       }
       float sums[kTiles][kBlocks][4];
@@ -323,10 +372,10 @@ __global__ void bands_kernel(
       const int step = p.row_step * p.src.pitch;
       for (int source = 0; source < p.sources; ++source) {
         const uint32_t* words_of_row =
-            state.bands + source * p.kernel_height * Traits::kDiagonals * kWarpSize;
+            state.bands + source * p.kernel_height * Traits::kBands * kWarpSize;
         const uint32_t plane = tile + source * p.src.plane_pitch();
 #pragma unroll 1
-        for (int i = 0; i < p.kernel_height; ++i) {
+        for (int i = 0; i < state.tap_rows; ++i) {
           uint32_t addresses[kTiles];
 #pragma unroll
           for (int a = 0; a < kTiles; ++a) {
@@ -345,9 +394,9 @@ __global__ void bands_kernel(
             useful = __any_sync(0xffffffffu, useful);
           }
           if (useful) {
-            uint32_t b_words[Traits::kDiagonals];
+            uint32_t b_words[Traits::kBands];
 #pragma unroll
-            for (int band = 0; band < Traits::kDiagonals; ++band) {
+            for (int band = 0; band < Traits::kBands; ++band) {
               b_words[band] = words_of_row[band * kWarpSize];
             }
 #pragma unroll
@@ -359,9 +408,11 @@ __global__ void bands_kernel(
               }
 #pragma unroll
               for (int b = 0; b < kBlocks; ++b) {
+                const int s = Traits::source_block(b);
+                const uint32_t* const words = b_words + b % Traits::kParities * kDiagonals;
 #pragma unroll
                 for (int d = 0; d + 1 < kDiagonals; d += 2) {
-                  const int left = b + d;
+                  const int left = s + d;
                   const int right = left + 1;
                   multiply_16<scalar_t>(
                       sums[a][b],
@@ -369,21 +420,21 @@ __global__ void bands_kernel(
                       a_words[left / 2][left % 2 * 2 + 1],
                       a_words[right / 2][right % 2 * 2],
                       a_words[right / 2][right % 2 * 2 + 1],
-                      b_words[d],
-                      b_words[d + 1]);
+                      words[d],
+                      words[d + 1]);
                 }
                 if constexpr (kDiagonals % 2 == 1) {
-                  const int last = b + kDiagonals - 1;
+                  const int last = s + kDiagonals - 1;
                   multiply_8<scalar_t>(
                       sums[a][b],
                       a_words[last / 2][last % 2 * 2],
                       a_words[last / 2][last % 2 * 2 + 1],
-                      b_words[kDiagonals - 1]);
+                      words[kDiagonals - 1]);
                 }
               }
             }
           }
-          words_of_row += kDiagonals * kWarpSize;
+          words_of_row += p.phases * Traits::kBands * kWarpSize;
         }
       }
 
@@ -424,12 +475,15 @@ Bands bands_of(const Params& p, bool grad) {
   b.multiplier = grad ? 1 : p.multiplier;
   b.kernel_height = p.kernel_height;
   b.kernel_width = p.kernel_width;
+  b.stride_height = p.stride_height;
+  b.stride_width = p.stride_width;
   b.padding_height = p.padding_height;
   b.padding_width = p.padding_width;
   b.dilation_height = p.dilation_height;
   b.dilation_width = p.dilation_width;
   b.grad = grad;
-  b.row_base = grad ? b.padding_height : -b.padding_height;
+  b.phases = grad ? p.stride_height : 1;
+  b.row_stride = grad ? 1 : p.stride_height;
   b.row_step = grad ? -b.dilation_height : b.dilation_height;
   b.by_tap_row = Divider(p.kernel_height);
   return b;
@@ -442,14 +496,20 @@ struct Diagonals {
   int count;
 };
 
-Diagonals diagonals_of(const Bands& b, int src_blocks, int dst_blocks) {
+Diagonals diagonals_of(const Bands& b, Columns columns, int src_blocks, int dst_blocks) {
   constexpr int kMost = 16;
+  const int parities = columns == Columns::kDouble ? 2 : 1;
   int first = kMost;
   int last = -kMost;
-  // The first dst block has the last src block to its right, the last has the first to its left.
-  for (int d = std::max(-kMost, 1 - dst_blocks); d <= std::min(kMost, src_blocks - 1); ++d) {
-    for (int at = 0; at < kBlock * kBlock; ++at) {
-      if (tap_column(b, d * kBlock + at % kBlock, at / kBlock) >= 0) {
+  for (int d = -kMost; d <= kMost; ++d) {
+    for (int at = 0; at < parities * kBlock * kBlock; ++at) {
+      const int from = d * kBlock + at % kBlock;
+      const int to = at / kBlock;
+      // The first dst block has the last src block to its right, the last has the first to its left.
+      const int last_source = columns == Columns::kHalf ? 2 * (dst_blocks - 1)
+          : columns == Columns::kDouble                 ? (dst_blocks - 1) / 2
+                                                        : dst_blocks - 1;
+      if (tap_column(b, from, to) >= 0 && d < src_blocks && last_source + d >= 0) {
         first = std::min(first, d);
         last = std::max(last, d);
       }
@@ -472,23 +532,33 @@ bool plan_bands(Bands& b, Launch& launch, const ForwardPass& pass, const Params&
   const int64_t src_channels = b.grad ? p.output_channels() : p.channels;
   const int64_t dst_height = b.grad ? p.input_height : p.output_height;
   const int64_t dst_width = b.grad ? p.input_width : p.output_width;
+  const int64_t phase_rows = divide_up(dst_height, b.phases);
   const int64_t reach = (p.kernel_height - 1) * p.dilation_height;
-  // The first src row of tile row 0.
-  const int64_t above = b.row_base - (b.grad ? reach : 0);
+  // The src rows of tile row 0: from `above` to `below`.
+  int64_t below = 0;
+  if (b.grad) {
+    below = (b.phases - 1 + p.padding_height) / b.phases;
+    b.above = p.padding_height / b.phases -
+        static_cast<int32_t>(b.phases == 1 ? reach : divide_up(p.kernel_height, b.phases));
+  } else {
+    b.above = -p.padding_height;
+    below = b.above + reach;
+  }
+  const int64_t above = b.above;
   const int64_t column_groups = divide_up(blocks_of(dst_width), Traits::kBlocks);
   const int64_t left = std::max(0, -b.first_diagonal);
   // The last src block that is read: ldmatrix takes two at a time.
-  const int64_t end =
-      (column_groups - 1) * Traits::kBlocks + b.first_diagonal + 2 * Traits::kSourcePairs;
+  const int64_t end = Traits::source_block((column_groups - 1) * Traits::kBlocks) +
+      b.first_diagonal + 2 * Traits::kSourcePairs;
 
   const auto fill = [&](int64_t images, int64_t rows) {
     b.images = images;
     b.tile_rows = rows;
-    b.row_tiles = divide_up(dst_height, rows);
+    b.row_tiles = divide_up(phase_rows, rows);
     const bool whole = b.row_tiles == 1;
     // Planes that are neighbours are loaded with all their rows.
     b.above = whole ? std::min<int64_t>(above, 0) : above;
-    const int64_t needed = rows + reach + above - b.above;
+    const int64_t needed = (rows - 1) * b.row_stride + below - b.above + 1;
     const int64_t src_rows = b.skips ? (whole ? src_height : std::min(src_height, needed))
         : whole                      ? std::max(needed, src_height - b.above)
                                      : needed;
@@ -502,7 +572,7 @@ bool plan_bands(Bands& b, Launch& launch, const ForwardPass& pass, const Params&
         left,
         end,
         pass.src.const_data_ptr());
-    const int64_t dst_rows = std::min(dst_height, rows);
+    const int64_t dst_rows = std::min(dst_height, rows * b.phases);
     b.dst = make_span(
         b.channels,
         dst_height,
@@ -515,7 +585,7 @@ bool plan_bands(Bands& b, Launch& launch, const ForwardPass& pass, const Params&
         pass.dst.const_data_ptr());
     b.buffers = 1;
     const int64_t src_bytes = images * b.src.image_pitch;
-    launch.shared = int64_t{b.sources} * b.kernel_height * Traits::kDiagonals * kWarpSize * 4 +
+    launch.shared = int64_t{b.sources} * b.kernel_height * Traits::kBands * kWarpSize * 4 +
         (b.skips ? b.src.pitch : 0) + src_bytes + images * b.dst.image_pitch;
     if (b.src.whole_blocks && launch.shared + src_bytes <= kMostDoubled) {
       b.buffers = 2;
@@ -529,11 +599,11 @@ bool plan_bands(Bands& b, Launch& launch, const ForwardPass& pass, const Params&
   const bool large = p.kernel_height >= kLargeWindow;
   b.skips = large;
   while (images * 2 <= std::min<int64_t>(b.batch, large ? kMatrixRows : b.batch) &&
-         images * 2 * dst_height <= kMostTileRows &&
+         images * 2 * phase_rows <= kMostTileRows &&
          images * 2 * plane <= (large ? 4 : 1) * kTileElements) {
     images *= 2;
   }
-  int64_t rows = dst_height;
+  int64_t rows = phase_rows;
   while (!fill(images, rows) ||
          // Small problems: a block more is worth a little overhang.
          (b.channels * divide_up(b.batch, images) * b.row_tiles < few_blocks() && images == 1 &&
@@ -541,8 +611,8 @@ bool plan_bands(Bands& b, Launch& launch, const ForwardPass& pass, const Params&
     if (images > 1) {
       images /= 2;
     } else if (rows > kMatrixRows) {
-      const int64_t strips = divide_up(dst_height, rows) + 1;
-      const int64_t even = divide_up(divide_up(dst_height, strips), kMatrixRows) * kMatrixRows;
+      const int64_t strips = divide_up(phase_rows, rows) + 1;
+      const int64_t even = divide_up(divide_up(phase_rows, strips), kMatrixRows) * kMatrixRows;
       rows = even < rows ? even : rows - kMatrixRows;
     } else {
       return false;
@@ -552,11 +622,12 @@ bool plan_bands(Bands& b, Launch& launch, const ForwardPass& pass, const Params&
   const int64_t row_units = divide_up(
       static_cast<int64_t>(b.images) * b.tile_rows, int64_t{Traits::kTiles} * kMatrixRows);
   b.by_units = Divider(row_units);
-  b.units = row_units * column_groups;
+  b.by_column_groups = Divider(column_groups);
   b.image_groups = divide_up(b.batch, b.images);
 
   const int64_t columns = int64_t{b.channels} * b.row_tiles;
-  launch.threads = b.units <= kBandThreads / 2 / kWarpSize ? kBandThreads / 2 : kBandThreads;
+  const int64_t units = row_units * column_groups * b.phases;
+  launch.threads = units <= kBandThreads / 2 / kWarpSize ? kBandThreads / 2 : kBandThreads;
   // Few enough blocks for what they prepare to be worth it.
   const int64_t rounds =
       std::max<int64_t>(1, columns * b.image_groups * launch.threads / threads_at_once());
@@ -564,9 +635,9 @@ bool plan_bands(Bands& b, Launch& launch, const ForwardPass& pass, const Params&
   return true;
 }
 
-template <typename scalar_t, int kBlocks, int kDiagonals>
+template <typename scalar_t, Columns kColumns, int kBlocks, int kDiagonals>
 bool launch_bands(const ForwardPass& pass, const Params& p, Bands b) {
-  using Traits = BandTraits<scalar_t, kBlocks, kDiagonals>;
+  using Traits = BandTraits<scalar_t, kColumns, kBlocks, kDiagonals>;
   Launch launch;
   if (!plan_bands<Traits>(b, launch, pass, p)) {
     return false;
@@ -591,15 +662,32 @@ template <typename scalar_t>
 bool choose_bands(const ForwardPass& pass, const Params& p, Bands b) {
   const int src_blocks = blocks_of(b.grad ? p.output_width : p.input_width);
   const int dst_blocks = blocks_of(b.grad ? p.input_width : p.output_width);
-  const Diagonals diagonals = diagonals_of(b, src_blocks, dst_blocks);
+  const Columns columns = p.stride_width == 1 ? Columns::kSame
+      : b.grad                                ? Columns::kDouble
+                                              : Columns::kHalf;
+  const Diagonals diagonals = diagonals_of(b, columns, src_blocks, dst_blocks);
   b.first_diagonal = diagonals.first;
+  if (columns == Columns::kHalf) {
+    if (diagonals.count > 4) {
+      return false;
+    }
+    return dst_blocks <= 2 ? launch_bands<scalar_t, Columns::kHalf, 2, 4>(pass, p, b)
+                           : launch_bands<scalar_t, Columns::kHalf, 4, 4>(pass, p, b);
+  }
+  if (columns == Columns::kDouble) {
+    if (diagonals.count > 3) {
+      return false;
+    }
+    return dst_blocks <= 2 ? launch_bands<scalar_t, Columns::kDouble, 2, 3>(pass, p, b)
+                           : launch_bands<scalar_t, Columns::kDouble, 4, 3>(pass, p, b);
+  }
   if (diagonals.count <= 3) {
-    return dst_blocks <= 2 ? launch_bands<scalar_t, 2, 3>(pass, p, b)
-                           : launch_bands<scalar_t, 4, 3>(pass, p, b);
+    return dst_blocks <= 2 ? launch_bands<scalar_t, Columns::kSame, 2, 3>(pass, p, b)
+                           : launch_bands<scalar_t, Columns::kSame, 4, 3>(pass, p, b);
   }
   if (diagonals.count <= 5) {
-    return dst_blocks <= 4 ? launch_bands<scalar_t, 4, 5>(pass, p, b)
-                           : launch_bands<scalar_t, 8, 5>(pass, p, b);
+    return dst_blocks <= 4 ? launch_bands<scalar_t, Columns::kSame, 4, 5>(pass, p, b)
+                           : launch_bands<scalar_t, Columns::kSame, 8, 5>(pass, p, b);
   }
   return false;
 }

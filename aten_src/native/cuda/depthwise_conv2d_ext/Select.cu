@@ -171,6 +171,7 @@ Operand as_operand(const TensorBase& tensor) {
 // of several outputs of a channel, which no kernel but the generic takes in that order. What those kernels
 // refuse is not worth the copies. `weight`: of the weight's gradient.
 bool by_planes(const Params& p, Type type, bool weight) {
+  constexpr int64_t kMostStride = 2; // of bands
   // Taps from which large windows are worth the copies: the kernels that gather need none. In 16
   // bit kernels on tensor cores take most of odd size, and many of the others that are larger.
   constexpr int64_t kLeastTaps = 64;
@@ -179,7 +180,8 @@ bool by_planes(const Params& p, Type type, bool weight) {
   constexpr int64_t kLeastTapsOfWeight = 128;
   constexpr int64_t kLeastProducts = 24; // of an element of the input, for the weight's gradient
   const bool has_16_bits = is_16_bit(type);
-  const bool bands = has_16_bits && p.kernel_height >= kLargeWindow && has_unit_strides(p);
+  const bool bands = has_16_bits && p.kernel_height >= kLargeWindow &&
+      p.stride_width <= kMostStride && (has_unit_strides(p) || has_unit_dilations(p));
   if (!p.channels_last || !fits_32_bits(p)) {
     return false;
   }
