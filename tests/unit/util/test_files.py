@@ -131,17 +131,36 @@ def test_a_second_run_names_the_holder_and_follows_when_that_is_killed(tmp_path:
         holder.stdout.close()
 
 
-def test_a_lock_whose_file_is_deleted_as_it_is_got_is_taken_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    guard, flock = tmp_path / "a.lock", fcntl.flock
-    deleted = [guard]  # as by a run that removes the cache
+@pytest.fixture
+def deleted(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """What is deleted when the first lock is got, as by a run that removes the cache."""
+    places, flock = list[Path](), fcntl.flock
 
     def got(handle: int, how: int) -> None:
         flock(handle, how)
-        if deleted:
-            deleted.pop().unlink()
+        if places:
+            path = places.pop()
+            path.rmdir() if path.is_dir() else path.unlink()
 
     monkeypatch.setattr(fcntl, "flock", got)
+    return places
+
+
+def test_a_lock_whose_file_is_deleted_as_it_is_got_is_taken_anew(
+    tmp_path: Path, deleted: list[Path]
+) -> None:
+    guard = tmp_path / "a.lock"
+    deleted.append(guard)
     with files.lock(guard, "x"), pytest.raises(BusyError), files.lock(guard, "y", timeout=0):
         raise AssertionError("both hold it")
+
+
+def test_no_file_is_put_where_a_directory_was_that_is_deleted_as_it_is_locked(
+    tmp_path: Path, deleted: list[Path]
+) -> None:
+    place = tmp_path / "torch"
+    place.mkdir()
+    deleted.append(place)
+    with pytest.raises(FileNotFoundError), files.lock(place, "x"):
+        raise AssertionError("it is gone")
+    assert names(tmp_path) == []

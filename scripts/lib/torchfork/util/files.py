@@ -284,7 +284,8 @@ def lock(
     A directory is held itself, whoever the others are and wherever their caches lie: no file is
     left in it, and to read it is enough.
     """
-    holder = None if path.is_dir() else path.with_name(path.name + ".holder")
+    directory = path.is_dir()
+    holder = None if directory else path.with_name(path.name + ".holder")
 
     def who() -> str:
         if holder and holder.is_file():
@@ -294,7 +295,8 @@ def lock(
     try:
         if holder:
             path.parent.mkdir(parents=True, exist_ok=True)
-        guard = _acquired(path, who, on_wait, timeout)
+        flags = os.O_RDONLY if directory else os.O_RDWR | os.O_CREAT
+        guard = _acquired(path, flags, who, on_wait, timeout)
     except OSError as error:
         if holder is None:
             raise
@@ -309,10 +311,12 @@ def lock(
         os.close(guard)  # or the end of its process: then it is free again
 
 
-def _acquired(path: Path, who: Callable[[], str], on_wait: OnWait, timeout: float) -> int:
+def _acquired(
+    path: Path, flags: int, who: Callable[[], str], on_wait: OnWait, timeout: float
+) -> int:
     end, waited = time.monotonic() + timeout, False
     while True:
-        guard = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR | os.O_CREAT, 0o666)
+        guard = os.open(path, flags, 0o666)
         with contextlib.suppress(BlockingIOError, FileNotFoundError):
             fcntl.flock(guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if os.fstat(guard).st_ino == path.stat().st_ino:  # not deleted or replaced since
