@@ -102,7 +102,7 @@ def test_an_interrupt_and_a_kill_end_as_shells_expect(
         assert cli.main(["check"]) == 130
     finally:
         signal.signal(signal.SIGTERM, before)
-    assert capsys.readouterr().err.count("the next run goes on") == 2
+    assert capsys.readouterr().err.count("the next run continues") == 2
 
 
 FOR_SOURCE = "is about building from source\nnext:  add --from-source"
