@@ -93,7 +93,9 @@ def test_padding_never_multiplies_a_nan_of_the_weight(
     used = conv2d(NAN_CASE, Inputs(torch.ones_like(x), uses, None)) > 0.5
     assert not bool(used[:, 1].all())
     assert bool(dirty[used].isnan().all())
-    assert torch.equal(dirty[~used], clean[~used])
+    # CUDA kernels compute again what their zeros outside the image spoilt, in another order.
+    rounding = 0.0 if device == "cpu" else 1e-6
+    torch.testing.assert_close(dirty[~used], clean[~used], rtol=rounding, atol=rounding)
 
     grad = torch.randn_like(clean)
     dx = backward(grad, x, w, *NAN_CASE.window, ALL)[0]

@@ -70,6 +70,7 @@ COMMANDS = (
 def main(argv: Sequence[str]) -> int:
     """Parse, run, and turn an error into its message and exit code."""
     _open_closed_streams()
+    _drop_superscript_sizes()
     if threading.current_thread() is threading.main_thread():
         # Ended by kill as by Ctrl-C: what is half-written is removed, programs end.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -93,6 +94,14 @@ def main(argv: Sequence[str]) -> int:
         return 0
     except Exception as error:
         return _report(_unforeseen(error), debug)
+
+
+def _drop_superscript_sizes() -> None:
+    """Forget a terminal's size that is of digits but no number, such as ²: rich takes it for one."""
+    for name in ("COLUMNS", "LINES"):
+        given = os.environ.get(name, "")
+        if given.isdigit() and not given.isdecimal():
+            del os.environ[name]
 
 
 def make_parser(given: Sequence[str]) -> argparse.ArgumentParser:

@@ -245,3 +245,13 @@ def test_closed_streams_and_readers_that_leave_are_no_errors() -> None:
 def test_a_user_without_a_home_hears_what_to_set() -> None:
     said = run_cli("clean", "--cache", TORCHFORK_CACHE="~nosuchuser/cache")
     assert "the home directory of this user is not known" in said and "exit code 2" in said
+
+
+@pytest.mark.parametrize("size", ["²", "wide", ""])
+def test_a_terminal_size_that_is_no_number_is_no_error(
+    failing: Raise, monkeypatch: Patch, size: str
+) -> None:
+    for name in ("COLUMNS", "LINES"):
+        monkeypatch.setenv(name, size)
+    failing(KernelError("no such kernel", where="a.yaml:3", why="none", next="write it"))
+    assert cli.main(["check"]) == KernelError.exit_code

@@ -260,7 +260,8 @@ void add_partials(
         divide_up(sums, kTotalSums),
         dim3(
             kTotalSums,
-            chunks < kManyChunks ? std::min<int64_t>(chunks, kTotalWays) : kManyTotalWays),
+            // without images there is no chunk, and the sums are zeros
+            chunks < kManyChunks ? std::clamp<int64_t>(chunks, 1, kTotalWays) : kManyTotalWays),
         mutable_pointer_or_null<scalar_t>(pass.grad_weight),
         mutable_pointer_or_null<scalar_t>(pass.grad_bias),
         partial.const_data_ptr<opmath_type<scalar_t>>(),
