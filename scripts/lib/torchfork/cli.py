@@ -97,7 +97,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _drop_superscript_sizes() -> None:
-    """Forget a terminal's size that is of digits but no number, such as ²: rich takes it for one."""
+    """Forget a terminal's size of digits that are no number, such as ²: rich takes it for one."""
     for name in ("COLUMNS", "LINES"):
         given = os.environ.get(name, "")
         if given.isdigit() and not given.isdecimal():
