@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from rich import progress as bars
 from rich.console import Console
@@ -24,13 +23,15 @@ def printable(text: str) -> str:
     return _CONTROL.sub(lambda found: repr(found[0])[1:-1], text)
 
 
-def make_console(**options: Any) -> Console:
+def make_console(*, stderr: bool = False, soft_wrap: bool = False, quiet: bool = False) -> Console:
     """rich's console, which fails where COLUMNS or LINES has digits and is no size."""
     known = {
         name: value for name, value in os.environ.items()
         if name not in ("COLUMNS", "LINES") or re.fullmatch("[0-9]{1,4}", value)
     }  # fmt: skip
-    return Console(highlight=False, _environ=known, **options)
+    return Console(
+        highlight=False, stderr=stderr, soft_wrap=soft_wrap, quiet=quiet, _environ=known
+    )
 
 
 @dataclass
