@@ -29,9 +29,7 @@ def make_console(*, stderr: bool = False, soft_wrap: bool = False, quiet: bool =
         name: value for name, value in os.environ.items()
         if name not in ("COLUMNS", "LINES") or re.fullmatch("[0-9]{1,4}", value)
     }  # fmt: skip
-    return Console(
-        highlight=False, stderr=stderr, soft_wrap=soft_wrap, quiet=quiet, _environ=known
-    )
+    return Console(highlight=False, stderr=stderr, soft_wrap=soft_wrap, quiet=quiet, _environ=known)
 
 
 @dataclass
