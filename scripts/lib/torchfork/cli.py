@@ -70,7 +70,7 @@ COMMANDS = (
 def main(argv: Sequence[str]) -> int:
     """Parse, run, and turn an error into its message and exit code."""
     _open_closed_streams()
-    _drop_superscript_sizes()
+    _drop_odd_sizes()
     if threading.current_thread() is threading.main_thread():
         # Ended by kill as by Ctrl-C: what is half-written is removed, programs end.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -96,11 +96,11 @@ def main(argv: Sequence[str]) -> int:
         return _report(_unforeseen(error), debug)
 
 
-def _drop_superscript_sizes() -> None:
-    """Forget a terminal's size of digits that are no number, such as ²: rich takes it for one."""
+def _drop_odd_sizes() -> None:
+    """Forget a terminal's size of digits that are no number, such as ², or too many: rich fails."""
     for name in ("COLUMNS", "LINES"):
         given = os.environ.get(name, "")
-        if given.isdigit() and not given.isdecimal():
+        if given.isdigit() and not (given.isdecimal() and len(given) < 6):
             del os.environ[name]
 
 

@@ -12,12 +12,10 @@ from pathlib import Path
 
 import pytest
 import sample_additions
-from rich.console import Console
 
 import torchfork
 from torchfork import cli
 from torchfork.errors import KernelError
-from torchfork.util.ui import make_console
 
 LIB = Path(torchfork.__file__).parents[1]
 Raise = Callable[[BaseException], None]
@@ -87,15 +85,6 @@ def test_an_unforeseen_exception_says_how_to_report_it(
     err = capsys.readouterr().err
     assert "ZeroDivisionError: division by zero" in err and "--debug" in err
     assert "where: test_cli.py:" in err and "Traceback" not in err
-
-
-@pytest.mark.parametrize("value", ["²", "٣", "9" * 5000, "wide", ""])
-def test_a_terminals_size_that_is_none_is_passed_over(monkeypatch: Patch, value: str) -> None:
-    for name in ("COLUMNS", "LINES"):
-        monkeypatch.setenv(name, value)
-    assert make_console().size == Console(_environ={}).size
-    monkeypatch.setenv("COLUMNS", "123")
-    assert make_console().width == 123
 
 
 def test_an_interrupt_and_a_kill_end_as_shells_expect(
@@ -258,7 +247,7 @@ def test_a_user_without_a_home_hears_what_to_set() -> None:
     assert "the home directory of this user is not known" in said and "exit code 2" in said
 
 
-@pytest.mark.parametrize("size", ["²", "wide", ""])
+@pytest.mark.parametrize("size", ["²", "9" * 5000, "wide", ""])
 def test_a_terminal_size_that_is_no_number_is_no_error(
     failing: Raise, monkeypatch: Patch, size: str
 ) -> None:

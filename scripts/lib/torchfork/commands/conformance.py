@@ -6,6 +6,8 @@ import argparse
 import shutil
 from pathlib import Path
 
+from rich.console import Console
+
 from ..additions.load import load as load_additions
 from ..conformance import plan
 from ..conformance import run as runner
@@ -15,7 +17,7 @@ from ..conformance.table import RED, Table
 from ..errors import CitizenshipError
 from ..native import toolchain
 from ..util import files, memo, venv
-from ..util.ui import Ui, make_console
+from ..util.ui import Ui
 from .options import add_additions, add_work, exclusive, positive
 
 
@@ -93,7 +95,7 @@ def run(options: argparse.Namespace, ui: Ui) -> None:
 
 def report(table: Table, json: Path | None, *, explained_in: Path) -> None:
     """Show the table, write it, and raise CitizenshipError where anything is red."""
-    tables.show(table, make_console())
+    tables.show(table, Console(highlight=False))
     if json is not None:
         files.write_json(json, table.to_json())
     if table.red:

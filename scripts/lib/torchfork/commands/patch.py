@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from rich.console import Console
 from rich.table import Table
 
 from ..edits import patches
@@ -20,7 +21,7 @@ from ..upstream.base import probe
 from ..upstream.git import UPSTREAM
 from ..upstream.wheel import VERSION_FILE, read_version_file
 from ..util import cache
-from ..util.ui import Ui, make_console
+from ..util.ui import Ui
 from .options import STATE, add_additions, add_common, path
 
 Run = Callable[[argparse.Namespace, Ui], None]
@@ -72,7 +73,7 @@ def _open_directory(root: Path, mode: BuildMode | None) -> PatchTarget:
 def run_list(options: argparse.Namespace, ui: Ui) -> None:
     """Every patch; with a release, how it stands to it: PatchConflictError for a conflict."""
     series = patches.load(options.additions.resolve())
-    console = make_console()
+    console = Console(highlight=False)
     if options.torch is None:
         table = Table("patch", "releases", "lane", "reason", box=None, pad_edge=False)
         for patch in series.patches:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from rich.console import Console
+
 from ..additions.load import load as load_additions
 from ..errors import RebaseError
 from ..native import toolchain
@@ -15,7 +17,7 @@ from ..upstream import pins as releases
 from ..upstream.base import probe
 from ..upstream.git import UPSTREAM
 from ..util import cache, files
-from ..util.ui import Ui, make_console
+from ..util.ui import Ui
 from .options import STATE, add_additions, add_work, place, positive
 
 RUNNING = "ef"  # tiers that link or run for this machine
@@ -102,7 +104,7 @@ def report(matrix: Matrix, folder: Path, chain: Path | None, ui: Ui) -> None:
     files.write_text(folder / "matrix.html", render.page(matrix))
     if chain:
         files.write_text(chain, render.chain(matrix))
-    render.show(matrix, make_console())
+    render.show(matrix, Console(highlight=False))
     ui.note(f"report: {folder / 'matrix.html'} (also matrix.md, matrix.json)")
     if failed := matrix.failed:
         kinds = {tier.finding.kind for target in failed for tier in target.tiers if tier.finding}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import sys
 import time
@@ -21,15 +20,6 @@ _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u20
 def printable(text: str) -> str:
     """Text for a terminal: control characters as Python would escape them."""
     return _CONTROL.sub(lambda found: repr(found[0])[1:-1], text)
-
-
-def make_console(*, stderr: bool = False, soft_wrap: bool = False, quiet: bool = False) -> Console:
-    """rich's console, which fails where COLUMNS or LINES has digits and is no size."""
-    known = {
-        name: value for name, value in os.environ.items()
-        if name not in ("COLUMNS", "LINES") or re.fullmatch("[0-9]{1,4}", value)
-    }  # fmt: skip
-    return Console(highlight=False, stderr=stderr, soft_wrap=soft_wrap, quiet=quiet, _environ=known)
 
 
 @dataclass
@@ -58,7 +48,7 @@ class Ui:
     """Prints steps to stderr; stdout stays free for results that scripts read."""
 
     def __init__(self, *, quiet: bool = False) -> None:
-        self.console = make_console(stderr=True, soft_wrap=True, quiet=quiet)
+        self.console = Console(stderr=True, highlight=False, soft_wrap=True, quiet=quiet)
         self.seconds: dict[str, float] = {}
         self._count = 0
 
