@@ -44,13 +44,14 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
 def test_what_a_killed_run_left_goes_and_what_a_living_one_writes_stays(tmp_path: Path) -> None:
     target = tmp_path / "torch-1+x [y].whl"
     (tmp_path / f".{target.name}.lock").touch()
-    (tmp_path / f".{target.name}.12345678").write_text("half")
+    (tmp_path / f".{target.name}.original").write_text("the user's own")
+    (tmp_path / f".{target.name}.torchfork-12345678").write_text("half")
     with files.atomic_open(target) as stream:
         stream.write(b"whole")
         files.write_text(target, "of another run")
-        assert len(names(tmp_path)) == 3
+        assert len(names(tmp_path)) == 4
     assert target.read_bytes() == b"whole"
-    assert names(tmp_path) == [f".{target.name}.lock", target.name]
+    assert names(tmp_path) == [f".{target.name}.lock", f".{target.name}.original", target.name]
 
 
 def test_a_directory_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:

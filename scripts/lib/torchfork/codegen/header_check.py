@@ -105,7 +105,7 @@ def _waiting(ui: Ui, holder: str) -> None:
 
 def _check(base: Base, note: Path) -> CheckedBase:
     """The caller holds the lock: temporary directories beside `note` are those of killed runs."""
-    for left in note.parent.glob(f".{note.stem[:60]}.*"):
+    for left in note.parent.glob(f".{note.stem[:50]}.*"):
         shutil.rmtree(left, ignore_errors=True)
     with _torchgen_home(base, note) as (home, scratch):
         upstream = client.regenerate_base(home, scratch / "out", scratch, devices(base))

@@ -96,7 +96,7 @@ def _temporary(path: Path, make: Callable[[str], str], *, clean: bool) -> Iterat
     It is locked until then: one that is not was left by a killed run.
     clean: delete those.
     """
-    prefix = f".{path.name[:60]}."
+    prefix = f".{path.name[:50]}.torchfork-"  # nobody else's file is taken for an abandoned one
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if clean:
