@@ -511,6 +511,8 @@ def _report(error: BaseException) -> Any:
 def _under_way(error: BaseException) -> str:
     """Where the function stands that the generator was at, as its own messages say it."""
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    if any(frame.f_code.co_name == "load_deprecated_signatures" for frame in frames):
+        return ""  # the functions there are those that a signature does not match
     for frame in reversed(frames):
         for value in frame.f_locals.values():
             parts = [getattr(value, name, None) for name in ("function", "functional", "func")]
