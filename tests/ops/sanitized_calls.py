@@ -31,7 +31,7 @@ HALVED: dict[str, Any] = {"stride": (2, 2)}
 
 # Types, one call; the kernels that it is there for.
 PLANES = [
-    ("fhbd", Case(2, 5, 1, (9, 11), (2, 2), **HALVED)),  # gather, grad_weight_partial and _total
+    ("fhbd", Case(2, 5, 1, (9, 11), (2, 2), **HALVED)),  # gather, grad_weight_partial, add_partials
     ("fhb", Case(2, 5, 1, (9, 31), (3, 4), padding=(1, 2))),  # tile_grad_weight
     ("fhb", Case(3, 7, 1, (2, 5), (3, 3), padding=(3, 2))),  # march
     ("fhb", Case(9, 239, 1, (65, 65), (3, 3), padding=(2, 2), dilation=(2, 2))),  # of phases

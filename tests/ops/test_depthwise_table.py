@@ -121,7 +121,7 @@ def test_the_benchmark_has_calls_for_each_row_and_keeps_those_that_it_cannot_jud
         "import depthwise_table as d; rows = d.table(); "
         "print([any(d.calls_of(i, row, 132)) for i, row in enumerate(rows[:-2])].count(False)); "
         "calls = list(d.calls_of(0, rows[0], 132)); "
-        "slow = [(c, 2.0 if c.work > 2 else 0.5) for c in calls]; "
+        "slow = [(c, 2.0 if c.work > 4 else 0.5) for c in calls]; "
         "print(d.judged(rows[0], slow, 0.03), d.judged(rows[0], [(calls[-1], 0.5)], 0.03), "
         "d.judged(rows[0], [], 0.03), sep='\\n')"
     )
@@ -134,7 +134,7 @@ def test_the_benchmark_has_calls_for_each_row_and_keeps_those_that_it_cannot_jud
     )
     every, since, never, unknown = done.stdout.splitlines()
     assert every == "0"
-    assert since.lstrip().startswith('{"boxes"') and "{4, kNoLimit}" in since
+    assert since.lstrip().startswith('{"boxes"') and "{8, kNoLimit}" in since
     assert never.lstrip().startswith('// slower here: {"boxes"')
     assert unknown.lstrip().startswith("{" + ", ".join(rows()[0]) + "},")
 

@@ -692,9 +692,7 @@ bool choose_bands(const ForwardPass& pass, const Params& p, Bands b) {
   return false;
 }
 
-// Whether the products are worth the preparation. On an H200, against the march kernels: 3 x 3 1.0, 5 x 5
-// .6, 7 x 7 on rows of whole blocks 1.7, on others .9; windows of 9 rows and more 1.9 to 5; several
-// sources 13 (against the generic kernel, which is all there is for them).
+// Whether the products are worth the preparation.
 bool is_worth_it(const Params& p, bool grad) {
   constexpr int64_t kWorthyTaps = 49;
   const bool whole_blocks = p.input_width % kBlock == 0 && p.output_width % kBlock == 0;

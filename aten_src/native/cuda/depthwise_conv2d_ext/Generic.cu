@@ -839,7 +839,6 @@ Operand launch_partial(const BackwardPass& pass, const Params& p) {
        kFewChunks});
   const int64_t many = std::min(
       {divide_up(multiprocessors() * 128, of_chunk), // the largest devices filled twice
-
        divide_up(pixels, pixel_lanes * kLeastPixels),
        kMostChunks});
   const int64_t wanted = divide_up(pixels, std::max<int64_t>({1, few, many}));

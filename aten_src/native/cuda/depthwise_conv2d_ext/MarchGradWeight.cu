@@ -8,8 +8,7 @@
 // A float bias is compensated in a thread and added in double beyond; rounding to 16 bits would hide that.
 //
 // Columns outside the image are zeros that are multiplied by grad_output, which is right only
-// while that is finite. What it spoils it leaves as NaN: a block that ends with a NaN anywhere does
-// its work again tap by tap, of positions inside the image only.
+// while that is finite. What it spoils it leaves as NaN, and add_partials() takes it again.
 #include <ATen/native/cuda/depthwise_conv2d_ext/March.cuh>
 
 namespace at::native::depthwise_conv2d_ext_cuda {

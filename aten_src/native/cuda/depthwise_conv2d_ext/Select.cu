@@ -167,13 +167,11 @@ Operand as_operand(const TensorBase& tensor) {
       sizes};
 }
 
-// Calls in channels-last order whose kernels are in plane order, between copies: large windows, and the forward
-// of several outputs of a channel, which no kernel but the generic takes in that order. What those kernels
-// refuse is not worth the copies. `weight`: of the weight's gradient.
+// Calls in channels-last order that are faster in plane order, copies included: large windows, and several
+// outputs of a channel. `weight`: of the weight's gradient.
 bool by_planes(const Params& p, Type type, bool weight) {
   constexpr int64_t kMostStride = 2; // of bands
-  // Taps from which large windows are worth the copies: the kernels that gather need none. In 16
-  // bit kernels on tensor cores take most of odd size, and many of the others that are larger.
+  // Taps from which large windows are worth the copies; of odd size, those that keep the image's.
   constexpr int64_t kLeastTaps = 64;
   constexpr int64_t kLeastTapsOf16Bits = 56;
   constexpr int64_t kLeastOddTapsOf16Bits = 16;
