@@ -5,7 +5,6 @@ regenerate its own headers.
 from __future__ import annotations
 
 import contextlib
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -104,9 +103,6 @@ def _waiting(ui: Ui, holder: str) -> None:
 
 
 def _check(base: Base, note: Path) -> CheckedBase:
-    """The caller holds the lock: temporary directories beside `note` are those of killed runs."""
-    for left in note.parent.glob(f".{note.stem[:50]}.*"):
-        shutil.rmtree(left, ignore_errors=True)
     with _torchgen_home(base, note) as (home, scratch):
         upstream = client.regenerate_base(home, scratch / "out", scratch, devices(base))
         comparison = compare_headers(base, scratch / "out")
