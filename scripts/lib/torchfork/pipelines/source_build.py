@@ -22,7 +22,7 @@ from ..native import diagnostics, toolchain
 from ..native.diagnostics import Diagnostic
 from ..native.ninja import Progress, read_step
 from ..upstream.base import Base, Interpreter
-from ..upstream.pins import PINS, Release, WheelName, python_number
+from ..upstream.pins import PINS, Release, WheelName, in_order, python_number
 from ..upstream.sources import SourceCheckout
 from ..upstream.tree import ATEN, SourceTree
 from ..upstream.wheel import grafted_version, read_version_file
@@ -75,7 +75,7 @@ def require_python(tree: SourceTree, interpreter: Interpreter, release: Release 
     """Refuse an interpreter that the release was never built for."""
     if release is None:
         return
-    tags = sorted({pin.name.interpreter for pin in release.wheels}, key=python_number)
+    tags = in_order({pin.name.interpreter for pin in release.wheels})
     if not tags or interpreter.tag in tags:
         return
     number, known = python_number(interpreter.tag), [python_number(tag) for tag in tags]

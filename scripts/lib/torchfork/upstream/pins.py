@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import stat
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -37,6 +37,11 @@ def interpreter_tag(python: str, abi: str) -> str:
 def python_number(tag: str) -> int:
     """314 of 'cp314' and of 'cp314t', to sort and to compare by."""
     return int(tag.strip("cpt"))
+
+
+def in_order(tags: Iterable[str]) -> list[str]:
+    """Interpreters' tags, oldest first: 'cp39', 'cp314', 'cp314t'."""
+    return sorted(tags, key=lambda tag: (python_number(tag), tag))
 
 
 @dataclass(frozen=True)
@@ -106,8 +111,8 @@ class Release:
 
     def python_tags(self, system: str, machine: str) -> list[str]:
         """The Python tags that this machine has wheels for, oldest first."""
-        tags = {pin.name.interpreter for pin in self.wheels if pin.runs_on(system, machine)}
-        return sorted(tags, key=lambda tag: (python_number(tag), tag))
+        found = (pin for pin in self.wheels if pin.runs_on(system, machine))
+        return in_order({pin.name.interpreter for pin in found})
 
 
 @dataclass(frozen=True)
