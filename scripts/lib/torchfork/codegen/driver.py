@@ -402,14 +402,15 @@ def _write_half(half: int) -> None:
 
     The text of a file, which is most of the work, is made only where the file is written.
     """
-    manager = importlib.import_module("torchgen.utils").FileManager
-    original, numbers = manager.write_with_template, itertools.count(half)
+    from torchgen.utils import FileManager
+
+    original, numbers = FileManager.write_with_template, itertools.count(half)
 
     def write(*args: Any, **kwargs: Any) -> None:
         if next(numbers) % 2:
             original(*args, **kwargs)
 
-    manager.write_with_template = write
+    FileManager.write_with_template = write
 
 
 def trial(request: dict[str, Any]) -> dict[str, Any]:
@@ -435,13 +436,10 @@ def trial(request: dict[str, Any]) -> dict[str, Any]:
             reports.append(failure.args[0])
             at = re.search(r"native_functions\.yaml:(\d+)", failure.args[0]["message"])
             refused = {f.func.name.name.base for f in everything if at and f.loc.line == int(at[1])}
-            before = keep
-            keep = frozenset(
-                _schema_of(f) for f in everything
-                if _schema_of(f) in before and f.func.name.name.base not in refused
-            )  # fmt: skip
-            if keep == before:
+            left = {_schema_of(f) for f in everything if f.func.name.name.base not in refused}
+            if keep <= left:
                 break
+            keep &= left
     return {"refused": reports}
 
 

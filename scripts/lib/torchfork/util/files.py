@@ -141,7 +141,7 @@ def _remove_abandoned(directory: Path, prefix: str) -> None:
 
 
 def remove(path: Path) -> None:
-    """Delete a file, a link or a directory with all in it; what cannot be deleted stays."""
+    """Delete a file, a link, or all of a directory that can be deleted."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
