@@ -1,8 +1,8 @@
 """--python: the interpreter that is named decides what is built, and a wrong one is refused.
 
 What needs another minor version of Python on this machine is skipped where there is none; the
-refusals are tested without one in tests/unit/test_interpreter.py and test_wheel_base.py, and
-test_develop_for_real.py builds with --python for an interpreter that is not the tooling's own.
+refusals are tested without one in tests/unit/upstream (test_interpreter.py, test_wheel_base.py),
+and test_develop_for_real.py builds with --python for another interpreter than the tooling's own.
 """
 
 from __future__ import annotations
