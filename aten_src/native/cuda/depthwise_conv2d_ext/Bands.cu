@@ -24,8 +24,11 @@ namespace at::native::depthwise_conv2d_ext_cuda {
 
 namespace {
 
+constexpr int kBandThreads = 256;
+constexpr int64_t kMostShared = 96 * 1024; // two blocks fit into every device since sm_80 but sm_86
 constexpr int64_t kMostDoubled = 48 * 1024; // of shared memory, with a second tile under way
 constexpr int64_t kMostTileRows = 256;
+constexpr int64_t kTileElements = 4096;
 inline int64_t threads_at_once() {
   return multiprocessors() * 1536;
 }

@@ -1,5 +1,5 @@
-// What the tensor-core kernels of depthwise_conv2d_ext for 16-bit types share: tiles of whole image
-// rows in shared memory, how they get there and back, and the matrix instructions.
+// What Bands.cu and PlaneGemm.cu share, matrix instructions and copies, and the tiles of whole image rows
+// in shared memory of Bands.cu, and how they get there and back.
 //
 // A tensor's tile is [image][plane][row], rows of `pitch` bytes, an odd number of 16-byte blocks, so
 // that the eight rows that ldmatrix reads at once fall into different banks; for the same reason an
@@ -11,14 +11,9 @@
 
 namespace at::native::depthwise_conv2d_ext_cuda {
 
-// Of a tile, in both directions.
-constexpr int64_t kMostShared = 96 * 1024; // two blocks fit into every device since sm_80 but sm_86
-constexpr int64_t kTileElements = 4096;
-
 constexpr int kBlock = 8; // columns of a block: one row of an 8 x 8 matrix
 constexpr int kBlockBytes = 16;
 constexpr int kMatrixRows = 16; // of one matrix instruction
-constexpr int kBandThreads = 256;
 
 // Divides by a number that the host knows, while value * by < 2^32.
 struct Divider {
@@ -59,7 +54,7 @@ inline int32_t odd(int64_t count) {
   return static_cast<int32_t>(count | 1);
 }
 
-// Whether the tensor-core kernels may take a call on these two tensors.
+// Whether Bands.cu may take a call on these two tensors.
 inline bool bands_apply(const Params& p, const Operand& one, const Operand& other) {
   constexpr int64_t kMostStride = 2;
   const bool unit_dilation = p.dilation_height == 1 && p.dilation_width == 1;

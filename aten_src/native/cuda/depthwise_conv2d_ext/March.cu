@@ -52,6 +52,38 @@ struct ChannelsLastTraits {
   static_assert(kColumns <= 32, "a mask of 32 bits tells the columns inside the image");
 };
 
+// Taps of a block's channels into shared memory as [tap][channel], several loads in flight;
+// whether all of them are finite.
+template <int kTaps, typename scalar_t>
+__device__ __forceinline__ bool stage_taps(
+    float* to,
+    const scalar_t* weight,
+    int block_channel,
+    int block_channels,
+    const March& m) {
+  constexpr int kAtOnce = 8;
+  const int have = min(block_channels, m.channels - block_channel) * kTaps;
+  bool finite = true;
+  for (int first = threadIdx.x; first < kTaps * block_channels; first += kAtOnce * blockDim.x) {
+    float values[kAtOnce];
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) {
+      const int i = first + j * blockDim.x;
+      values[j] = i < have ? static_cast<float>(weight[block_channel * kTaps + i]) : 0.0f;
+    }
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) {
+      const int i = first + j * blockDim.x;
+      const int tap = i % kTaps;
+      finite = finite && is_finite(values[j]);
+      if (i < kTaps * block_channels) {
+        to[(m.flip ? kTaps - 1 - tap : tap) * block_channels + i / kTaps] = values[j];
+      }
+    }
+  }
+  return finite;
+}
+
 // The results of an item.
 template <typename Traits>
 __device__ __noinline__ void mend_item(
@@ -269,7 +301,7 @@ void launch_march(const ForwardPass& pass, const Params& p, March m) {
   m.groups = divide_up(vectors, m.lanes);
   m.aligned = m.channels % kVector == 0 && is_aligned(dst, kVector * sizeof(scalar_t)) &&
       is_aligned(src, kVector * sizeof(scalar_t));
-  plan_items(m, m.batch, Traits::kTile, vectors, Traits::wanted_threads(), Traits::kHeight);
+  plan_items(m, Traits::kTile, vectors, Traits::wanted_threads(), Traits::kHeight);
   const int tiles = std::max(1, kThreads / m.lanes);
   const unsigned int grid = divide_up(m.items, tiles) * m.groups;
   const size_t shared = Traits::Ring::kBytes + sizeof(float) * Traits::kTaps * m.lanes * kVector;

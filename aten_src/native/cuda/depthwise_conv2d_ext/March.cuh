@@ -23,7 +23,7 @@ struct March {
   int32_t dilation_width;
   bool flip;
   bool aligned; // whole vectors may be loaded and stored
-  // The work items: column tiles innermost, then chunks of rows, then images or planes. With a
+  // The work items: column tiles innermost, then chunks of rows, then images. With a
   // dilation d there are d phases in each dimension, whose positions are d apart and which see
   // one another's elements nowhere.
   int32_t rows_per_chunk;
@@ -38,7 +38,7 @@ struct March {
   int32_t groups;
 };
 
-// Where one work item begins: image or plane, first and last row of its phase, first column.
+// Where one work item begins: image, first and last row of its phase, first column.
 struct Item {
   int32_t image;
   int32_t row_phase;
@@ -63,38 +63,6 @@ __device__ __forceinline__ Item item_of(const March& m, int32_t index, int tile_
   return item;
 }
 
-// Taps of a block's channels into shared memory as [tap][channel], several loads in flight;
-// whether all of them are finite.
-template <int kTaps, typename scalar_t>
-__device__ __forceinline__ bool stage_taps(
-    float* to,
-    const scalar_t* weight,
-    int block_channel,
-    int block_channels,
-    const March& m) {
-  constexpr int kAtOnce = 8;
-  const int have = min(block_channels, m.channels - block_channel) * kTaps;
-  bool finite = true;
-  for (int first = threadIdx.x; first < kTaps * block_channels; first += kAtOnce * blockDim.x) {
-    float values[kAtOnce];
-#pragma unroll
-    for (int j = 0; j < kAtOnce; ++j) {
-      const int i = first + j * blockDim.x;
-      values[j] = i < have ? static_cast<float>(weight[block_channel * kTaps + i]) : 0.0f;
-    }
-#pragma unroll
-    for (int j = 0; j < kAtOnce; ++j) {
-      const int i = first + j * blockDim.x;
-      const int tap = i % kTaps;
-      finite = finite && is_finite(values[j]);
-      if (i < kTaps * block_channels) {
-        to[(m.flip ? kTaps - 1 - tap : tap) * block_channels + i / kTaps] = values[j];
-      }
-    }
-  }
-  return finite;
-}
-
 // The forward's geometry: src is the input, dst the output.
 inline March march_of(const Params& p) {
   March m{};
@@ -111,7 +79,6 @@ inline March march_of(const Params& p) {
 // reads the kernel's overhang again. Chunks are as long as the device stays full.
 inline void plan_items(
     March& m,
-    int64_t images,
     int tile_width,
     int64_t lanes_per_item,
     int64_t wanted_threads,
@@ -122,7 +89,7 @@ inline void plan_items(
   m.column_tiles = m.tiles_per_phase * std::min(m.dilation_width, m.dst_width);
   const int64_t phases = std::min(m.dilation_height, m.dst_height);
   const int64_t threads_per_chunk =
-      std::max<int64_t>(1, images * m.column_tiles * lanes_per_item * phases);
+      std::max<int64_t>(1, int64_t{m.batch} * m.column_tiles * lanes_per_item * phases);
   const int64_t wanted = divide_up(wanted_threads, threads_per_chunk);
   int64_t chunks = std::max<int64_t>(1, std::min(wanted, phase_rows / row_floor));
   if (chunks * threads_per_chunk < few_threads()) {
@@ -132,7 +99,7 @@ inline void plan_items(
   m.rows_per_chunk = divide_up(phase_rows, chunks);
   m.chunks_per_phase = divide_up(phase_rows, m.rows_per_chunk);
   m.row_chunks = m.chunks_per_phase * phases;
-  m.items = images * m.row_chunks * m.column_tiles;
+  m.items = int64_t{m.batch} * m.row_chunks * m.column_tiles;
 }
 
 } // namespace at::native::depthwise_conv2d_ext_cuda

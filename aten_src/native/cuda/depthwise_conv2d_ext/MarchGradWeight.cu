@@ -86,7 +86,7 @@ struct PlaneRow {
     }
   }
 
-  __device__ __forceinline__ float column(int c) const {
+  __device__ __forceinline__ float value(int c, int) const {
     if (c < Traits::kLeft) {
       return unpack(left, kLeftVector - Traits::kLeft + c);
     }
@@ -436,11 +436,7 @@ __global__ void grad_weight_planes_kernel(
     const scalar_t* const grad_corner =
         grad_output + (item.image * m.channels + channel) * m.dst_height * m.dst_width + first;
     if constexpr (Traits::kAligned) {
-      struct Row : PlaneRow<Traits> {
-        __device__ __forceinline__ float value(int c, int) const {
-          return this->column(c);
-        }
-      };
+      using Row = PlaneRow<Traits>;
       struct Grad {
         Packed<scalar_t, 4> four;
         __device__ __forceinline__ float value(int t, int) const {
@@ -514,7 +510,7 @@ int64_t launch_channels_last(Operand& partial, const BackwardPass& pass, const P
   m.lanes = lanes_for(vectors, kVector * sizeof(scalar_t), kThreads, true);
   m.aligned = m.channels % kVector == 0 && is_aligned(grads, kVector * sizeof(scalar_t)) &&
       is_aligned(inputs, kVector * sizeof(scalar_t));
-  plan_items(m, m.batch, Traits::kTile, vectors, wanted_threads(), Traits::kHeight);
+  plan_items(m, Traits::kTile, vectors, wanted_threads(), Traits::kHeight);
   int tiles = 1;
   while (tiles * 2 * m.lanes <= kThreads) {
     tiles *= 2;
@@ -539,7 +535,7 @@ int64_t launch_channels_last(Operand& partial, const BackwardPass& pass, const P
 template <typename Traits>
 int64_t launch_planes(Operand& partial, const BackwardPass& pass, const Params& p, March m) {
   using scalar_t = typename Traits::scalar_t;
-  plan_items(m, m.batch, Traits::kTile, m.channels, wanted_threads(), Traits::kHeight);
+  plan_items(m, Traits::kTile, m.channels, wanted_threads(), Traits::kHeight);
   const int64_t chunks = chunks_for(m.items, kThreads, m.channels);
   partial = empty_partial(chunks, p);
   launch_kernel(
