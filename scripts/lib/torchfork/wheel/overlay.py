@@ -163,8 +163,9 @@ def _data(base: Base, texts: Mapping[str, bytes], name: Name, version: str) -> M
         "covers": covers,
         "modules": modules,
         "preload": list(_preload(base)),
-        "cure": f"python -m pip install 'torch=={base.public_version}' from the index that has "
-        f"{base.version}, or install the {name.distribution} that was made for the torch installed",
+        # --force-reinstall: 2.13.0+cpu satisfies the requirement 2.13.0, so nothing would be done
+        "cure": f"python -m pip install --force-reinstall 'torch=={base.metadata_version}' (from "
+        f"an index that has {base.version}), or install the {name.distribution} for that torch",
     }
 
 

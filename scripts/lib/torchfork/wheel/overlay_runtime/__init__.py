@@ -9,24 +9,28 @@ import sys
 
 
 class Waiting:
-    """Stands on sys.meta_path until torch, or its code generator, is imported."""
+    """Stands on sys.meta_path: waits until torch, or its code generator, is imported."""
 
     torchfork_overlay = __name__
+    served = None
 
     @classmethod
     def find_spec(cls, name, path=None, target=None):  # type: ignore[no-untyped-def]  # kept small
-        """The spec of torch or torchgen; None for everything else."""
-        if name not in ("torch", "torchgen"):
-            return None
-        import importlib.util
+        """The spec of a module that the overlay has; None for everything else."""
+        if cls.served is None:
+            if name not in ("torch", "torchgen"):
+                return None
+            from . import activate
 
-        from . import activate
-
-        sys.meta_path.remove(cls)
-        activate.activate(__name__)
-        return importlib.util.find_spec(name)
+            cls.served = activate.served(__name__)
+        return cls.served(name, path, target)
 
 
 # As a package of its own, not where torchfork imports it from within its tooling.
-if "." not in __name__ and "torch" not in sys.modules:
-    sys.meta_path.insert(0, Waiting)
+if "." not in __name__:
+    if "torch" in sys.modules:
+        from . import activate
+
+        activate.warn_of_order(__name__)
+    else:
+        sys.meta_path.insert(0, Waiting)

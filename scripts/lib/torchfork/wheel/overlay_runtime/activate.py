@@ -13,8 +13,8 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Sequence
-from importlib.abc import Loader, MetaPathFinder
+from collections.abc import Callable, Sequence
+from importlib.abc import Loader
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 from types import ModuleType
@@ -37,20 +37,19 @@ class MadeFor(TypedDict):
     cure: str  # the command where another torch is installed
 
 
-def activate(package: str) -> None:
-    """Have this overlay serve its modules, where it was made for the torch that is installed."""
-    spec = PathFinder.find_spec("torch")
-    if spec is None or spec.origin is None or os.environ.get(SWITCH, "") == "0":
-        return
-    others = [
-        name
-        for finder in sys.meta_path
-        if (name := getattr(finder, "torchfork_overlay", None)) not in (None, package)
-    ]
-    if others:
+Find = Callable[[str, Sequence[str] | None, ModuleType | None], ModuleSpec | None]
+
+
+def served(package: str) -> Find:
+    """What finds this overlay's modules; nothing, where it was not made for the torch installed."""
+    spec = _installed_torch()
+    if spec is None or spec.origin is None or _is_switched_off():
+        return _nothing
+    names = [getattr(finder, "torchfork_overlay", package) for finder in sys.meta_path]
+    if others := [name for name in names if name != package]:
         raise ImportError(
             f"two overlays of torch are installed, and only one can be active: {package} and "
-            f"{', '.join(map(str, others))}; uninstall one, build the additions of both into one "
+            f"{', '.join(others)}; uninstall one, build the additions of both into one "
             f"overlay, or set {SWITCH}=0 to have neither"
         )
     if not HERE.is_dir():
@@ -65,10 +64,35 @@ def activate(package: str) -> None:
             f"{made_for['name']} {made_for['version']} was made for torch {made_for['torch']} "
             f"(commit {made_for['commit'][:12]}), and {problem}. torch is imported without its "
             f"operators. To mend it: {made_for['cure']}",
-            stacklevel=2,
+            stacklevel=3,
         )
-        return
-    sys.meta_path.insert(0, Modules(package, torch, made_for))
+        return _nothing
+    return Modules(torch, made_for).find_spec
+
+
+def warn_of_order(package: str) -> None:
+    """Say why an overlay that is imported after torch does nothing."""
+    if not _is_switched_off():
+        warnings.warn(
+            f"torch was imported before {package}, and so without its operators: "
+            f"import {package} first",
+            stacklevel=3,
+        )
+
+
+def _is_switched_off() -> bool:
+    return os.environ.get(SWITCH, "") == "0"
+
+
+def _nothing(name: str, path: Sequence[str] | None, target: ModuleType | None) -> None:
+    """Finds no module."""
+
+
+def _installed_torch() -> ModuleSpec | None:
+    """Where torch is: on the path, or where the finder of an editable installation has it."""
+    finders = [finder for finder in sys.meta_path if not hasattr(finder, "torchfork_overlay")]
+    specs = (finder.find_spec("torch", None) for finder in finders)
+    return next((spec for spec in specs if spec is not None), None)
 
 
 def mismatch(torch: Path, made_for: MadeFor) -> str:
@@ -99,11 +123,10 @@ def _assigned(name: str, text: str) -> str:
     return found[1] if found else ""
 
 
-class Modules(MetaPathFinder):
+class Modules:
     """Finds what the overlay has: changed and new modules, torch._C, and all of torchgen."""
 
-    def __init__(self, package: str, torch: Path, made_for: MadeFor) -> None:
-        self.torchfork_overlay = package
+    def __init__(self, torch: Path, made_for: MadeFor) -> None:
         self._torch = torch
         self._modules, self._preload = made_for["modules"], made_for["preload"]
 
