@@ -98,10 +98,10 @@ class Sweep:
         for name in ("scripts", "ci"):
             ignored = shutil.ignore_patterns("__pycache__")
             shutil.copytree(PROJECT / name, self.project / name, ignore=ignored)
-        target, known = bases.probe(headers=False), pins.load()
-        store = user_cache.directory()
-        self.wheel = Path(base[1]) if base else fetch.fetch_wheel(known.get(), target, known, store)
-        self.base = wheel.open_wheel(self.wheel, target, known, store).root
+        known = pins.load()
+        opening = wheel.Opening(bases.probe(headers=False), known, user_cache.directory())
+        self.wheel = Path(base[1]) if base else fetch.fetch_wheel(known.get(), opening)
+        self.base = wheel.open_wheel(self.wheel, opening).root
 
     def sweep(self, kills: int, seed: int, done: dict[str, int], save: Callable[[], None]) -> None:
         """Add to `done` until it counts so many kills; `episode` in it is where to go on."""

@@ -171,7 +171,7 @@ def test_of_two_runs_at_once_the_second_waits_and_names_the_first(finished: Comm
     held_for = 2 + 2 * (time.monotonic() - started)
     hold = (
         "import sys, time\nfrom pathlib import Path\nfrom torchfork.util import files\n"
-        "with files.lock(Path(sys.argv[1]), 'building', print, 1):\n"
+        "with files.lock(Path(sys.argv[1]), 'building', 1):\n"
         "    print('held', flush=True)\n    time.sleep(float(sys.argv[2]))\n"
     )
     holder = subprocess.Popen(

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 from command import Command, finished_build
 
-from torchfork.upstream import fetch, wheel
-from torchfork.upstream import pins as releases
+from torchfork.upstream import fetch, pins, wheel
 from torchfork.upstream.base import Base, probe
 from torchfork.util import cache
 
@@ -28,12 +27,9 @@ def base_option() -> tuple[str, ...]:
 @pytest.fixture(scope="session")
 def base(base_option: tuple[str, ...]) -> Base:
     """The official wheel, unpacked in the user's cache."""
-    target, pins = probe(headers=False), releases.load()
-    store = cache.directory()
-    path = (
-        Path(base_option[1]) if base_option else fetch.fetch_wheel(pins.get(), target, pins, store)
-    )
-    return wheel.open_wheel(path, target, pins, store)
+    opening = wheel.Opening(probe(headers=False), pins.load(), cache.directory())
+    path = Path(base_option[1]) if base_option else fetch.fetch_wheel(opening.pins.get(), opening)
+    return wheel.open_wheel(path, opening)
 
 
 @pytest.fixture

@@ -257,7 +257,7 @@ BYTES = st.lists(st.tuples(st.floats(0, 1), st.integers(0, 255)), min_size=1, ma
 
 def opened(root: Path, wheel: Path) -> None:
     known = sample_wheel.releases(root / "releases.toml")
-    wheels.open_wheel(wheel, sample_wheel.this_python(), known, root / "cache")
+    wheels.open_wheel(wheel, wheels.Opening(sample_wheel.this_python(), known, root / "cache"))
 
 
 @fuzz(8, BYTES)

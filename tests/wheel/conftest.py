@@ -74,10 +74,11 @@ def base(subject: Subject) -> Base:
     pins = releases.load()
     version = subject.wheel.version
     release = pins.get(version.partition("+")[0])
+    opening = wheel_base.Opening(target, pins, cache.directory())
     at_hand = fetch.cached_wheels(release, target, cache.directory())
-    candidates = at_hand or [fetch.fetch_wheel(release, target, pins, cache.directory())]
+    candidates = at_hand or [fetch.fetch_wheel(release, opening)]
     for path in candidates:
-        opened = wheel_base.open_wheel(path, target, pins, cache.directory())
+        opened = wheel_base.open_wheel(path, opening)
         if version.startswith(wheel_base.grafted_version(opened.version, 0)[:-1]):
             return opened
     pytest.fail(f"none of {candidates} is what torch {version} was made from", pytrace=False)
@@ -97,7 +98,7 @@ def added(base: Base, tmp_path_factory: pytest.TempPathFactory) -> Manifest:
     additions = load_additions(PROJECT)
     gated = header_check.check_headers(base, cache.directory(), quiet)
     layout = build_dir.for_base(base, additions, work)
-    with build_dir.locked(layout, quiet):
+    with build_dir.locked(layout):
         merged = graft.merge_and_validate(
             graft.BuildContext(base, additions, layout), gated.upstream, quiet
         )

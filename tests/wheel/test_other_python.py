@@ -79,10 +79,12 @@ def test_the_additions_fit_the_official_wheels_of_other_pythons(base: Base, tmp_
     for one in others(base):
         for path in fetch.cached_wheels(release, one, cache.directory()):
             quiet, additions = Ui(quiet=True), load_additions(PROJECT)
-            opened = wheel_base.open_wheel(path, one, pins.load(), cache.directory())
+            opened = wheel_base.open_wheel(
+                path, wheel_base.Opening(one, pins.load(), cache.directory())
+            )
             gated = header_check.check_headers(opened, cache.directory(), quiet)
             layout = build_dir.for_base(opened, additions, tmp_path)
-            with build_dir.locked(layout, quiet):
+            with build_dir.locked(layout):
                 merged = graft.merge_and_validate(
                     graft.BuildContext(opened, additions, layout), gated.upstream, quiet
                 )

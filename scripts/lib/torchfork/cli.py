@@ -19,7 +19,7 @@ from . import __version__
 from .commands.options import add_common
 from .errors import ForkError, InternalError, OutputError, UsageError
 from .util.files import output_error
-from .util.ui import Ui, printable
+from .util.ui import LogHandler, Ui, printable
 
 INTERRUPTED = 130
 
@@ -78,9 +78,11 @@ def main(argv: Sequence[str]) -> int:
     try:
         _require_directory()  # the parser makes paths absolute
         options = make_parser(argv[:1]).parse_args(argv)
-        if options.verbose:
-            _show_commands()
-        options.run(options, Ui(quiet=options.quiet))
+        ui = Ui(quiet=options.quiet)
+        logger = logging.getLogger(__package__)
+        logger.handlers = [LogHandler(ui)]
+        logger.setLevel(logging.INFO if options.verbose else logging.WARNING)
+        options.run(options, ui)
         sys.stdout.flush()
         return 0
     except ForkError as error:
@@ -129,14 +131,6 @@ def _open_closed_streams() -> None:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
-
-
-def _show_commands() -> None:
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(message)s"))
-    logger = logging.getLogger(__package__)
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
 
 
 def _require_directory() -> None:

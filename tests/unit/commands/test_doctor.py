@@ -19,6 +19,7 @@ from torchfork.state import installed_torch
 from torchfork.state.journal import Store
 from torchfork.upstream import pins
 from torchfork.upstream.base import Interpreter
+from torchfork.upstream.wheel import Opening
 from torchfork.wheel.overlay_runtime.activate import SWITCH
 
 
@@ -50,7 +51,9 @@ class Patient:
     def develop(self) -> Store:
         """A --develop build."""
         lay(self.root / "overlay", {"torch/overrides.py": "NAMES = ['relu', 'gdh']\n"})
-        base = installed_torch.open_base(self.interpreter, pins.load(), self.root / "cache")
+        base = installed_torch.open_base(
+            Opening(self.interpreter, pins.load(), self.root / "cache")
+        )
         installed_torch.install(base, self.root / "overlay")
         return installed_torch.store(self.site)
 

@@ -50,7 +50,7 @@ class Bench:
 
     def plan(self, additions: Additions) -> source.Planned:
         layout = build_dir.for_tree(self.tree, additions, self.root / "work")
-        with build_dir.locked(layout, Ui(quiet=True)):
+        with build_dir.locked(layout):
             return source.plan(self.tree, additions, layout, Ui(quiet=True))
 
     def put(self, additions: Additions) -> None:

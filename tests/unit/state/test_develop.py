@@ -11,7 +11,7 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -26,8 +26,7 @@ from torchfork.state.journal import Changes, Store
 from torchfork.upstream.archives import read_record
 from torchfork.upstream.base import Base, Interpreter
 from torchfork.upstream.installed import locate
-from torchfork.upstream.pins import Releases
-from torchfork.upstream.wheel import open_wheel
+from torchfork.upstream.wheel import Opening, open_wheel
 from torchfork.wheel.pack import pack
 
 RECORD = "torch-9.1.0+cpu.dist-info/RECORD"
@@ -38,23 +37,22 @@ class World:
     """An environment with a sample torch in it, and an overlay for it."""
 
     root: Path
-    interpreter: Interpreter
-    pins: Releases
+    opening: Opening
+
+    @property
+    def interpreter(self) -> Interpreter:
+        return self.opening.interpreter
 
     @property
     def site(self) -> Path:
         return self.interpreter.site_packages
 
     @property
-    def cache(self) -> Path:
-        return self.root / "cache"
-
-    @property
     def overlay(self) -> Path:
         return self.root / "overlay"
 
     def base(self) -> Base:
-        return installed_torch.open_base(self.interpreter, self.pins, self.cache)
+        return installed_torch.open_base(self.opening)
 
     def lay(self, files: dict[str, str]) -> None:
         shutil.rmtree(self.overlay, ignore_errors=True)
@@ -104,7 +102,8 @@ def world(tmp_path: Path, interpreter: Interpreter) -> Iterator[World]:
     compiled.mkdir()
     (compiled / f"overrides.{sys.implementation.cache_tag}.pyc").write_bytes(b"compiled")
     os.utime(interpreter.site_packages / "torch" / "overrides.py", (1_600_000_000, 1_600_000_000))
-    made = World(tmp_path, interpreter, sample.releases(tmp_path / "releases.toml"))
+    pins = sample.releases(tmp_path / "releases.toml")
+    made = World(tmp_path, Opening(interpreter, pins, tmp_path / "cache"))
     made.lay(FIRST)
     yield made
     for name in ("torch", "torchgen", "torch-9.1.0+cpu.dist-info"):
@@ -206,7 +205,7 @@ def test_a_wheel_can_be_packed_from_the_installed_torch(world: World) -> None:
     base = world.base()
     made = pack(base, world.overlay, "9.1.0+cpu.ext1", world.root / "dist", 1_600_000_000)
     reference = sample.write_wheel(world.root / "wheel")
-    from_wheel = open_wheel(reference, world.interpreter, world.pins, world.cache)
+    from_wheel = open_wheel(reference, world.opening)
     other = pack(from_wheel, world.overlay, "9.1.0+cpu.ext1", world.root / "d2", 1_600_000_000)
     with zipfile.ZipFile(made) as ours, zipfile.ZipFile(other) as theirs:
         assert ours.namelist() == theirs.namelist()
@@ -237,7 +236,7 @@ def test_a_torch_that_is_not_the_one_built_for_is_not_changed(world: World) -> N
         world.undo()
     assert caught.value.exit_code == 32
     wheel = sample.write_wheel(world.root)
-    base = open_wheel(wheel, world.interpreter, world.pins, world.cache)
+    base = open_wheel(wheel, world.opening)
     with pytest.raises(UsageError, match="--develop"):
         installed_torch.install(base, world.overlay)
     base = world.base()
@@ -356,7 +355,7 @@ def test_two_runs_that_are_killed_leave_old_or_new_wherever_they_were(
         if action == "undo":
             quietly(world.undo)
             return
-        base = installed_torch.open_base(world.interpreter, world.pins, world.root / cache)
+        base = installed_torch.open_base(replace(world.opening, cache=world.root / cache))
         installed_torch.install(base, second if action == "another" else world.overlay)
 
     known: dict[str, set[str | None]] = {}
@@ -451,15 +450,17 @@ def test_directories_that_are_new_are_open_to_whom_the_environment_is(world: Wor
     assert (world.site / "torch/added/deep/new.py").stat().st_mode & 0o777 == 0o644
 
 
-def test_another_run_is_waited_for(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    base, waits = world.base(), list[str]()
+def test_another_run_is_waited_for(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    base = world.base()
     monkeypatch.setattr(installed_torch, "LOCK_SECONDS", 0.3)
-    with journal.exclusive(world.site / "torch", "changing", waits.append, 1, ""):
+    with journal.exclusive(world.site / "torch", "changing", 1, ""):
         with pytest.raises(BusyError, match="another run"):
-            installed_torch.install(base, world.overlay, on_wait=waits.append)
+            installed_torch.install(base, world.overlay)
         with pytest.raises(BusyError):
-            installed_torch.undo(world.interpreter, on_wait=waits.append)
-    assert len(waits) == 2 and str(world.site) in waits[0]
+            installed_torch.undo(world.interpreter)
+    assert len(caplog.messages) == 2 and str(world.site) in caplog.text
     assert installed_torch.install(base, world.overlay).written
 
 
@@ -468,18 +469,18 @@ import pickle
 import sys
 from pathlib import Path
 from torchfork.state import installed_torch
-interpreter, pins = pickle.loads(bytes.fromhex(sys.argv[1]))
+opening = pickle.loads(bytes.fromhex(sys.argv[1]))
 for _ in range(3):
-    base = installed_torch.open_base(interpreter, pins, Path(sys.argv[2]))
-    installed_torch.install(base, Path(sys.argv[3]))
+    installed_torch.install(installed_torch.open_base(opening), Path(sys.argv[2]))
 """
 
 
 @pytest.mark.parametrize("caches", [("one", "one"), ("one", "two")])
 def test_two_first_runs_at_once_both_succeed(world: World, caches: tuple[str, str]) -> None:
     before = world.state()
-    given = pickle.dumps((world.interpreter, world.pins)).hex()
-    running = [started(DEVELOP, given, world.root / cache, world.overlay) for cache in caches]
+    openings = [replace(world.opening, cache=world.root / cache) for cache in caches]
+    given = [pickle.dumps(opening).hex() for opening in openings]
+    running = [started(DEVELOP, opening, world.overlay) for opening in given]
     assert [process.wait(60) for process in running] == [0, 0]
     assert all(world.text(name) == text for name, text in FIRST.items())
     world.undo()

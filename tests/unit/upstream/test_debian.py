@@ -76,12 +76,12 @@ def pins(mirror: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Debia
 
 def fetched(pins: DebianPins, mirror: Path, cache: Path) -> dict[Archive, Path]:
     environment = {sources.MIRROR: f"file://{mirror}"}
-    return sources.fetch(pins, cache, environment, quiet, quiet)
+    return sources.fetch(pins, cache, environment, quiet)
 
 
 def assembled(pins: DebianPins, mirror: Path, tmp_path: Path) -> SourceTree:
     pieces = fetched(pins, mirror, tmp_path / "c")
-    return sources.assemble(pins, pieces, tmp_path / "trees", quiet, quiet).tree
+    return sources.assemble(pins, pieces, tmp_path / "trees", quiet).tree
 
 
 def test_the_pieces_are_put_where_upstreams_submodules_would_lie(

@@ -15,7 +15,7 @@ import sample_wheel as sample
 from torchfork.errors import DownloadError, HashMismatchError, OutputError, ToolMissingError
 from torchfork.upstream.fetch import cached_wheels, fetch_wheel
 from torchfork.upstream.pins import Release, Releases, WheelPin, add
-from torchfork.upstream.wheel import official
+from torchfork.upstream.wheel import Opening, official
 from torchfork.util import pip, process
 
 
@@ -29,7 +29,7 @@ def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def fetched(tmp_path: Path, pins: Releases) -> Path:
-    return fetch_wheel(pins.get(), sample.this_python(), pins, tmp_path / "cache")
+    return fetch_wheel(pins.get(), Opening(sample.this_python(), pins, tmp_path / "cache"))
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def pins(tmp_path: Path, wheel: Path) -> Releases:
 def test_a_pinned_wheel_is_fetched_once_into_the_cache_under_its_sha256(
     tmp_path: Path, wheel: Path, pins: Releases
 ) -> None:
-    stale = tmp_path / "cache" / ".fetch-9.1.0-killed"
+    stale = tmp_path / "cache" / ".fetch-9.1.0.torchfork-killed00"
     stale.mkdir(parents=True)
     got, data = fetched(tmp_path, pins), wheel.read_bytes()
     assert got.read_bytes() == data and got.parent.name == sample.sha256(wheel)

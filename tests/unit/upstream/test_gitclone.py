@@ -40,7 +40,7 @@ def clone(
     url = f"file://{source}"
     environment, given = ({git.URL: url}, None) if by_variable else ({}, url)
     release = Release(version, commit, ())
-    place = git.clone(release, given, root, environment, lambda *_: None, lambda _: None)
+    place = git.clone(release, given, root, environment, lambda *_: None)
     return sourcetree.open_tree(place)
 
 

@@ -7,12 +7,14 @@ import os
 import shutil
 import zipfile
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import sample_wheel as sample
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
+from sample_files import eventually
 
 from torchfork.errors import BaseRefusedError, HashMismatchError, OutputError
 from torchfork.upstream import wheel as module
@@ -26,10 +28,8 @@ def opened(
     foreign: bool = False,
 ) -> Base:  # fmt: skip
     pins = pins or sample.releases(tmp_path / "releases.toml", wheel)
-    cache = tmp_path / "cache"
-    return module.open_wheel(
-        wheel, sample.this_python(), pins, cache, unpinned=unpinned, foreign=foreign
-    )
+    opening = module.Opening(sample.this_python(), pins, tmp_path / "cache")
+    return module.open_wheel(wheel, opening, unpinned=unpinned, foreign=foreign)
 
 
 def recorded(tmp_path: Path, changed: dict[str, bytes], **options: str) -> Path:
@@ -207,23 +207,17 @@ def test_what_is_no_torch_wheel_is_refused(
         opened(tmp_path, tmp_path / name, sample.releases(tmp_path / "releases.toml"))
 
 
-def test_a_second_run_waits_for_the_first_and_names_it(tmp_path: Path) -> None:
+def test_a_second_run_waits_for_the_first(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     wheel = sample.write_wheel(tmp_path)
-    pins = sample.releases(tmp_path / "releases.toml", wheel)
     guard = tmp_path / "cache" / "locks" / f"unpack-{sample.sha256(wheel)[:16]}.lock"
-    holders: list[str] = []
-    with contextlib.ExitStack() as first:
-        first.enter_context(files.lock(guard, "unpacking it", holders.append, 1))
-
-        def on_wait(holder: str) -> None:
-            holders.append(holder)
-            first.close()
-
-        base = module.open_wheel(
-            wheel, sample.this_python(), pins, tmp_path / "cache", on_wait=on_wait
-        )
-    assert base.root.is_dir()
-    assert holders == [f"process {os.getpid()} (unpacking it)"]
+    first = contextlib.ExitStack()
+    first.enter_context(files.lock(guard, "unpacking it", 1))
+    with ThreadPoolExecutor(1) as pool:
+        second = pool.submit(opened, tmp_path, wheel)
+        assert eventually(lambda: caplog.messages)
+        assert not second.done() and not (tmp_path / "cache" / "unpacked").exists()
+        first.close()
+    assert second.result().root.is_dir()
 
 
 def test_pinning_a_wheel_checks_its_commit(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def test_a_link_to_a_cache_and_a_cache_in_use_stay(tmp_path: Path) -> None:
     with pytest.raises(UsageError):
         cache.remove(tmp_path / "link")
     lock = root / "locks" / "fetch.lock"
-    with files.lock(lock, "fetching", print, 0), pytest.raises(BusyError):
+    with files.lock(lock, "fetching", 0), pytest.raises(BusyError):
         cache.remove(root)
     assert (root / cache.TAG).is_file()
 

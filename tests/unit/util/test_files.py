@@ -107,25 +107,26 @@ HOLD = """
 import sys, time
 from pathlib import Path
 from torchfork.util import files
-with files.lock(Path(sys.argv[1]), "holding on", print, 1):
+with files.lock(Path(sys.argv[1]), "holding on", 1):
     print("held", flush=True)
     time.sleep(60)
 """
 
 
-def test_a_second_run_names_the_holder_and_follows_when_that_is_killed(tmp_path: Path) -> None:
+def test_a_second_run_names_the_holder_and_follows_when_that_is_killed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     guard = tmp_path / "a.lock"
     holder = started(HOLD, guard, stdout=subprocess.PIPE)
     assert holder.stdout is not None and holder.stdout.readline() == "held\n"
-    waited: list[str] = []
     try:
-        with pytest.raises(BusyError) as caught, files.lock(guard, "x", waited.append, 0.2):
+        with pytest.raises(BusyError) as caught, files.lock(guard, "x", 0.2):
             raise AssertionError("both hold it")
-        assert waited == [f"process {holder.pid} (holding on)"]
+        assert caplog.messages == [f"waiting for process {holder.pid} (holding on)"]
         assert caught.value.exit_code == 31 and str(holder.pid) in caught.value.what
         threading.Timer(0.3, holder.kill).start()
-        with files.lock(guard, "x", waited.append, 20):
-            assert len(waited) == 2
+        with files.lock(guard, "x", 20):
+            assert len(caplog.messages) == 2
     finally:
         holder.kill()
         holder.wait()

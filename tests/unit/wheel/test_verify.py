@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,8 @@ from sample_manifest import method, operator
 
 from torchfork.codegen.model import Manifest
 from torchfork.errors import DownloadError, VerificationError
-from torchfork.upstream.base import Base, probe
-from torchfork.upstream.wheel import open_wheel
+from torchfork.upstream.base import Base
+from torchfork.upstream.wheel import Opening, open_wheel
 from torchfork.util import venv
 from torchfork.wheel.pack import pack
 from torchfork.wheel.verify import Report, verify
@@ -68,7 +67,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Bench:
     root = tmp_path_factory.mktemp("ü verify")
     wheel = sample.write_wheel(root / "base")
     pins = sample.releases(root / "releases.toml", wheel)
-    base = open_wheel(wheel, probe(sys.executable, headers=False), pins, root / "cache")
+    base = open_wheel(wheel, Opening(sample.this_python(), pins, root / "cache"))
     return Bench(root, base)
 
 

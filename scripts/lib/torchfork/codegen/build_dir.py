@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from ..additions.load import Additions
     from ..upstream.base import Base
     from ..upstream.tree import SourceTree
-    from ..util.ui import Ui
 
 PACKAGE = Path(__file__).resolve().parents[1]
 # The rooms that the generator's answers depend on, and those that a wheel does. How a build is
@@ -77,18 +76,14 @@ def for_tree(tree: SourceTree, additions: Additions, work: Path) -> BuildDir:
 
 
 @contextmanager
-def locked(layout: BuildDir, ui: Ui) -> Iterator[None]:
-    """Hold a build directory, made if need be; a second run waits and says for whom.
+def locked(layout: BuildDir) -> Iterator[None]:
+    """Hold a build directory, made if need be; a second run waits.
 
     What killed runs left half-written is deleted.
     """
-
-    def waiting(holder: str) -> None:
-        ui.warn(f"another run holds this build directory: {holder}; waiting for it")
-
     root = layout.root
     lock = root.with_name(f"{root.name}.lock")
-    with files.lock(lock, f"building in {root.name}", waiting):
+    with files.lock(lock, f"building in {root.name}"):
         root.mkdir(parents=True, exist_ok=True)
         files.remove_stale_temporaries(root)
         files.remove_stale_temporaries(layout.tree)

@@ -65,8 +65,7 @@ def check_headers(base: Base, cache: Path, ui: Ui) -> CheckedBase:
         checked = memo.recall(note, key, CheckedBase)
         if checked is None:
             guard = cache / "locks" / f"headers-{note.stem[:16]}.lock"
-            purpose = f"checking torch {base.version}"
-            with files.lock(guard, purpose, lambda holder: _waiting(ui, holder), 600):
+            with files.lock(guard, f"checking torch {base.version}", 600):
                 checked = memo.remember(note, key, CheckedBase, lambda: _check(base, note))
         step.say(f"{checked.compared} headers of torch {base.version} equal what its YAML makes")
     return checked
@@ -96,10 +95,6 @@ def _with_attributes(upstream: Upstream, base: Base) -> Upstream:
     library = base.library("torch_python")
     compiled = [library] if library.is_file() else []
     return replace(upstream, attributes=python_names.attributes(read, base.root, compiled))
-
-
-def _waiting(ui: Ui, holder: str) -> None:
-    ui.warn(f"another run checks this base: {holder}; waiting for it")
 
 
 def _check(base: Base, note: Path) -> CheckedBase:

@@ -106,7 +106,7 @@ def check(options: argparse.Namespace, ui: Ui) -> None:
     additions = ranges.for_release(additions, base.version)
     checked = header_check.check_headers(base, cache.directory(), ui)
     layout = build_dir.for_base(base, additions, options.work)
-    with build_dir.locked(layout, ui):
+    with build_dir.locked(layout):
         context = graft.BuildContext(base, additions, layout)
         merged = graft.merge_and_validate(context, checked.upstream, ui)
         graft.try_generator(context, merged, ui)
@@ -159,7 +159,7 @@ def graft(options: argparse.Namespace, ui: Ui) -> None:
     additions = ranges.for_release(additions, base.version)
     layout = build_dir.for_base(base, additions, options.work)
     # Held until the wheel is packed: another run would change what it is packed from.
-    with build_dir.locked(layout, ui):
+    with build_dir.locked(layout):
         # Before anything reads them: what is edited during the build must count as changed.
         inputs = _inputs(options, base, additions, overlay)
         if not options.develop and is_up_to_date(layout, inputs, options, ui):
@@ -214,7 +214,7 @@ def _develop(grafted: Grafted, ui: Ui) -> None:
     from ..state import installed_torch
 
     with ui.step("put it into the environment") as step:
-        changes = installed_torch.install(grafted.base, grafted.overlay, on_wait=ui.warn)
+        changes = installed_torch.install(grafted.base, grafted.overlay)
         step.say(f"{len(changes.written)} files written, {changes.unchanged} as they were")
     ui.note(f"\nadded: {_names(grafted.manifest)}")
     ui.note(f"in {changes.root}, for {grafted.base.interpreter.executable}")
@@ -228,7 +228,7 @@ def undo(python: str | None, ui: Ui) -> None:
 
     target = probe(python, headers=False)
     with ui.step("restore the original files") as step:
-        changes = installed_torch.undo(target, on_wait=ui.warn)
+        changes = installed_torch.undo(target)
         step.say(f"{len(changes.restored)} restored, {len(changes.removed)} removed")
 
 
@@ -272,7 +272,7 @@ def _deliver(options: argparse.Namespace, grafted: Grafted, overlay: Name | None
             ui,
             lambda say: verify.verify(
                 wheel, base, grafted.manifest, options.work / "verify", cache.directory(),
-                say=say, on_wait=ui.warn,
+                say=say,
             ),
         )  # fmt: skip
     growth = wheel.stat().st_size - base.wheel.stat().st_size if base.wheel else 0

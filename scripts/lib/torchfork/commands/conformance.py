@@ -62,7 +62,7 @@ def run(options: argparse.Namespace, ui: Ui) -> None:
     plan.require_declared(additions, options.operator)
     explanations = tables.load(additions.root)
     work = options.work
-    with files.lock(work / "lock", "checking operators", ui.warn):
+    with files.lock(work / "lock", "checking operators"):
         scratch = work / "scratch"
         shutil.rmtree(scratch, ignore_errors=True)
         with ui.step("prepare the environment") as step:

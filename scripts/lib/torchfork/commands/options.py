@@ -6,10 +6,9 @@ import argparse
 from pathlib import Path
 
 from ..errors import UsageError
-from ..upstream import fetch, wheel
-from ..upstream import pins as releases
-from ..upstream.base import Base, Interpreter, probe
-from ..upstream.pins import Releases
+from ..upstream import fetch, pins, wheel
+from ..upstream.base import Base, probe
+from ..upstream.wheel import Opening
 from ..util import cache
 from ..util.ui import Ui
 
@@ -109,32 +108,27 @@ def open_base(options: argparse.Namespace, ui: Ui, *, headers: bool = True) -> B
         why="--torch names an official wheel by version, --base a wheel file or 'installed'",
     )  # fmt: skip
     target = probe(options.python, headers=headers)
-    pins = releases.load()
+    opening = Opening(target, pins.load(), cache.directory())
     if options.base == "installed":
         from ..state import installed_torch
 
         with ui.step("open the installed torch") as step:
-            base = installed_torch.open_base(
-                target, pins, cache.directory(), unpinned=options.unpinned, on_wait=ui.warn
-            )
+            base = installed_torch.open_base(opening, unpinned=options.unpinned)
             step.say(_described(base))
         return base
-    file = Path(options.base) if options.base else _official(options.torch, target, pins, ui)
+    file = Path(options.base) if options.base else _official(options.torch, opening, ui)
     with ui.step("check and unpack the wheel") as step:
-        base = wheel.open_wheel(
-            file, target, pins, cache.directory(), unpinned=options.unpinned, on_wait=ui.warn
-        )
+        base = wheel.open_wheel(file, opening, unpinned=options.unpinned)
         step.say(_described(base))
     return base
 
 
-def _official(version: str | None, target: Interpreter, pins: Releases, ui: Ui) -> Path:
-    release = pins.get(version)
+def _official(version: str | None, opening: Opening, ui: Ui) -> Path:
+    release = opening.pins.get(version)
     with ui.step("fetch the official wheel") as step:
         file = fetch.fetch_wheel(
-            release, target, pins, cache.directory(),
-            progress=lambda received: step.show(f"{received / 1e6:.0f} MB"), on_wait=ui.warn,
-        )  # fmt: skip
+            release, opening, lambda received: step.show(f"{received / 1e6:.0f} MB")
+        )
         step.say(f"{file.name}, {file.stat().st_size / 1e6:.0f} MB, sha256 as pinned")
     return file
 

@@ -101,7 +101,9 @@ def _pin_release(
         step.say(f"{len(wheels)} wheels")
     with ui.step("read the commit from one") as step:
         known = fetch.tentative(pins, version, wheels)
-        path = fetch.fetch_smallest(known.get(version), target, known, cache.directory())
+        path = fetch.fetch_smallest(
+            known.get(version), wheel.Opening(target, known, cache.directory())
+        )
         commit = wheel.read_version(path).git_version
         step.say(f"{commit} ({path.name})")
     with ui.step("compare it with upstream's tag") as step:

@@ -88,7 +88,7 @@ def build(options: argparse.Namespace, ui: Ui) -> None:
     wanted = sources.Wanted(options.source or "git", options.torch, options.git_url)
     with ui.step("fetch the sources") as step:
         opened = sources.open_source(
-            wanted, pins.load(), trees, cache.directory(), os.environ, step.advance, ui.warn
+            wanted, pins.load(), trees, cache.directory(), os.environ, step.advance
         )
         step.say(opened.described)
     tree = opened.tree
@@ -117,7 +117,7 @@ def build(options: argparse.Namespace, ui: Ui) -> None:
                 ui,
                 lambda say: verify.verify(
                     wheel, base, planned.manifest, options.work / "verify", cache.directory(),
-                    upstream=planned.upstream.schemas, say=say, on_wait=ui.warn,
+                    upstream=planned.upstream.schemas, say=say,
                 ),
             )  # fmt: skip
         build_dir.keep_delivered(layout, inputs, wheel)
@@ -135,7 +135,7 @@ def _applied(
     additions = ranges.for_release(additions, tree.version)
     source.require_same_additions(tree, additions)
     layout = build_dir.for_tree(tree, additions, work)
-    with build_dir.locked(layout, ui):
+    with build_dir.locked(layout):
         planned = source.plan(tree, additions, layout, ui)
         source.put_in(tree, planned, additions, ui)
         yield additions, layout, planned
@@ -167,7 +167,7 @@ def unapply(options: argparse.Namespace, ui: Ui) -> None:
     """Make every file of a tree its own again."""
     tree = sourcetree.open_tree(options.tree)
     with ui.step("restore the tree's files") as step:
-        changes = source_tree.unapply(tree, on_wait=ui.warn)
+        changes = source_tree.unapply(tree)
         step.say(f"{len(changes.restored)} restored, {len(changes.removed)} removed")
 
 

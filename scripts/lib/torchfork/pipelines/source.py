@@ -187,9 +187,7 @@ def _contents(
 def put_in(tree: SourceTree, planned: Planned, additions: Additions, ui: Ui) -> Changes:
     """Write what was planned. Raises StateError where somebody has edited a file meanwhile."""
     with ui.step("apply to the tree") as step:
-        changes = source_tree.apply(
-            tree, planned.contents, additions.root, added=planned.added, on_wait=ui.warn
-        )
+        changes = source_tree.apply(tree, planned.contents, additions.root, added=planned.added)
         step.say(
             f"{len(changes.written)} files written, {changes.unchanged} as they were"
             + (

@@ -163,7 +163,7 @@ def carry(target: Target, base: Base, settings: Settings, progress: Say) -> Targ
         work=settings.work, jobs=settings.compilers, final="e" in settings.tiers,
         progress=progress, log=progress,
     )  # fmt: skip
-    with build_dir.locked(layout, Ui(quiet=True)):
+    with build_dir.locked(layout):
         attempts = _attempt(target, settings.tiers, context)
     return TargetResult(
         name=target.name,

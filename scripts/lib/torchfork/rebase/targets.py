@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ..errors import UsageError
 from ..upstream import fetch, tree, wheel
-from ..upstream.base import Base, Interpreter
+from ..upstream.base import Base
 from ..upstream.pins import Release, Releases
 
 RELEASE, WHEEL, REF, TREE = "release", "wheel", "ref", "tree"
@@ -32,12 +32,9 @@ class Target:
 
 
 @dataclass(frozen=True)
-class Opening:
+class Opening(wheel.Opening):
     """What is needed to open any target."""
 
-    interpreter: Interpreter
-    pins: Releases
-    cache: Path
     repository: str  # where git refs are fetched from
     runnable: bool  # the wheel must be one that this machine can run
 
@@ -78,9 +75,7 @@ def open_target(target: Target, opening: Opening, progress: Callable[[str], None
     path = _wheel(target, opening, progress)
     return wheel.open_wheel(
         path,
-        opening.interpreter,
-        opening.pins,
-        opening.cache,
+        opening,
         # A wheel file that the user names may be a nightly: the report says which commit it is.
         unpinned=target.kind == WHEEL,
         foreign=not opening.runnable,
@@ -92,7 +87,4 @@ def _wheel(target: Target, opening: Opening, progress: Callable[[str], None]) ->
     if target.release is None:
         return Path(target.place)
     choose = fetch.fetch_wheel if opening.runnable else fetch.fetch_smallest
-    return choose(
-        target.release, opening.interpreter, opening.pins, opening.cache,
-        progress=lambda size: progress(f"fetching {size / 1e6:.0f} MB"), on_wait=progress,
-    )  # fmt: skip
+    return choose(target.release, opening, lambda size: progress(f"fetching {size / 1e6:.0f} MB"))

@@ -215,11 +215,9 @@ def try_out(context: Context, manifest: Manifest) -> str:
         base, context.layout.overlay, version, context.layout.root / "wheel", pack.epoch_from()
     )
     # One environment serves all releases that require the same: nobody else may change it now.
-    with files.lock(work / "verify" / "trial.lock", f"trying {wheel.name}", say, 4 * 3600):
+    with files.lock(work / "verify" / "trial.lock", f"trying {wheel.name}", 4 * 3600):
         context.log("install the wheel and compare it with its base")
-        report = verify.verify(
-            wheel, base, manifest, work / "verify", context.cache, say=say, on_wait=say
-        )
+        report = verify.verify(wheel, base, manifest, work / "verify", context.cache, say=say)
         outcome = (
             f"imports; {report.upstream_operators} upstream schemas unchanged, "
             f"{len(report.added)} added"

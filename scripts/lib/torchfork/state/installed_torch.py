@@ -20,10 +20,9 @@ from ..errors import StateError, UsageError
 from ..upstream.archives import Recorded, is_of_wheel, read_record, record_hash, record_text
 from ..upstream.base import Base, Interpreter
 from ..upstream.installed import Installation, locate, open_installed, record_identity
-from ..upstream.pins import Releases
 from ..upstream.tree import state_of
+from ..upstream.wheel import Opening
 from ..util import files
-from ..util.files import OnWait, wait_silently
 from . import journal
 from .journal import Changes, Content, Entry, Journal, Step, Store
 
@@ -37,29 +36,19 @@ def store(site: Path) -> Store:
     return Store(site, DIRECTORY, "files", links=True)
 
 
-def open_base(
-    interpreter: Interpreter,
-    releases: Releases,
-    cache: Path,
-    *,
-    unpinned: bool = False,
-    on_wait: OnWait = wait_silently,
-) -> Base:
+def open_base(opening: Opening, *, unpinned: bool = False) -> Base:
     """The torch of an environment as a base, with everything as its wheel brought it.
 
     unpinned: accept a torch whose commit no release pins.
     """
-    found = locate(interpreter)
-    with _exclusive(found, on_wait):
+    found = locate(opening.interpreter)
+    with _exclusive(found):
         kept = store(found.site)
-        known = kept.load()
-        return open_installed(
-            found, interpreter, releases, cache, unpinned=unpinned,
-            original=lambda name: kept.as_found(name, known),
-        )  # fmt: skip
+        original = partial(kept.as_found, journal=kept.load())
+        return open_installed(found, opening, original, unpinned=unpinned)
 
 
-def install(base: Base, overlay: Path, *, on_wait: OnWait = wait_silently) -> Changes:
+def install(base: Base, overlay: Path) -> Changes:
     """Make the installed torch equal to base and overlay; only files that differ are touched.
 
     base: from open_base, of the environment that is changed.
@@ -71,7 +60,7 @@ def install(base: Base, overlay: Path, *, on_wait: OnWait = wait_silently) -> Ch
             next="use --develop together with --base installed",
         )
     found = locate(base.interpreter)
-    with _exclusive(found, on_wait):
+    with _exclusive(found):
         kept = store(found.site)
         before = kept.load() or Journal(base.identity)
         record = _original_record(found, kept, before)
@@ -97,10 +86,10 @@ def install(base: Base, overlay: Path, *, on_wait: OnWait = wait_silently) -> Ch
         )  # fmt: skip
 
 
-def undo(interpreter: Interpreter, *, on_wait: OnWait = wait_silently) -> Changes:
+def undo(interpreter: Interpreter) -> Changes:
     """Put every file back as the wheel brought it and remove all traces."""
     found = locate(interpreter)
-    with _exclusive(found, on_wait):
+    with _exclusive(found):
         kept = store(found.site)
         before = kept.load()
         if before is None:
@@ -286,8 +275,8 @@ def _restore_compiled(kept: Store, before: Journal, names: Sequence[str]) -> Non
             kept.original(name).replace(site / name)
 
 
-def _exclusive(found: Installation, on_wait: OnWait) -> AbstractContextManager[None]:
+def _exclusive(found: Installation) -> AbstractContextManager[None]:
     return journal.exclusive(
-        found.site / "torch", "changing or reading", on_wait, LOCK_SECONDS,
+        found.site / "torch", "changing or reading", LOCK_SECONDS,
         "make the environment writable, or use one of your own: python3 -m venv DIR",
     )  # fmt: skip

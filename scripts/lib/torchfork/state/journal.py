@@ -328,16 +328,14 @@ def make_directory(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def exclusive(
-    directory: Path, purpose: str, on_wait: files.OnWait, seconds: float, next: str
-) -> Iterator[None]:
+def exclusive(directory: Path, purpose: str, seconds: float, next: str) -> Iterator[None]:
     """Hold a directory against other runs.
 
     Raises BusyError after `seconds`, OutputError with `next` where the directory cannot be locked,
     or a file not be changed.
     """
     try:
-        with files.lock(directory, purpose, on_wait, seconds):
+        with files.lock(directory, purpose, seconds):
             yield
     except OSError as error:
         raise OutputError(

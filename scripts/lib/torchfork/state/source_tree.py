@@ -11,7 +11,6 @@ from ..edits import decode
 from ..errors import CollisionError, StateError, listed
 from ..upstream.tree import ABSENT, STATE, SourceTree, state_of
 from ..util import files
-from ..util.files import OnWait, wait_silently
 from . import journal
 from .journal import Changes, Content, Entry, Journal, Store
 
@@ -41,7 +40,6 @@ def apply(
     additions: Path,
     *,
     added: frozenset[str] = frozenset(),
-    on_wait: OnWait = wait_silently,
 ) -> Changes:
     """Have the tree hold exactly `wanted` beyond its own files.
 
@@ -51,7 +49,7 @@ def apply(
     Raises StateError, with nothing changed, where somebody has edited a file since.
     """
     contents = {n: None if d is None else Content.of_bytes(d) for n, d in wanted.items()}
-    with _exclusive(tree, on_wait):
+    with _exclusive(tree):
         kept = store(tree.root)
         before = current(tree) or Journal(tree.commit, str(additions))
         entries = {**before.entries, **_entries(tree, wanted, before, added)}
@@ -65,9 +63,9 @@ def apply(
         return journal.change(kept, contents, asked, entries)
 
 
-def unapply(tree: SourceTree, *, on_wait: OnWait = wait_silently) -> Changes:
+def unapply(tree: SourceTree) -> Changes:
     """Make every file the tree's own again. Raises StateError where nothing is applied."""
-    with _exclusive(tree, on_wait):
+    with _exclusive(tree):
         kept = store(tree.root)
         before = current(tree)
         if before is None:
@@ -177,6 +175,6 @@ def _cure(tree: SourceTree) -> str:
     )
 
 
-def _exclusive(tree: SourceTree, on_wait: OnWait) -> AbstractContextManager[None]:
+def _exclusive(tree: SourceTree) -> AbstractContextManager[None]:
     cure = "make the tree writable, or use one of your own"
-    return journal.exclusive(tree.root, "changing", on_wait, files.LOCK_SECONDS, cure)
+    return journal.exclusive(tree.root, "changing", files.LOCK_SECONDS, cure)

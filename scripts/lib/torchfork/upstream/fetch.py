@@ -15,12 +15,11 @@ from __future__ import annotations
 import json
 import platform
 import re
-import shutil
-import tempfile
 import threading
 import zipfile
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from packaging.version import InvalidVersion, Version
@@ -29,63 +28,46 @@ from ..errors import DownloadError, HashMismatchError, ToolMissingError
 from ..util import files, memo, pip, process
 from .base import Interpreter
 from .pins import Release, Releases, WheelPin, python_number
-from .wheel import hashed
+from .wheel import Opening, hashed
 
 Progress = Callable[[int], None]
 
 
-def fetch_wheel(
-    release: Release,
-    interpreter: Interpreter,
-    releases: Releases,
-    cache: Path,
-    *,
-    progress: Progress | None = None,
-    on_wait: files.OnWait = files.wait_silently,
-) -> Path:
-    """The official wheel of a release for an interpreter, from the cache or through pip.
+def fetch_wheel(release: Release, opening: Opening, progress: Progress | None = None) -> Path:
+    """The official wheel of a release for the interpreter, from the cache or through pip.
 
     progress: called now and then with the number of bytes that have come in.
     """
+    interpreter, cache = opening.interpreter, opening.cache
     _check_python(release, interpreter)
     settings = pip.settings_key(interpreter.executable.parent.parent)
     key = files.sha256_text(release.version, interpreter.tag, platform.machine(), settings)[:32]
-    note, lock = cache / "choices" / f"{key}.json", _lock(release, cache)
-    with files.lock(lock, f"fetching torch {release.version}", on_wait):
+    note = cache / "choices" / f"{key}.json"
+    with _lock(release, cache):
         chosen = memo.recall(note, key, str)
         pins = [pin for pin in release.wheels if pin.sha256 == chosen]
         if cached := _intact(pins, cache):
             return cached[0]
-        wheel = _pinned_meanwhile(release, interpreter, releases, cache)
-        wheel = wheel or _download(release, interpreter, releases, cache, progress)
+        wheel = _pinned_meanwhile(release, opening) or _download(release, opening, progress)
         memo.keep(note, key, wheel.parent.name)
         return wheel
 
 
-def fetch_smallest(
-    release: Release,
-    interpreter: Interpreter,
-    releases: Releases,
-    cache: Path,
-    *,
-    progress: Progress | None = None,
-    on_wait: files.OnWait = files.wait_silently,
-) -> Path:
+def fetch_smallest(release: Release, opening: Opening, progress: Progress | None = None) -> Path:
     """The smallest wheel of a release, whatever machine it is for; another where that fails.
 
     Enough for checks that run nothing of it: YAML, generator, headers and the exported names are
     those of every wheel of the release.
     """
-    pins = sorted(release.wheels, key=lambda pin: _weight(pin, interpreter))
-    cached = _intact(pins, cache)
+    pins = sorted(release.wheels, key=lambda pin: _weight(pin, opening.interpreter))
+    cached = _intact(pins, opening.cache)
     if cached and "macosx" in cached[0].name:
         return cached[0]
     name = pins[0].name
     tags = ["--platform", name.platform, *_pip_tags(name.interpreter)]
-    lock = _lock(release, cache)
     try:
-        with files.lock(lock, f"fetching torch {release.version}", on_wait):
-            return _download(release, interpreter, releases, cache, progress, tags)
+        with _lock(release, opening.cache):
+            return _download(release, opening, progress, tags)
     except DownloadError:
         if cached:  # any other of the release does as well, only slower
             return cached[0]
@@ -111,8 +93,9 @@ def cached_wheels(release: Release, interpreter: Interpreter, cache: Path) -> li
     return [path for pin in fitting if (path := _place(cache, pin)).is_file()]
 
 
-def _lock(release: Release, cache: Path) -> Path:
-    return cache / "locks" / f"fetch-{release.version}.lock"
+def _lock(release: Release, cache: Path) -> AbstractContextManager[None]:
+    version = release.version
+    return files.lock(cache / "locks" / f"fetch-{version}.lock", f"fetching torch {version}")
 
 
 def _place(cache: Path, pin: WheelPin) -> Path:
@@ -125,14 +108,13 @@ def _intact(pins: Sequence[WheelPin], cache: Path) -> list[Path]:
     return [path for path in places if hashed(path, cache) == path.parent.name]
 
 
-def _pinned_meanwhile(
-    release: Release, interpreter: Interpreter, releases: Releases, cache: Path
-) -> Path | None:
+def _pinned_meanwhile(release: Release, opening: Opening) -> Path | None:
     """A wheel that pip gave earlier and that was refused then for lack of a pin."""
-    for path in sorted((cache / "unpinned").glob("*/torch-*.whl")):
-        pinned = releases.by_sha256(path.parent.name)
-        if pinned and pinned[0] == release and pinned[1].name.interpreter == interpreter.tag:
-            return _admit(path, release, releases, cache)
+    for path in sorted((opening.cache / "unpinned").glob("*/torch-*.whl")):
+        pinned = opening.pins.by_sha256(path.parent.name)
+        tag = opening.interpreter.tag
+        if pinned and pinned[0] == release and pinned[1].name.interpreter == tag:
+            return _admit(path, release, opening)
     return None
 
 
@@ -155,35 +137,21 @@ def _check_python(release: Release, interpreter: Interpreter) -> None:
 
 
 def _download(
-    release: Release,
-    interpreter: Interpreter,
-    releases: Releases,
-    cache: Path,
-    progress: Progress | None,
-    tags: Sequence[str] = (),
+    release: Release, opening: Opening, progress: Progress | None, tags: Sequence[str] = ()
 ) -> Path:
-    try:
-        cache.mkdir(parents=True, exist_ok=True)
-        prefix = f".fetch-{release.version}-"
-        for stale in cache.glob(f"{prefix}*"):  # of killed runs: this release's lock is ours
-            shutil.rmtree(stale, ignore_errors=True)
-        scratch = Path(tempfile.mkdtemp(dir=cache, prefix=prefix))
-    except OSError as error:
-        raise files.output_error(cache, error) from error
-    command = [
-        *pip.command(interpreter.executable), "download", "--no-deps", "--only-binary=:all:",
-        "--disable-pip-version-check", "--no-input", "--progress-bar=off",
-        "--dest", scratch / "wheel", f"torch=={release.version}", *tags,
-    ]  # fmt: skip
-    try:
+    cache, python = opening.cache, opening.interpreter
+    with files.scratch_directory(cache / f"fetch-{release.version}") as scratch:
+        command = [
+            *pip.command(python.executable), "download", "--no-deps", "--only-binary=:all:",
+            "--disable-pip-version-check", "--no-input", "--progress-bar=off",
+            "--dest", scratch / "wheel", f"torch=={release.version}", *tags,
+        ]  # fmt: skip
         outcome = _watched(command, scratch, progress)
         if outcome.returncode:
-            cached = cached_wheels(release, interpreter, cache)
+            cached = cached_wheels(release, python, cache)
             other = f"or use the wheel that is here: --base {cached[0]}" if cached else ""
             raise pip.download_error(outcome, f"torch {release.version}", cache, other)
-        return _admit(_only_wheel(scratch, outcome), release, releases, cache)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+        return _admit(_only_wheel(scratch, outcome), release, opening)
 
 
 def _watched(
@@ -228,14 +196,14 @@ def _only_wheel(scratch: Path, outcome: process.Outcome) -> Path:
     return wheels[0]
 
 
-def _admit(wheel: Path, release: Release, releases: Releases, cache: Path) -> Path:
+def _admit(wheel: Path, release: Release, opening: Opening) -> Path:
     """Move a download into the cache if its bytes are pinned."""
     sha256 = files.sha256_file(wheel)
-    pinned = releases.by_sha256(sha256)
+    pinned = opening.pins.by_sha256(sha256)
     if pinned and pinned[0] == release:
-        return _move(wheel, _place(cache, pinned[1]))
-    kept = _move(wheel, cache / "unpinned" / sha256 / wheel.name)
-    expected = " or ".join(pin.sha256 for pin in releases.by_file(wheel.name))
+        return _move(wheel, _place(opening.cache, pinned[1]))
+    kept = _move(wheel, opening.cache / "unpinned" / sha256 / wheel.name)
+    expected = " or ".join(pin.sha256 for pin in opening.pins.by_file(wheel.name))
     raise HashMismatchError(
         f"pip gave a wheel for torch {release.version} that is not pinned",
         where=str(kept),

@@ -101,7 +101,6 @@ def clone(
     root: Path,
     environment: Mapping[str, str],
     progress: Progress,
-    on_wait: files.OnWait,
 ) -> Path:
     """The shallow clone of a release's commit below `root`: made, resumed, or taken as it is.
 
@@ -112,7 +111,7 @@ def clone(
     source = url or environment.get(URL) or UPSTREAM
     place = root / f"git-{release.version}-{release.commit[:12]}"
     guard = root / f"{place.name}.lock"
-    with files.lock(guard, f"cloning torch {release.version}", on_wait):
+    with files.lock(guard, f"cloning torch {release.version}"):
         _Clone(release, source, place).complete(progress)
     require_submodules(place)
     return place

@@ -21,8 +21,8 @@ from ..errors import BaseRefusedError, listed
 from ..util import files, process
 from .archives import Recorded, is_of_wheel, read_record
 from .base import Base, Interpreter, read_text, require_python_tag
-from .pins import Releases, interpreter_tag
-from .wheel import NEEDED, VERSION_FILE, check_commit, read_version_file
+from .pins import interpreter_tag
+from .wheel import NEEDED, VERSION_FILE, Opening, check_commit, read_version_file
 
 # Where the file is that the wheel brought under a name.
 Original = Callable[[str], Path]
@@ -77,40 +77,32 @@ def locate(interpreter: Interpreter) -> Installation:
 
 
 def open_installed(
-    found: Installation,
-    interpreter: Interpreter,
-    releases: Releases,
-    cache: Path,
-    *,
-    original: Original | None = None,
-    unpinned: bool = False,
+    found: Installation, opening: Opening, original: Original, *, unpinned: bool
 ) -> Base:
     """Check the installed torch and say what it is, with everything as its wheel brought it.
 
-    original: where each file of the wheel is, by its name; in site-packages unless --develop
-    moved it aside.
+    original: where each file of the wheel is, by its name: --develop may have moved it aside.
     unpinned: accept a torch whose commit no release pins.
     """
-    original = original or found.site.joinpath
     listed = read_record(read_text(original(f"{found.dist_info}/RECORD")), str(found.record))
     record = {name: row for name, row in listed.items() if is_of_wheel(name)}
     _check_complete(found, record)
     version = read_version_file(read_text(original(VERSION_FILE)), str(found.site / VERSION_FILE))
-    check_commit(found.site / "torch", version, releases, unpinned)
+    check_commit(found.site / "torch", version, opening.pins, unpinned)
     tag = _wheel_tag(read_text(original(f"{found.dist_info}/WHEEL")), found)
     wheel_for = min(interpreter_tag(one.interpreter, one.abi) for one in parse_tag(tag))
-    require_python_tag(interpreter, wheel_for, str(found.site / found.dist_info))
+    require_python_tag(opening.interpreter, wheel_for, str(found.site / found.dist_info))
     _check_files(found, record, original)
     identity = record_identity(record)
     return Base(
-        root=_linked_tree(found, record, original, identity, cache),
+        root=_linked_tree(found, record, original, identity, opening.cache),
         version=version.version,
         git_version=version.git_version,
         cuda=version.cuda,
         dist_info=found.dist_info,
         wheel_tag=tag,
         identity=identity,
-        interpreter=interpreter,
+        interpreter=opening.interpreter,
     )
 
 

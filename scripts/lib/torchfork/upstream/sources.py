@@ -22,7 +22,6 @@ from ..errors import (
     UsageError,
 )
 from ..util import files, process
-from ..util.files import OnWait
 from . import archives, git
 from . import tree as sourcetree
 from .git import Progress
@@ -63,38 +62,35 @@ def open_source(
     cache: Path,
     environment: Mapping[str, str],
     progress: Progress,
-    on_wait: OnWait,
 ) -> SourceCheckout:
     """Fetch or find the tree. root: where trees are kept that torchfork makes."""
     if wanted.source == "git":
         release = releases.get(wanted.version)
-        place = git.clone(release, wanted.url, root, environment, progress, on_wait)
+        place = git.clone(release, wanted.url, root, environment, progress)
         return SourceCheckout(
             sourcetree.open_tree(place), f"git clone, commit {release.commit[:12]}"
         )
     if wanted.source == "debian":
         pins = load_debian(wanted.version or debian_versions()[-1])
-        fetched = fetch(pins, cache, environment, progress, on_wait)
-        return assemble(pins, fetched, root, progress, on_wait)
-    return _open_path(wanted, releases, root, on_wait)
+        fetched = fetch(pins, cache, environment, progress)
+        return assemble(pins, fetched, root, progress)
+    return _open_path(wanted, releases, root)
 
 
-def _unpack_once(
-    place: Path, purpose: str, fill: Callable[[Path], None], on_wait: OnWait
-) -> SourceTree:
+def _unpack_once(place: Path, purpose: str, fill: Callable[[Path], None]) -> SourceTree:
     """The tree in `place`/tree, which `fill` makes as a whole unless it is there."""
-    with files.lock(place.with_name(f"{place.name}.lock"), purpose, on_wait):
+    with files.lock(place.with_name(f"{place.name}.lock"), purpose):
         if not place.is_dir():
             files.build_directory(place, fill)
     return sourcetree.open_tree(place / "tree")
 
 
-def _open_path(wanted: Wanted, releases: Releases, root: Path, on_wait: OnWait) -> SourceCheckout:
+def _open_path(wanted: Wanted, releases: Releases, root: Path) -> SourceCheckout:
     path = Path(wanted.source)
     if path.is_dir():
         tree = sourcetree.open_tree(path)
     elif path.is_file() and tarfile.is_tarfile(path):
-        tree = _unpacked(path, root, on_wait)
+        tree = _unpacked(path, root)
     else:
         raise UsageError(
             "there is no such source" if not path.exists() else "this is neither tree nor tarball",
@@ -119,7 +115,7 @@ def with_pieces(tree: SourceTree) -> SourceCheckout:
     return SourceCheckout(tree, described)
 
 
-def _unpacked(path: Path, root: Path, on_wait: OnWait) -> SourceTree:
+def _unpacked(path: Path, root: Path) -> SourceTree:
     """A tarball's tree, unpacked once; its commit is not known, so --unpinned must take it."""
     sha256 = files.sha256_file(path)
 
@@ -128,7 +124,7 @@ def _unpacked(path: Path, root: Path, on_wait: OnWait) -> SourceTree:
         source = f"tarball {path.name}, sha256 {sha256}"
         sourcetree.record_provenance(target / "tree", "", source)
 
-    return _unpack_once(root / f"tarball-{sha256[:12]}", f"unpacking {path.name}", fill, on_wait)
+    return _unpack_once(root / f"tarball-{sha256[:12]}", f"unpacking {path.name}", fill)
 
 
 # --- Debian
@@ -157,11 +153,7 @@ def mirrors(environment: Mapping[str, str]) -> list[str]:
 
 
 def fetch(
-    pins: DebianPins,
-    cache: Path,
-    environment: Mapping[str, str],
-    progress: Progress,
-    on_wait: OnWait,
+    pins: DebianPins, cache: Path, environment: Mapping[str, str], progress: Progress
 ) -> dict[Archive, Path]:
     """Every pinned file, from the cache or a mirror; each is hashed before it gets its name.
 
@@ -170,7 +162,7 @@ def fetch(
     total = sum(archive.size for archive in pins.archives)
     found: dict[Archive, Path] = {}
     sites: list[str] = []
-    with files.lock(cache / "locks" / "debian.lock", "fetching sources", on_wait):
+    with files.lock(cache / "locks" / "debian.lock", "fetching sources"):
         for archive in pins.archives:
             progress(sum(known.size for known in found), total, archive.name)
             place = cache / "sources" / archive.sha256 / archive.name
@@ -225,11 +217,7 @@ def _download(url: str, target: Path) -> str:
 
 
 def assemble(
-    pins: DebianPins,
-    fetched: Mapping[Archive, Path],
-    root: Path,
-    progress: Progress,
-    on_wait: OnWait,
+    pins: DebianPins, fetched: Mapping[Archive, Path], root: Path, progress: Progress
 ) -> SourceCheckout:
     """Put tree and packages together below `root`, completely or not at all; once.
 
@@ -246,7 +234,7 @@ def assemble(
     def fill(target: Path) -> None:
         _fill(pins, fetched, target, progress)
 
-    tree = _unpack_once(place, "unpacking sources", fill, on_wait)
+    tree = _unpack_once(place, "unpacking sources", fill)
     size = sum(archive.size for archive in pins.archives)
     described = f"{len(pins.archives)} files, {size / 1e6:.0f} MB, sha256 as pinned"
     return SourceCheckout(tree, described, place / "prefix", pins)

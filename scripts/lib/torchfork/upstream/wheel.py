@@ -108,22 +108,25 @@ def _no_version_file(where: str, why: str) -> BaseRefusedError:
     return BaseRefusedError("this is not torch's version file", where=where, why=why)
 
 
+@dataclass(frozen=True)
+class Opening:
+    """What every torch is opened with: for which Python, trusted by which pins, kept where."""
+
+    interpreter: Interpreter
+    pins: Releases
+    cache: Path
+
+
 def open_wheel(
-    path: Path,
-    interpreter: Interpreter,
-    releases: Releases,
-    cache: Path,
-    *,
-    unpinned: bool = False,
-    foreign: bool = False,
+    path: Path, opening: Opening, *, unpinned: bool = False, foreign: bool = False,
     progress: archives.Progress | None = None,
-    on_wait: files.OnWait = files.wait_silently,
-) -> Base:
+) -> Base:  # fmt: skip
     """Check a wheel file, unpack it into the cache unless it is there, and say what it is.
 
     unpinned: accept a wheel whose commit no release pins (nightlies, wheels of one's own).
     foreign: accept a wheel for another Python or machine; nothing of it can be run then.
     """
+    interpreter, pins, cache = opening.interpreter, opening.pins, opening.cache
     name = parse_name(path)
     if not foreign:
         require_python_tag(interpreter, name.interpreter, str(path))
@@ -132,13 +135,13 @@ def open_wheel(
     if root.is_dir():
         where = root / VERSION_FILE
         version = read_version_file(read_text(where), str(where))
-        _check_pins(path, sha256, version, releases, unpinned)
+        _check_pins(path, sha256, version, pins, unpinned)
     else:
         lock = cache / "locks" / f"unpack-{sha256[:16]}.lock"
         with archives.opened(path) as archive:
             version = _read_version(archive, path)
-            _check_pins(path, sha256, version, releases, unpinned)
-            with files.lock(lock, f"unpacking {path.name}", on_wait, 900):
+            _check_pins(path, sha256, version, pins, unpinned)
+            with files.lock(lock, f"unpacking {path.name}", 900):
                 if not root.is_dir():
                     archives.unpack_wheel(path, archive, root, progress)
     dist_info = min((path.name for path in root.glob("torch-*.dist-info")), default="")

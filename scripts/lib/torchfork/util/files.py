@@ -8,6 +8,7 @@ import fcntl
 import glob
 import hashlib
 import json
+import logging
 import os
 import shutil
 import tempfile
@@ -20,10 +21,10 @@ from ..errors import BusyError, ForkError, OutputError
 
 CHUNK = 1 << 20
 LOCK_SECONDS = 3600.0  # how long a second run waits for the first one, unless its caller says
-OnWait = Callable[[str], None]  # gets the name of the run that is waited for
 # What programs say whose error number does not reach us: compilers, and shutil for a whole tree.
 DISK_FULL = os.strerror(errno.ENOSPC)
 
+_log = logging.getLogger(__name__)
 _LEFTOVER = ("~", ".pyc", ".orig", ".rej")
 
 
@@ -271,15 +272,9 @@ def scratch_directory(near: Path) -> Iterator[Path]:
         yield temporary
 
 
-def wait_silently(holder: str) -> None:
-    """For callers that do not show who holds the lock."""
-
-
 @contextlib.contextmanager
-def lock(
-    path: Path, purpose: str, on_wait: OnWait = wait_silently, timeout: float = LOCK_SECONDS
-) -> Iterator[None]:
-    """Hold `path` as a lock; say who holds it while waiting; give up after `timeout` seconds.
+def lock(path: Path, purpose: str, timeout: float = LOCK_SECONDS) -> Iterator[None]:
+    """Hold `path` as a lock; log who holds it while waiting; give up after `timeout` seconds.
 
     A directory is held itself, whoever the others are and wherever their caches lie: no file is
     left in it, and to read it is enough.
@@ -296,7 +291,7 @@ def lock(
         if holder:
             path.parent.mkdir(parents=True, exist_ok=True)
         flags = os.O_RDONLY if directory else os.O_RDWR | os.O_CREAT
-        guard = _acquired(path, flags, who, on_wait, timeout)
+        guard = _acquired(path, flags, who, timeout)
     except OSError as error:
         if holder is None:
             raise
@@ -311,9 +306,7 @@ def lock(
         os.close(guard)  # or the end of its process: then it is free again
 
 
-def _acquired(
-    path: Path, flags: int, who: Callable[[], str], on_wait: OnWait, timeout: float
-) -> int:
+def _acquired(path: Path, flags: int, who: Callable[[], str], timeout: float) -> int:
     end, waited = time.monotonic() + timeout, False
     while True:
         guard = os.open(path, flags, 0o666)
@@ -323,7 +316,7 @@ def _acquired(
                 return guard
         os.close(guard)
         if not waited:
-            on_wait(who())
+            _log.warning("waiting for %s", who())
         waited = True
         if time.monotonic() >= end:
             raise BusyError(

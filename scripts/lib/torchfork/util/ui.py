@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import re
 import sys
 import time
@@ -96,3 +97,15 @@ class Ui:
     def result(self, text: str) -> None:
         """A result on stdout."""
         sys.stdout.write(text + "\n")
+
+
+class LogHandler(logging.Handler):
+    """Shows what is logged: which run is waited for, and each program that is run (with -v)."""
+
+    def __init__(self, ui: Ui) -> None:
+        super().__init__()
+        self._ui = ui
+
+    def emit(self, record: logging.LogRecord) -> None:
+        show = self._ui.warn if record.levelno >= logging.WARNING else self._ui.note
+        show(record.getMessage())

@@ -67,7 +67,6 @@ def verify(
     *,
     upstream: Sequence[str] = (),
     say: Callable[[str], None] = lambda text: None,
-    on_wait: files.OnWait = files.wait_silently,
 ) -> Report:
     """Install the wheel and hold it against its base and its manifest.
 
@@ -93,7 +92,7 @@ def verify(
     neutral = workdir / "neutral"
     neutral.mkdir(parents=True, exist_ok=True)
     guard = workdir / "verify.lock"
-    with files.lock(guard, f"verifying {wheel.name}", on_wait):
+    with files.lock(guard, f"verifying {wheel.name}"):
         if is_overlay:
             python = _beside_official(wheel, base, workdir, neutral, say)
         else:
