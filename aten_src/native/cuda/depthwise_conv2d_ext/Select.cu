@@ -151,6 +151,8 @@ TensorOptions options_of(Type type) {
                                      : kBFloat16);
 }
 
+// Of a tensor that a kernel reads or, where it is a new result, writes. Asking for a mutable pointer would make a
+// copy of an input that is copied on write.
 Operand as_operand(const TensorBase& tensor) {
   if (!tensor.defined()) {
     return {};
@@ -159,7 +161,7 @@ Operand as_operand(const TensorBase& tensor) {
   std::array<int64_t, 4> sizes{1, 1, 1, 1};
   std::copy(tensor.sizes().begin(), tensor.sizes().end(), sizes.begin());
   return {
-      tensor.data_ptr(),
+      const_cast<void*>(tensor.const_data_ptr()),
       type == kDouble      ? Type::kDouble
           : type == kHalf  ? Type::kHalf
           : type == kFloat ? Type::kFloat
