@@ -21,7 +21,7 @@ import sample_wheel as sample
 from sample_files import lay
 
 from torchfork.upstream.base import Base
-from torchfork.upstream.wheel import open_wheel
+from torchfork.upstream.wheel import Opening, open_wheel
 from torchfork.wheel.overlay import Name, pack
 from torchfork.wheel.pack import DEFAULT_EPOCH
 
@@ -150,7 +150,7 @@ def shelf(tmp_path_factory: pytest.TempPathFactory) -> Shelf:
     torch("9.1.0+cu130")
     torch("9.2.0", commit=sample.OTHER_COMMIT)
     known = sample.releases(root / "releases.toml", official)
-    base = open_wheel(official, sample.this_python(), known, root / "cache")
+    base = open_wheel(official, Opening(sample.this_python(), known, root / "cache"))
     tree = root / "tree"
     shutil.copytree(root / "base", tree)
     compiled(tree, {**SOURCES, **WITH_GDH})
