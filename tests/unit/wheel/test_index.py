@@ -141,6 +141,9 @@ def resolver(tmp_path: Path) -> Resolver:
     made_up(official, "torch", "2.14.0")
     made_up(official, "fakevision", "0.1", "Requires-Dist: torch>=2.13")
     index.make(official)
+    (tmp_path / "cpu").mkdir()
+    made_up(tmp_path / "cpu", "torch", "2.13.0+cpu")
+    index.make(tmp_path / "cpu")
     (tmp_path / "ours").mkdir()
     return Resolver(tmp_path)
 
@@ -161,8 +164,12 @@ def test_pip_takes_the_newest_of_an_extra_index(resolver: Resolver) -> None:
 
 @pytest.mark.parametrize(
     ("ours", "expected"),
-    [(GRAFTED, {"torch": GRAFTED[1]}), (OVERLAY, {"torch": "2.13.0", "torch-ext": OVERLAY[1]})],
-    ids=["wheel", "overlay"],
+    [
+        (GRAFTED, {"torch": GRAFTED[1]}),
+        (OVERLAY, {"torch": "2.13.0", "torch-ext": OVERLAY[1]}),
+        (OVERLAY, {"torch": "2.13.0+cpu", "torch-ext": OVERLAY[1]}),
+    ],
+    ids=["wheel", "overlay", "overlay of a build that the default index lacks"],
 )
 def test_what_a_build_says_keeps_its_wheel_beside_packages_that_want_torch(
     resolver: Resolver, ours: tuple[str, ...], expected: dict[str, str]
@@ -175,6 +182,10 @@ def test_what_a_build_says_keeps_its_wheel_beside_packages_that_want_torch(
     assert resolver.uv("", ["fakevision"]) == stock
     kept, settings = index.constrain(wheel, expected["torch"])
     expected = {**expected, "fakevision": "0.1"}
+    if "and the index that has torch 2.13.0+cpu" in settings:
+        cpu = (resolver.root / "cpu/simple").as_uri()
+        official += ["--extra-index-url", cpu]
+        settings += f'[[tool.uv.index]]\nname = "cpu"\nurl = "{cpu}"\n'
     assert resolver.pip(*official, "--constraint", kept, wheel) == expected
     assert resolver.uv(settings, ["fakevision"]) == expected
 
