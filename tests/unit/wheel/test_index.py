@@ -190,6 +190,12 @@ def test_what_a_build_says_keeps_its_wheel_beside_packages_that_want_torch(
     assert resolver.uv(settings, ["fakevision"]) == expected
 
 
+def test_the_page_shows_what_a_build_prints_for_uv(resolver: Resolver) -> None:
+    printed = index.constrain(made_up(resolver.ours, *OVERLAY), "2.13.0+cpu")[1]
+    page = Path(__file__).parents[3] / "docs" / "distribution.md"
+    assert printed.replace(resolver.ours.as_uri(), "file:///…/dist") in page.read_text("utf-8")
+
+
 @pytest.mark.parametrize("ours", [GRAFTED, OVERLAY], ids=["wheel", "overlay"])
 def test_uv_takes_from_the_index_what_is_a_direct_dependency(
     resolver: Resolver, ours: tuple[str, ...]
