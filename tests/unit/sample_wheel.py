@@ -180,6 +180,25 @@ def install(site: Path, files: Mapping[str, bytes] | None = None) -> None:
         place.write_bytes(data)
 
 
+def make_editable(site: Path, checkout: Path) -> None:
+    """As `pip install --editable` has torch: a finder of a checkout, and no directory."""
+    checkout.mkdir()
+    (site / "torch").rename(checkout / "torch")
+    finder = f"""
+import importlib.util, sys
+class Finder:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name == "torch":
+            place = {str(checkout / "torch")!r}
+            return importlib.util.spec_from_file_location(
+                name, place + "/__init__.py", submodule_search_locations=[place])
+sys.meta_path.append(Finder)
+"""
+    (site / "__editable___torch_finder.py").write_text(finder)
+    (site / "__editable__.torch.pth").write_text("import __editable___torch_finder\n")
+
+
 def environment(root: Path) -> Interpreter:
     """A virtual environment without pip."""
     from torchfork.upstream.base import probe

@@ -165,6 +165,11 @@ def unknown_to_pip(patient: Patient) -> None:
     shutil.rmtree(patient.site / "torch-9.1.0+cpu.dist-info")
 
 
+def editable(patient: Patient) -> None:
+    patient.install()
+    sample.make_editable(patient.site, patient.root / "checkout")
+
+
 @pytest.mark.parametrize(
     ("arrange", "what", "cure"),
     [
@@ -176,6 +181,7 @@ def unknown_to_pip(patient: Patient) -> None:
         (copied_over, "torch was replaced since", "--force-reinstall --no-deps 'torch==9.1.0+cpu'"),
         (copied_over_by_another_version, "torch was replaced since", "'torch==9.1.0+cpu.ext1'"),
         (installed_over, "torch was installed over another torch", "pip uninstall torch"),
+        (editable, "pip does not know the torch", "install it as a wheel"),
         (unknown_to_pip, "pip does not know the torch", "install it as a wheel"),
     ],
 )

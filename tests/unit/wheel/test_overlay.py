@@ -276,25 +276,10 @@ def edited(user: Environment) -> dict[str, str]:
 
 
 def editable(user: Environment) -> dict[str, str]:
-    """As `pip install --editable` of PyTorch's sources: a finder has it, and no directory."""
-    checkout = user.shelf.root / "checkout"
-    shutil.rmtree(checkout, ignore_errors=True)
-    shutil.move(user.site / "torch", checkout / "torch")
+    """As `pip install --editable` of PyTorch's sources."""
+    checkout = user.python.parents[2] / "checkout"
+    sample.make_editable(user.site, checkout)
     lay(checkout, {"torch/version.py": sample.version_file("9.3.0a0+git", sample.OTHER_COMMIT)})
-    finder = f"""
-import importlib.util, sys
-class Finder:
-    @staticmethod
-    def find_spec(name, path=None, target=None):
-        if name == "torch":
-            place = "{checkout}/torch"
-            return importlib.util.spec_from_file_location(
-                name, place + "/__init__.py", submodule_search_locations=[place])
-sys.meta_path.append(Finder)
-"""
-    start = {"__editable___torch_finder.py": finder,
-             "__editable__.torch.pth": "import __editable___torch_finder\n"}  # fmt: skip
-    lay(user.site, start)
     return {}
 
 

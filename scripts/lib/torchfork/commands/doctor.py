@@ -27,7 +27,11 @@ from ..wheel.overlay import DATA
 from ..wheel.overlay_runtime import activate
 from .options import path
 
-_QUESTION = "import json, sys; print(json.dumps([entry for entry in sys.path if entry]))"
+_QUESTION = """
+import importlib.util, json, sys
+torch = importlib.util.find_spec("torch")
+print(json.dumps([torch and torch.origin, [entry for entry in sys.path if entry]]))
+"""
 
 
 def add_doctor_arguments(parser: argparse.ArgumentParser) -> None:
@@ -95,15 +99,17 @@ def run(options: argparse.Namespace, ui: Ui) -> None:
 
 def find(python: Path) -> Found:
     """The torch of an interpreter. Raises StateError where it has none."""
-    answer = process.run([python, "-c", _QUESTION], cwd=Path(os.sep)).stdout
-    search = tuple(Path(entry) for entry in json.loads(answer.strip().splitlines()[-1]))
-    site = next((place for place in search if (place / "torch/__init__.py").is_file()), None)
-    if site is None:
+    off = {activate.SWITCH: "0"}  # two overlays would refuse to be asked
+    answer = process.run([python, "-c", _QUESTION], cwd=Path(os.sep), env=off).stdout
+    origin, entries = json.loads(answer.strip().splitlines()[-1])
+    search = tuple(map(Path, entries))
+    if origin is None:
         raise StateError(
             "no torch is installed here",
             where=str(python),
             next=f"{python} -m pip install dist/torch-….whl, or torch=={pins.load().default}",
         )
+    site = Path(origin).parents[1]
     version = read_version_file(read_text(site / VERSION_FILE), str(site / VERSION_FILE))
     known = importlib.metadata.distributions(name="torch", path=list(map(str, search)))
     data = {
@@ -199,7 +205,7 @@ def _overlaid(found: Found) -> Iterator[StateError]:
             yield StateError(
                 f"{made_for['name']} is not for this torch, which is imported without it",
                 where=str(place.parent),
-                why=f"it was made for torch {made_for['torch']}, and {problem}",
+                why=f"it was {problem}",
                 next=made_for["cure"],
             )
     if len(found.overlays) > 1 and not _is_switched_off():

@@ -61,9 +61,8 @@ def served(package: str) -> Find:
     torch = Path(spec.origin).parent
     if problem := mismatch(torch, made_for):
         warnings.warn(
-            f"{made_for['name']} {made_for['version']} was made for torch {made_for['torch']} "
-            f"(commit {made_for['commit'][:12]}), and {problem}. torch is imported without its "
-            f"operators. To mend it: {made_for['cure']}",
+            f"{made_for['name']} {made_for['version']} was {problem}. torch is imported without "
+            f"its operators. To mend it: {made_for['cure']}",
             stacklevel=3,
         )
         return _nothing
@@ -96,7 +95,7 @@ def _installed_torch() -> ModuleSpec | None:
 
 
 def mismatch(torch: Path, made_for: MadeFor) -> str:
-    """How the installed torch differs from the one that the overlay was made for; '' for not.
+    """What the overlay was made for and what is installed otherwise; '' where it is the same.
 
     The files that the overlay replaces must be byte for byte those that it was made from.
     """
@@ -106,15 +105,17 @@ def mismatch(torch: Path, made_for: MadeFor) -> str:
         text = ""
     version = _assigned("__version__", text)
     commit = _assigned("git_version", text)
+    made = f"made for torch {made_for['torch']} (commit {made_for['commit'][:12]}), and "
     if (version, commit) != (made_for["torch"], made_for["commit"]):
-        return f"torch {version or '(unknown)'} (commit {commit[:12] or 'unknown'}) is installed"
+        there = f"{version or '(unknown)'} (commit {commit[:12] or 'unknown'})"
+        return f"{made}torch {there} is installed"
     for name, sha256 in made_for["covers"].items():
         try:
             data = (torch.parent / name).read_bytes()
         except OSError:
-            return f"the installed torch lacks {name}"
+            return f"{made}the installed torch lacks {name}"
         if hashlib.sha256(data).hexdigest() != sha256:
-            return f"{name} of the installed torch was changed"
+            return f"{made}{name} of the installed torch was changed"
     return ""
 
 
