@@ -143,6 +143,10 @@ class StateError(ForkError, exit_code=32):
     """Files that were changed behind torchfork's back, or nothing to undo."""
 
 
+class KilledError(ForkError, exit_code=33):
+    """A program that was killed, or got no memory."""
+
+
 class VerificationError(ForkError, exit_code=40):
     """The finished wheel does not keep its promise."""
 

@@ -81,7 +81,10 @@ def test_the_overlays_job_asks_for_pythons_by_the_names_that_they_have_on_the_pa
     monkeypatch.setattr("platform.system", lambda: "Linux")
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
     assert cli.main(["releases", "--pythons", "2.15.0"]) == 0
-    assert capsys.readouterr().out.split() == ["3.11", "3.12", "3.13", "3.14", "3.14t", "3.15"]
+    pythons = ["3.11", "3.12", "3.13", "3.14", "3.14t", "3.15"]
+    assert capsys.readouterr().out.split() == pythons
+    assert cli.main(["releases", "--json", "--pythons", "2.15.0"]) == 0
+    assert json.loads(capsys.readouterr().out) == pythons
     assert cli.main(["releases", "--pythons", ""]) == 0
     assert "3.10" in capsys.readouterr().out.split(), "of the default release"
 

@@ -12,7 +12,7 @@ import pytest
 from sample_files import eventually, lay, runs
 
 from torchfork.codegen import client
-from torchfork.errors import BaseRefusedError, InternalError, OutputError
+from torchfork.errors import BaseRefusedError, ForkError, InternalError, KilledError, OutputError
 from torchfork.util import files, process
 
 LIB = Path(client.__file__).resolve().parents[2]
@@ -63,17 +63,33 @@ def test_a_generator_that_dies_is_an_error_with_its_last_words(tmp_path: Path) -
     assert "out of luck" in caught.value.why
 
 
-FULL = {"type": "OSError", "message": f"[Errno 28] {files.DISK_FULL}: 'Functions.h'"}
+@pytest.mark.parametrize(
+    ("dying", "becomes"),
+    [
+        (f"raise OSError(28, {files.DISK_FULL!r})", OutputError),
+        ("import os; os.kill(os.getpid(), 9)", KilledError),
+        ("raise MemoryError", KilledError),
+    ],
+)
+@pytest.mark.parametrize("child", [False, True])
+def test_what_the_machine_refuses_is_no_fault_of_the_additions(
+    tmp_path: Path, dying: str, becomes: type[ForkError], child: bool
+) -> None:
+    """The generator may end, or a process that it started."""
+    body = "import __main__\n__main__._fork_all([end])" if child else "end()"
+    home = torchgen(tmp_path / "home", f"def end():\n    {dying}\n{body}\n")
+    with pytest.raises(becomes):
+        client.run_driver(home, {"task": "describe", "packaged": str(home)}, tmp_path)
 
 
-@pytest.mark.parametrize("reply", [{"error": FULL}, {"refused": [FULL]}])
-def test_a_full_disk_is_no_fault_of_the_additions(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reply: dict[str, object]
+def test_nor_is_what_the_trial_reports_of_a_process_that_was_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def run(command: list[str | Path], **_options: object) -> process.Outcome:
-        files.write_json(Path(command[-1]), reply)
+        killed = {"type": "Killed", "message": "the generator ended with -9"}
+        files.write_json(Path(command[-1]), {"refused": [killed]})
         return process.Outcome((), 0, "", "")
 
     monkeypatch.setattr(process, "run", run)
-    with pytest.raises(OutputError, match="disk is full"):
+    with pytest.raises(KilledError):
         client.run_driver(tmp_path, {"task": "trial"}, tmp_path)

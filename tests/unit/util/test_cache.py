@@ -16,13 +16,17 @@ def made(root: Path) -> Path:
     return cache.directory({"TORCHFORK_CACHE": str(root)})
 
 
+def left(root: Path) -> list[str]:
+    return [path.name for path in root.iterdir()]
+
+
 def test_a_cache_made_here_is_removed_and_links_in_it_are_not_followed(tmp_path: Path) -> None:
     kept = lay(tmp_path / "kept", {"thesis.tex": "years"})
     root = made(tmp_path / "cache")
     lay(root, {"wheels/a.whl": b"x" * 1000})
     (root / "link").symlink_to(kept)
     assert cache.remove(root) >= 1000
-    assert not root.exists() and (kept / "thesis.tex").read_text() == "years"
+    assert left(root) == [cache.TAG] and (kept / "thesis.tex").read_text() == "years"
 
 
 def test_a_removal_that_was_killed_is_finished_by_the_next(tmp_path: Path) -> None:
@@ -35,11 +39,11 @@ def test_a_removal_that_was_killed_is_finished_by_the_next(tmp_path: Path) -> No
 
     def finish(allowed: int) -> None:
         cache.remove(made(root))
-        assert not root.exists()
+        assert left(root) == [cache.TAG]
         fill()
 
     fill()
-    assert every_kill(lambda: cache.remove(made(root)), tmp_path, finish) > 5
+    assert every_kill(lambda: cache.remove(made(root)), tmp_path, finish) > 4
 
 
 @pytest.mark.parametrize("tag", [None, "Signature: of another program\n", b"\xff\xfe"])

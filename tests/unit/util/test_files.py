@@ -69,6 +69,24 @@ def test_a_directory_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
     assert names(target) == ["second"] and names(tmp_path) == ["made"]
 
 
+@pytest.mark.parametrize("end", [OSError, KeyboardInterrupt])
+def test_the_old_directory_is_back_where_the_new_one_cannot_take_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: type[BaseException]
+) -> None:
+    target, rename = tmp_path / "made", Path.rename
+    files.build_directory(target, lambda made: (made / "old").touch())
+
+    def failing(path: Path, to: Path) -> Path:
+        if to == target and path.suffix != ".old":
+            raise end
+        return rename(path, to)
+
+    monkeypatch.setattr(Path, "rename", failing)
+    with pytest.raises((OutputError, KeyboardInterrupt)):
+        files.build_directory(target, lambda made: (made / "new").touch())
+    assert names(target) == ["old"] and names(tmp_path) == ["made"]
+
+
 def test_a_run_killed_while_it_deletes_the_old_directory_leaves_the_new_one_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,6 +173,12 @@ def test_a_lock_whose_file_is_deleted_as_it_is_got_is_taken_anew(
     deleted.append(guard)
     with files.lock(guard, "x"), pytest.raises(BusyError), files.lock(guard, "y", timeout=0):
         raise AssertionError("both hold it")
+
+
+def test_a_lock_is_taken_anew_where_its_directory_is_deleted_meanwhile(tmp_path: Path) -> None:
+    guard = tmp_path / "cache" / "a.lock"
+    with files.lock(guard, "x"), files.lock(guard, "y", lambda _: shutil.rmtree(guard.parent), 5):
+        assert guard.is_file()
 
 
 def test_no_file_is_put_where_a_directory_was_that_is_deleted_as_it_is_locked(

@@ -5,16 +5,26 @@ from __future__ import annotations
 
 import errno
 import re
+import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from ..additions.load import Additions
 from ..additions.merge import MergedTree
 from ..additions.yaml_file import Entry, YamlFile
-from ..errors import AdditionsError, BaseRefusedError, DerivativeError, ForkError, InternalError
+from ..errors import (
+    AdditionsError,
+    BaseRefusedError,
+    DerivativeError,
+    ForkError,
+    InternalError,
+    KilledError,
+)
 from ..upstream.base import Upstream
 from ..util import memo, process
 from ..util.files import (
@@ -70,8 +80,7 @@ def run_driver(torchgen_home: Path, request: dict[str, Any], scratch: Path) -> d
         supervised=True,
     )
     reply = read_json(answer)
-    if DISK_FULL in outcome.stderr or (isinstance(reply, dict) and _disk_is_full(reply)):
-        raise output_error(scratch, OSError(errno.ENOSPC, DISK_FULL))
+    _surroundings(reply if isinstance(reply, dict) else {}, outcome, scratch)
     if not isinstance(reply, dict):
         raise InternalError(
             f"the code generator ended with status {outcome.returncode} and no answer",
@@ -84,9 +93,20 @@ def run_driver(torchgen_home: Path, request: dict[str, Any], scratch: Path) -> d
     return reply
 
 
-def _disk_is_full(reply: dict[str, Any]) -> bool:
-    reports = [reply.get("error", {}), *reply.get("refused", [])]
-    return any(r.get("type") == "OSError" and DISK_FULL in r["message"] for r in reports)
+def _surroundings(reply: dict[str, Any], outcome: process.Outcome, scratch: Path) -> None:
+    """Raise what the machine refused the generator, or any of its processes."""
+    reports = [r for r in (reply.get("error"), *reply.get("refused", [])) if r]
+    said = [r["message"] for r in reports if r["type"] in ("OSError", "MemoryError", "Killed")]
+    if any(DISK_FULL in text for text in (outcome.stderr, *said)):
+        raise output_error(scratch, OSError(errno.ENOSPC, DISK_FULL))
+    killed = outcome.returncode in (-signal.SIGKILL, 128 + signal.SIGKILL)
+    if killed or any(r["type"] in ("MemoryError", "Killed") for r in reports):
+        raise KilledError(
+            "PyTorch's code generator was killed",
+            where=outcome.command,
+            why=said[0] if said else "by signal 9, which the kernel sends where memory runs out",
+            next="free some memory, then run the same command again",
+        )
 
 
 def regenerate_base(
@@ -161,6 +181,10 @@ def try_sources(
             "packaged": str(tree.packaged),
             "out": str(out),
             "added": [op.schema for op in manifest.operators],
+            "formulas": {
+                entry.name: yaml.safe_dump([entry.fields], allow_unicode=True)
+                for entry in additions.derivatives.entries
+            },
         }
         reply = run_driver(tree.root, request, scratch)
     return [translate(CodegenRefusal(report), tree, additions) for report in reply["refused"]]
@@ -221,7 +245,10 @@ def generate(
 def translate(refusal: CodegenRefusal, tree: MergedTree, additions: Additions) -> ForkError:
     """The generator's error as one that names the line of our file."""
     message = str(refusal)
-    entry = _located(message, tree, additions) or _mentioned(message, additions)
+    named = [e for e in additions.derivatives.entries if e.name == refusal.report.get("formula")]
+    entry = next(iter(named), None) or (
+        _located(message, tree, additions) or _mentioned(message, additions)
+    )
     derivative = entry is not None and entry.file == additions.derivatives.path
     kind = DerivativeError if derivative else AdditionsError
     error = kind(

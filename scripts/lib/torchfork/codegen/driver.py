@@ -115,13 +115,15 @@ class Generator:
     packaged: Path
     shown: _Filter
     parse_all: Callable[..., Any]
+    derivatives: Path
 
     @classmethod
     def over(cls, packaged: Path) -> Generator:
         """Patch the torchgen on the path; call once a process."""
         shown = _Filter()
         _sign_as_upstream()
-        return cls(packaged, shown, _wrap_parser(shown))
+        derivatives = packaged / "autograd" / "derivatives.yaml"
+        return cls(packaged, shown, _wrap_parser(shown), derivatives)
 
     @property
     def native_yaml(self) -> str:
@@ -208,13 +210,11 @@ class Generator:
         keep, self.shown.keep = self.shown.keep, None
         try:
             found = load_derivatives.load_derivatives(
-                str(self.packaged / "autograd" / "derivatives.yaml"),
-                self.native_yaml,
-                self.tags_yaml,
+                str(self.derivatives), self.native_yaml, self.tags_yaml
             )
         finally:
             self.shown.keep = keep
-        return found[0], found[1]
+        return found[0], found[1] | {"Default"}  # also of a file that has no formula
 
     def _python(self, out: Path, templates: Path, keep: Collection[str] | None) -> None:
         """The Python bindings, of the functions in keep."""
@@ -422,6 +422,10 @@ def trial(request: dict[str, Any]) -> dict[str, Any]:
     generator = Generator.over(packaged)
     everything = generator.functions()
     keep, reports = frozenset(request["added"]), []
+    bases = {str(f.func.name): f.func.name.name.base for f in everything}
+    # Upstream's formulas, which take most of the time, decide nothing about ours.
+    generator.derivatives = out / "derivatives.yaml"
+    formulas = request["formulas"]
 
     def autograd() -> None:
         templates = packaged / "autograd" / "templates"
@@ -429,17 +433,21 @@ def trial(request: dict[str, Any]) -> dict[str, Any]:
 
     while keep:
         generator.shown.keep = keep
+        generator.derivatives.write_text("".join(formulas.values()) or "[]", encoding="utf-8")
         try:
             _fork_all([lambda: generator.aten(out / "ATen", "sources"), autograd])
             break
         except CodegenFailure as failure:
-            reports.append(failure.args[0])
-            at = re.search(r"native_functions\.yaml:(\d+)", failure.args[0]["message"])
+            report = failure.args[0]
+            reports.append(report)
+            at = re.search(r"native_functions\.yaml:(\d+)", report["message"])
             refused = {f.func.name.name.base for f in everything if at and f.loc.line == int(at[1])}
+            refused.add(bases.get(report.get("formula"), ""))
             left = {_schema_of(f) for f in everything if f.func.name.name.base not in refused}
             if keep <= left:
                 break
             keep &= left
+            formulas = {n: text for n, text in formulas.items() if bases.get(n) not in refused}
     return {"refused": reports}
 
 
@@ -502,8 +510,17 @@ def _report(error: BaseException) -> Any:
         message += _under_way(error)
     # a parser's message keeps to 64 KiB, which is what a pipe takes without a reader
     return {
-        "type": type(error).__name__, "message": message, "trace": trace[-20000:]
+        "type": type(error).__name__, "message": message, "trace": trace[-20000:],
+        "formula": _formula(error),
     }  # fmt: skip
+
+
+def _formula(error: BaseException) -> str:
+    """The operator whose derivative formulas were being read; '' where none were."""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        if frame.f_code.co_name == "create_differentiability_info":
+            return str(frame.f_locals.get("specification")).partition("(")[0]
+    return ""
 
 
 def _under_way(error: BaseException) -> str:

@@ -18,7 +18,7 @@ from ..util.ui import Ui
 
 def add_releases_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `torchfork releases`."""
-    parser.add_argument("--json", action="store_true", help="the versions as a JSON list")
+    parser.add_argument("--json", action="store_true", help="as a JSON list")
     parser.add_argument(
         "--pythons", metavar="VERSION",
         help="the Pythons that a release has wheels for on this machine ('': of the default one)",
@@ -47,19 +47,19 @@ def add_pin_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _list(options: argparse.Namespace, ui: Ui) -> None:
-    """Print the versions on stdout, oldest first."""
+    """Print the versions on stdout, oldest first: of torch, or of Python."""
     pins = releases.load()
-    if options.json:
-        ui.result(json.dumps(pins.versions))
-        return
+    versions = pins.versions
+    lines = [
+        f"{release.version:<8} {release.commit}  {len(release.wheels)} wheels"
+        + ("  (default)" if release.version == pins.default else "")
+        for release in pins.releases
+    ]
     if options.pythons is not None:
-        release = pins.get(options.pythons or None)
-        for tag in release.python_tags(platform.system(), platform.machine()):
-            ui.result(f"{tag[2]}.{tag[3:]}")
-        return
-    for release in pins.releases:
-        default = "  (default)" if release.version == pins.default else ""
-        ui.result(f"{release.version:<8} {release.commit}  {len(release.wheels)} wheels{default}")
+        tags = pins.get(options.pythons or None).python_tags(platform.system(), platform.machine())
+        lines = versions = [f"{tag[2]}.{tag[3:]}" for tag in tags]
+    for line in [json.dumps(versions)] if options.json else lines:
+        ui.result(line)
 
 
 def _pin(options: argparse.Namespace, ui: Ui) -> None:

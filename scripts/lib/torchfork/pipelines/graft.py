@@ -193,9 +193,9 @@ def _scope(context: BuildContext, upstream: Upstream) -> formulas.Scope:
 
 
 def exports(context: BuildContext) -> Exports:
-    """What the base's libraries export, read once a build directory (nm takes a second)."""
+    """What the base's libraries export, read once a base (nm takes a second)."""
     key = files.sha256_text(context.base.identity, tooling_fingerprint(("native", "upstream")))
-    note = context.layout.root / "exports.json"
+    note = cache.directory() / "exports" / f"{context.base.identity}.json"
     return memo.remember(note, key, Exports, lambda: symbols.read_exports(context.base))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -50,8 +49,9 @@ def _named(env: Mapping[str, str]) -> Path:
 
 
 def remove(root: Path) -> int:
-    """Delete a cache that torchfork made; the bytes that were freed.
+    """Delete what is in a cache that torchfork made; the bytes that were freed.
 
+    The directory stays, with its tag: what a run that waits for this one writes is in a cache.
     Raises UsageError for any other directory, BusyError while a run uses it.
     """
     if root.is_symlink() or not _is_ours(root):
@@ -72,17 +72,15 @@ def remove(root: Path) -> int:
                     next="wait for it, or stop it, and run the same command again",
                 ) from None
         freed = sum(p.lstat().st_size for p in root.rglob("*") if not p.is_dir())
-        # Links are deleted and not followed; the tag goes last, for a run that is killed here.
         for path in root.iterdir():
             if path.name != TAG:
-                files.remove(path)
-        shutil.rmtree(root)
+                files.remove(path)  # a link is not followed
     return freed
 
 
 def _is_ours(root: Path) -> bool:
-    """Whether it has the tag, or nothing: a removal that was killed deleted the tag last."""
+    """Whether it has the tag."""
     try:
-        return not any(root.iterdir()) or (root / TAG).read_text(encoding="utf-8") == TAG_TEXT
+        return (root / TAG).read_text(encoding="utf-8") == TAG_TEXT
     except (OSError, ValueError):
         return False

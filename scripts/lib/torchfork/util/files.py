@@ -239,6 +239,8 @@ def build_directory(target: Path, fill: Callable[[Path], None]) -> None:
         except OSError as error:
             raise output_error(target, error) from error
         finally:
+            if old.exists() and not target.exists():
+                old.rename(target)
             shutil.rmtree(old, ignore_errors=True)
 
 
@@ -288,8 +290,6 @@ def lock(path: Path, purpose: str, timeout: float = LOCK_SECONDS) -> Iterator[No
         return f"another run, {purpose} {path}"
 
     try:
-        if holder:
-            path.parent.mkdir(parents=True, exist_ok=True)
         flags = os.O_RDONLY if directory else os.O_RDWR | os.O_CREAT
         guard = _acquired(path, flags, who, timeout)
     except OSError as error:
@@ -309,6 +309,8 @@ def lock(path: Path, purpose: str, timeout: float = LOCK_SECONDS) -> Iterator[No
 def _acquired(path: Path, flags: int, who: Callable[[], str], timeout: float) -> int:
     end, waited = time.monotonic() + timeout, False
     while True:
+        if flags & os.O_CREAT:  # a run that is waited for may delete the directory too
+            path.parent.mkdir(parents=True, exist_ok=True)
         guard = os.open(path, flags, 0o666)
         with contextlib.suppress(BlockingIOError, FileNotFoundError):
             fcntl.flock(guard, fcntl.LOCK_EX | fcntl.LOCK_NB)

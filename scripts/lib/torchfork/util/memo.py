@@ -6,6 +6,7 @@ A kept result is a value in a JSON file, valid for as long as what it was made f
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -44,7 +45,8 @@ def recall(note: Path, key: str, kind: type[T]) -> T | None:
 
 def keep(note: Path, key: str, value: object) -> None:
     """Keep a value for `key`, in place of what was kept before."""
-    files.write_json(note, {"key": key, "value": dump(value)})
+    # With an indent Python writes it, ten times as slowly.
+    files.write_text(note, json.dumps({"key": key, "value": dump(value)}))
 
 
 class MismatchError(ValueError):

@@ -1,0 +1,44 @@
+"""The trial of the generator is made once for the same additions, and again until it passes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import sample_additions as sample
+
+from torchfork.additions import merge
+from torchfork.codegen import build_dir, client
+from torchfork.codegen.model import Manifest
+from torchfork.errors import AdditionsError, DerivativeError, ForkError
+from torchfork.pipelines import graft
+from torchfork.util.ui import Ui
+
+
+def test_a_trial_is_made_again_until_nothing_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base, additions = sample.base(tmp_path / "base"), sample.write(tmp_path / "additions")
+    layout = build_dir.for_base(base, additions, tmp_path / "work")
+    context = graft.BuildContext(base, additions, layout)
+    found: list[list[ForkError]] = [[AdditionsError("one"), DerivativeError("other")], [], []]
+    monkeypatch.setattr(client, "try_sources", lambda *_: found.pop(0))
+
+    def tried() -> None:
+        tree = merge.prepare(base, additions, layout.tree)
+        graft.try_generator(context, graft.Merged(tree, Manifest((), ()), {}), Ui(quiet=True))
+
+    with pytest.raises(AdditionsError) as caught:
+        tried()
+    assert [error.what for error in caught.value.also] == ["other"]
+    tried()
+    tried()
+    assert len(found) == 1, "it was made again though nothing changed"
+    with (layout.tree / merge.MERGED_FILES["derivatives"]).open("a") as stream:
+        stream.write("# changed\n")
+    graft.try_generator(
+        context,
+        graft.Merged(merge.MergedTree(layout.tree, {}), Manifest((), ()), {}),
+        Ui(quiet=True),
+    )
+    assert not found
