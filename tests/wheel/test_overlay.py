@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from subject import Archive, Subject
 
 from torchfork.upstream.archives import read_record
 from torchfork.util.files import sha256_file
 
-HAS = "import json, torch; print(json.dumps(hasattr(torch, 'gdh')))"
 
+@pytest.fixture(params=["", "-S"], ids=["as installed", "imported first, without .pth files"])
+def said(
+    request: pytest.FixtureRequest, with_overlay: Subject, subject: Subject
+) -> Callable[[Path], str]:
+    """The last line that a program prints, which imports the overlay before torch."""
 
-def said(subject: Subject, *arguments: str | Path, **extra: str) -> str:
-    done = subject.run([subject.python, *arguments], cwd=None, **extra)
-    return done.stdout.strip().splitlines()[-1]
+    def run(program: Path) -> str:
+        if not request.param:
+            return with_overlay.run([with_overlay.python, program]).stdout.splitlines()[-1]
+        path = f"{with_overlay.site}{os.pathsep}{subject.site}"
+        command = [with_overlay.python, request.param, program]
+        return with_overlay.run(command, PYTHONPATH=path).stdout.splitlines()[-1]
+
+    return run
 
 
 def test_it_is_small_and_requires_exactly_its_torch(overlay_wheel: Path, wheel: Archive) -> None:
@@ -35,15 +47,11 @@ print(json.dumps([node, x.gdh().shape == (6,), conv.weight.grad is not None]))
     assert with_overlay.ask(program) == ["SigmoidExtBackward0", True, True]
 
 
-def test_worker_processes_have_it(with_overlay: Subject, tmp_path: Path) -> None:
+def test_worker_processes_have_it(said: Callable[[Path], str], tmp_path: Path) -> None:
     program = tmp_path / "workers.py"
     program.write_text(
         """
-import json, multiprocessing, torch
-
-def has(queue):
-    import torch
-    queue.put(hasattr(torch, "gdh"))
+import json, torch_ext, torch
 
 class Data(torch.utils.data.Dataset):
     def __len__(self):
@@ -52,32 +60,39 @@ class Data(torch.utils.data.Dataset):
         return torch.ones(2, 2).gdh()
 
 if __name__ == "__main__":
-    found = []
+    shapes = []
     for method in ("spawn", "fork"):
-        context = multiprocessing.get_context(method)
-        queue = context.Queue()
-        process = context.Process(target=has, args=(queue,))
-        process.start()
-        found.append(queue.get(timeout=120))
-        process.join()
-    loader = torch.utils.data.DataLoader(Data(), batch_size=2, num_workers=1)
-    found.append([list(batch.shape) for batch in loader] == [[2, 4], [2, 4]])
-    print(json.dumps(found))
+        loader = torch.utils.data.DataLoader(
+            Data(), batch_size=2, num_workers=1, multiprocessing_context=method)
+        shapes += [list(batch.shape) for batch in loader]
+    print(json.dumps(shapes))
 """
     )
-    assert said(with_overlay, program) == "[true, true, true]"
+    assert said(program) == "[[2, 4], [2, 4], [2, 4], [2, 4]]"
 
 
-def test_compiled_scripted_and_pickled_programs_run(with_overlay: Subject, tmp_path: Path) -> None:
+@pytest.mark.parametrize("said", ["-S"], indirect=True)  # as installed: test_citizenship.py
+def test_compiled_scripted_and_pickled_programs_run(
+    said: Callable[[Path], str], tmp_path: Path
+) -> None:
+    """With inductor's compilers in worker processes, and as AOTInductor's package."""
     program = tmp_path / "programs.py"
     program.write_text(
         """
-import io, json, pickle, torch
+import io, json, pickle, sys, torch_ext, torch
+from torch._inductor import aoti_compile_and_package, aoti_load_package, config
+from torch._inductor.async_compile import AsyncCompile
 
+config.compile_threads, config.worker_start_method = 2, "subprocess"
+AsyncCompile.wait_pool_ready()
 x, w = torch.rand(1, 2, 5, 5), torch.rand(2, 1, 3, 3)
 
 def f(x, w):
-    return torch.depthwise_conv2d_ext(x, w, padding=1).gdh()
+    return torch.sigmoid_ext(torch.depthwise_conv2d_ext(x, w, padding=1)).sin().gdh()
+
+class F(torch.nn.Module):
+    def forward(self, x, w):
+        return f(x, w)
 
 expected = f(x, w)
 scripted = torch.jit.script(f)
@@ -87,13 +102,16 @@ torch.jit.save(scripted, saved)
 saved.seek(0)
 conv = torch.nn.DepthwiseConv2dExt(2, padding=1)
 again = pickle.loads(pickle.dumps(conv))
+exported = torch.export.export(F(), (x, w))
+package = aoti_compile_and_package(exported, package_path=__file__ + ".pt2")
 print(json.dumps([
     torch.equal(scripted(x, w), expected), torch.allclose(compiled(x, w), expected),
     torch.equal(torch.jit.load(saved)(x, w), expected), torch.equal(again(x), conv(x)),
+    torch.allclose(aoti_load_package(package)(x, w), expected),
 ]))
 """
     )
-    assert said(with_overlay, program) == "[true, true, true, true]"
+    assert said(program) == "[true, true, true, true, true]"
 
 
 def test_an_extension_calls_the_operators(with_overlay: Subject, tmp_path: Path) -> None:

@@ -121,12 +121,8 @@ def find(python: Path) -> Found:
     return Found(site, search, version, tuple(known), data)
 
 
-def _is_switched_off() -> bool:
-    return os.environ.get(activate.SWITCH) == "0"
-
-
 def _activation(data: Path) -> str:
-    if _is_switched_off():
+    if activate.is_switched_off():
         return f"switched off: {activate.SWITCH}=0"
     package = data.parent.name
     if not data.parents[1].joinpath(f"{package}.pth").is_file():
@@ -208,7 +204,7 @@ def _overlaid(found: Found) -> Iterator[StateError]:
                 why=f"it was {problem}",
                 next=made_for["cure"],
             )
-    if len(found.overlays) > 1 and not _is_switched_off():
+    if len(found.overlays) > 1 and not activate.is_switched_off():
         names = [made_for["name"] for made_for in found.overlays.values()]
         yield StateError(
             "two overlays are installed, and importing torch is refused",

@@ -43,7 +43,7 @@ Find = Callable[[str, Sequence[str] | None, ModuleType | None], ModuleSpec | Non
 def served(package: str) -> Find:
     """What finds this overlay's modules; nothing, where it was not made for the torch installed."""
     spec = _installed_torch()
-    if spec is None or spec.origin is None or _is_switched_off():
+    if spec is None or spec.origin is None or is_switched_off():
         return _nothing
     names = [getattr(finder, "torchfork_overlay", package) for finder in sys.meta_path]
     if others := [name for name in names if name != package]:
@@ -71,7 +71,7 @@ def served(package: str) -> Find:
 
 def warn_of_order(package: str) -> None:
     """Say why an overlay that is imported after torch does nothing."""
-    if not _is_switched_off():
+    if not is_switched_off():
         warnings.warn(
             f"torch was imported before {package}, and so without its operators: "
             f"import {package} first",
@@ -79,7 +79,8 @@ def warn_of_order(package: str) -> None:
         )
 
 
-def _is_switched_off() -> bool:
+def is_switched_off() -> bool:
+    """Whether the user wants torch without its overlay."""
     return os.environ.get(SWITCH, "") == "0"
 
 
