@@ -14,7 +14,6 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Sequence
-from importlib.abc import Loader
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 from types import ModuleType
@@ -42,8 +41,8 @@ Find = Callable[[str, Sequence[str] | None, ModuleType | None], ModuleSpec | Non
 
 def served(package: str) -> Find:
     """What finds this overlay's modules; nothing, where it was not made for the torch installed."""
-    spec = _installed_torch()
-    if spec is None or spec.origin is None or is_switched_off():
+    torch = _installed_torch()
+    if torch is None or is_switched_off():
         return _nothing
     names = [getattr(finder, "torchfork_overlay", package) for finder in sys.meta_path]
     if others := [name for name in names if name != package]:
@@ -58,7 +57,6 @@ def served(package: str) -> Find:
             f"install it (python -m pip install), or set {SWITCH}=0 to do without it"
         )
     made_for: MadeFor = json.loads((HERE / "overlay.json").read_text(encoding="utf-8"))
-    torch = Path(spec.origin).parent
     if problem := mismatch(torch, made_for):
         warnings.warn(
             f"{made_for['name']} {made_for['version']} was {problem}. torch is imported without "
@@ -88,11 +86,12 @@ def _nothing(name: str, path: Sequence[str] | None, target: ModuleType | None) -
     """Finds no module."""
 
 
-def _installed_torch() -> ModuleSpec | None:
+def _installed_torch() -> Path | None:
     """Where torch is: on the path, or where the finder of an editable installation has it."""
-    finders = [finder for finder in sys.meta_path if not hasattr(finder, "torchfork_overlay")]
-    specs = (finder.find_spec("torch", None) for finder in finders)
-    return next((spec for spec in specs if spec is not None), None)
+    for finder in sys.meta_path:
+        if not hasattr(finder, "torchfork_overlay") and (spec := finder.find_spec("torch", None)):
+            return Path(spec.origin).parent if spec.origin else None
+    return None
 
 
 def mismatch(torch: Path, made_for: MadeFor) -> str:
@@ -138,8 +137,8 @@ class Modules:
         """The overlay's file of a module, None where it has none."""
         if fullname in AFTER_IMPORT:
             spec = PathFinder.find_spec(fullname, path, target)
-            if spec is not None and spec.loader is not None:
-                spec.loader = _Changed(spec.loader, fullname, self._torch)
+            if spec is not None:
+                _change_after_import(spec)
             return spec
         name = self._modules.get(fullname)
         if name is None or (fullname == "torchgen" and self._is_of_another_torch(fullname, path)):
@@ -173,23 +172,18 @@ class Modules:
         ctypes.CDLL(str(self._torch / "lib" / "libtorch_python.so"))
 
 
-class _Changed(Loader):
-    """Runs a module as its own loader does, then tells it where the overlay's C++ is."""
+def _change_after_import(spec: ModuleSpec) -> None:
+    """Have a module run as it is, then told where the overlay's C++ is."""
+    loader, change = spec.loader, AFTER_IMPORT[spec.name]
+    assert loader is not None  # a module of torch's is a file
+    run = loader.exec_module
 
-    def __init__(self, loader: Loader, name: str, torch: Path) -> None:
-        self._loader, self._name, self._torch = loader, name, torch
+    def exec_module(module: ModuleType) -> None:
+        run(module)
+        change(module)
 
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        """As the module's own loader does."""
-        return self._loader.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        """Run the module, then change it."""
-        self._loader.exec_module(module)
-        AFTER_IMPORT[self._name](module)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._loader, name)  # get_source and others, for inspect and linecache
+    # The loader itself stays, for inspect and linecache; it is this module's alone.
+    loader.exec_module = exec_module  # type: ignore[method-assign]
 
 
 def _extensions_find_cxx(module: ModuleType) -> None:
