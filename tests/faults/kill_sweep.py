@@ -38,6 +38,7 @@ from torchfork.util import cache as user_cache
 from torchfork.util import files
 
 IN_A_ROW = 6
+FEW = 30  # changes after which a build directory is there, and nothing is generated
 # By name, how often each is killed.
 SHARES = {
     "check": 8, "build": 20, "overlay": 8, "develop": 16, "undo": 10, "apply": 12, "unapply": 8,
@@ -45,12 +46,20 @@ SHARES = {
 }  # fmt: skip
 Files = dict[str, tuple[int, bytes]]
 Words = list[str | Path]
+# A compiler launcher: the object of generated code is that of the finished build, as it is the same
+# wherever the headers of a base lie. Kernels are compiled.
+LAUNCHER = """#!/bin/sh
+for word; do [ "$before" = -o ] && object=$word; before=$word; done
+case $object in *WheelTestStep*) exec "$@" ;; esac
+[ -f "$FINISHED/$object" ] && exec cp "$FINISHED/$object" "$object"
+exec "$@"
+"""
 
 
 @cache
-def sha256(path: Path, *identity: int) -> bytes:
+def sha256(path: str, *identity: int) -> bytes:
     """The hash of a file's contents, read once for each state of the file."""
-    return hashlib.sha256(path.read_bytes()).digest()
+    return hashlib.sha256(Path(path).read_bytes()).digest()
 
 
 def snapshot(root: Path) -> Files:
@@ -58,10 +67,10 @@ def snapshot(root: Path) -> Files:
     found: Files = {}
     for directory, folders, names in os.walk(root):
         folders[:] = [name for name in folders if name[0] != "." and name != "__pycache__"]
-        for path in (Path(directory, name) for name in names if name[0] != "."):
-            stat = path.stat()
+        for path in (f"{directory}/{name}" for name in names if name[0] != "."):
+            stat = os.stat(path)  # noqa: PTH116 - a Path for each of 12,000 files costs most of it
             state = (stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
-            found[path.relative_to(root).as_posix()] = (stat.st_mode, sha256(path, *state))
+            found[path[len(str(root)) + 1 :]] = (stat.st_mode, sha256(path, *state))
     return found
 
 
@@ -74,7 +83,7 @@ def differing(one: Files, other: Files) -> list[str]:
 class Scenario:
     """A command, the directory that it is to change, and how that gets to be as it was before.
 
-    changes: of files, in the first run and in one that finds what this kept.
+    changes: the most that a run made of files.
     """
 
     argv: Words
@@ -83,21 +92,33 @@ class Scenario:
     environment: Mapping[str, str] = field(default_factory=dict)
     before: Files = field(default_factory=dict)
     after: Files = field(default_factory=dict)
-    changes: tuple[int, ...] = ()
+    changes: int = 0
 
 
 class Sweep:
-    """A project of its own below a directory, with everything that its commands change."""
+    """A project of its own below a directory, with everything that its commands change.
 
-    def __init__(self, root: Path, base: tuple[str, ...]) -> None:
-        self.root, self.project = root, root / "project"
-        self.command = Command(root, base, environment={"SWEPT": str(root)})
+    finished: a build of the same additions, whose generated code and objects are taken over.
+    """
+
+    def __init__(self, root: Path, finished: Command) -> None:
+        self.root, self.project, base = root, root / "project", finished.base
+        self.finished = finished.layout()
+        variables = {
+            "SWEPT": str(root), "FINISHED": str(self.finished / "build"),
+            "CMAKE_CXX_COMPILER_LAUNCHER": str(root / "launcher"),
+            # Most of a run that is killed early would be compiling Python.
+            "PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(root / "pycache"),
+        }  # fmt: skip
+        self.command = Command(root, base, environment=variables)
         self.known: dict[str, Scenario] = {}
         self.pristine: dict[Path, Files] = {}
         shutil.rmtree(root, ignore_errors=True)
         for name in ("scripts", "ci"):
             ignored = shutil.ignore_patterns("__pycache__")
             shutil.copytree(PROJECT / name, self.project / name, ignore=ignored)
+        (root / "launcher").write_text(LAUNCHER)
+        (root / "launcher").chmod(0o755)
         known = pins.load()
         opening = wheel.Opening(bases.probe(headers=False), known, user_cache.directory())
         self.wheel = Path(base[1]) if base else fetch.fetch_wheel(known.get(), opening)
@@ -122,7 +143,7 @@ class Sweep:
         kills = 0
         for _ in range(rng.randint(1, most)):
             # Rather early than late: an earlier run has done part of it.
-            allowed = int(rng.choice(scenario.changes) * rng.random() ** 2)
+            allowed = int(scenario.changes ** rng.random()) - 1
             seconds = rng.choice([0, 0, rng.expovariate(1)])
             if self.run(scenario, allowed, seconds) is not None:
                 break  # it had less left to do
@@ -157,7 +178,9 @@ class Sweep:
         if done.returncode == StateError.exit_code and snapshot(scenario.watched) == scenario.after:
             return 0  # there was nothing left to take back
         assert done.returncode == 0, f"{scenario.argv}: {done.stdout}{done.stderr}"
-        return int(report.read_text())
+        made = int(report.read_text())
+        scenario.changes = max(scenario.changes, made)
+        return made
 
     def processes(self) -> list[str]:
         """What runs of this sweep started and still runs."""
@@ -177,12 +200,20 @@ class Sweep:
             made.watched.mkdir(parents=True, exist_ok=True)
             made.reset(random.Random(0))
             made.before = snapshot(made.watched)
-            first = self.run(made)
+            if name in ("build", "develop"):
+                self.take_over(made)
+            self.run(made)
             made.after = snapshot(made.watched)
-            made.reset(random.Random(0))
-            made.changes = (first or 0, self.run(made) or 0)
             self.known[name] = made
         return self.known[name]
+
+    def take_over(self, scenario: Scenario) -> None:
+        """Give the build directory of a command what the finished build generated."""
+        self.run(scenario, allowed=FEW)
+        for layout in self.command.work.glob("torch-*/"):
+            if not (layout / "generated").exists():
+                for part in ("generated", "templates"):
+                    shutil.copytree(self.finished / part, layout / part, symlinks=True)
 
     def make(self, name: str) -> Scenario:
         """What is needed for it, and it."""
@@ -262,11 +293,12 @@ class Sweep:
         return Scenario([*argv, "--work", work], self.root / "nothing", reset, variables)
 
     def undone(self, out: Path, rng: random.Random) -> None:
-        """No wheel, no object of the kernel, and now and then nothing kept at all."""
+        """No wheel, no object of the kernel, now and then no result of a step, or of none."""
         shutil.rmtree(out, ignore_errors=True)
         out.mkdir()
-        if not rng.randrange(4):
-            shutil.rmtree(self.command.work, ignore_errors=True)
+        parts = [self.command.work, *self.command.work.glob("torch-*/[!t]*")]
+        if len(parts) > 1 and not rng.randrange(4):
+            files.remove(rng.choice(parts))
         for made in self.command.work.glob("*/build/**/WheelTestStep*.o"):
             made.unlink()
 
@@ -346,7 +378,10 @@ def main() -> int:
         print(described(done), flush=True)
 
     base = ("--base", str(options.base.absolute())) if options.base else ()
-    Sweep(place / "sweep", base).sweep(options.kills, options.seed, done, save)
+    finished = Command(place / "finished", base)
+    finished.root.mkdir(parents=True, exist_ok=True)
+    assert finished.run().code == 0
+    Sweep(place / "sweep", finished).sweep(options.kills, options.seed, done, save)
     print(described(done))
     return 0
 

@@ -39,7 +39,7 @@ from torchfork.wheel import overlay, pack
 
 INPUTS = int(os.environ.get("TORCHFORK_FUZZ", "10000"))
 SEED = int(os.environ.get("TORCHFORK_FUZZ_SEED", "0"))
-SECONDS = 20
+SECONDS = 120  # of a busy machine
 Check = Callable[..., object]
 
 

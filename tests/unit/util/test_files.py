@@ -177,8 +177,10 @@ def test_a_lock_whose_file_is_deleted_as_it_is_got_is_taken_anew(
 
 def test_a_lock_is_taken_anew_where_its_directory_is_deleted_meanwhile(tmp_path: Path) -> None:
     guard = tmp_path / "cache" / "a.lock"
-    with files.lock(guard, "x"), files.lock(guard, "y", lambda _: shutil.rmtree(guard.parent), 5):
-        assert guard.is_file()
+    with files.lock(guard, "x"):
+        threading.Timer(0.2, shutil.rmtree, [guard.parent]).start()
+        with files.lock(guard, "y", timeout=20):
+            assert guard.is_file()
 
 
 def test_no_file_is_put_where_a_directory_was_that_is_deleted_as_it_is_locked(

@@ -36,7 +36,7 @@ from ..util.files import (
     write_json,
 )
 from .model import FinishedOperator, Manifest
-from .templates import GLUE_INCLUDE
+from .templates import GLUE_INCLUDE, SYMBOLIC_SOURCE
 
 PACKAGE_PATH = Path(__file__).resolve().parents[2]
 _LOCATION = re.compile(r"(native_functions|derivatives|deprecated)\.yaml:(\d+)")
@@ -172,9 +172,16 @@ def describe(
 
 
 def try_sources(
-    tree: MergedTree, additions: Additions, manifest: Manifest, scratch: Path
+    tree: MergedTree,
+    additions: Additions,
+    manifest: Manifest,
+    scratch: Path,
+    symbolic_meta: Path | None = None,
 ) -> list[ForkError]:
-    """What the generator refuses only when it makes the added functions' sources."""
+    """What the generator refuses only when it makes the added functions' sources.
+
+    symbolic_meta: gets the one file of them that a tree's own build does not make.
+    """
     with scratch_directory(scratch / "trial") as out:
         request = {
             "task": "trial",
@@ -186,8 +193,10 @@ def try_sources(
                 for entry in additions.derivatives.entries
             },
         }
-        reply = run_driver(tree.root, request, scratch)
-    return [translate(CodegenRefusal(report), tree, additions) for report in reply["refused"]]
+        refused = run_driver(tree.root, request, scratch)["refused"]
+        if symbolic_meta and not refused:
+            write_if_changed(symbolic_meta, (out / "ATen" / SYMBOLIC_SOURCE).read_bytes())
+    return [translate(CodegenRefusal(report), tree, additions) for report in refused]
 
 
 def formulas(additions: Additions) -> list[str]:

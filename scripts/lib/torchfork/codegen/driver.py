@@ -431,11 +431,16 @@ def trial(request: dict[str, Any]) -> dict[str, Any]:
         templates = packaged / "autograd" / "templates"
         generator.autograd(out / "autograd", templates, siblings(keep, everything))
 
+    def aten() -> None:
+        generator.aten(out / "ATen", "headers")
+        generator.aten(out / "ATen", "sources")
+        generator.symbolic_meta(out / "ATen")
+
     while keep:
         generator.shown.keep = keep
         generator.derivatives.write_text("".join(formulas.values()) or "[]", encoding="utf-8")
         try:
-            _fork_all([lambda: generator.aten(out / "ATen", "sources"), autograd])
+            _fork_all([aten, autograd])
             break
         except CodegenFailure as failure:
             report = failure.args[0]

@@ -63,7 +63,7 @@ def plan(tree: SourceTree, additions: Additions, layout: BuildDir, ui: Ui) -> Pl
         edits = lists.edit_lists(
             read, manifest, "source", additions.manual_headers, additions.fake_impls
         )
-        _generate_once(key, copy, merged, edits, additions, manifest, layout)
+        _try_once(key, copy, merged, edits, additions, manifest, layout)
         step.say(manifest.summary)
     contents, added = _contents(read, additions, {**patched, **edits}, layout)
     return Planned(contents, added, manifest, upstream)
@@ -133,7 +133,7 @@ def _merge(copy: Mirror, additions: Additions, layout: BuildDir) -> MergedTree:
     return merged
 
 
-def _generate_once(
+def _try_once(
     key: str,
     copy: Mirror,
     merged: MergedTree,
@@ -142,10 +142,9 @@ def _generate_once(
     manifest: Manifest,
     layout: BuildDir,
 ) -> None:
-    """Run the whole generator, so that what it refuses is reported before the long build.
+    """Report what the generator refuses before the long build, which generates again.
 
-    What it makes is thrown away, but for the wrapped Meta kernels, which only torchfork's own
-    generator makes: the tree's build generates again.
+    The wrapped Meta kernels are kept: only torchfork's own generator makes them.
     """
     note = layout.root / "generated.json"
     if files.read_json(note) == key and layout.symbolic_meta.is_file():
@@ -153,12 +152,11 @@ def _generate_once(
     editable = lists.edited_files("graft")
     in_wheel = {name: edits[in_tree(name)] for name in editable if in_tree(name) in edits}
     merge.apply_edits(copy, merged, in_wheel, editable)
-    with files.scratch_directory(layout.root / "generated") as out:
-        own = copy.root / "torchgen" / "packaged" / "autograd" / "templates"
-        templates.make_autograd_templates(own, out / "templates")
-        client.generate(merged, additions, manifest, out / "templates", out, layout.root)
-        made = out / "added" / "ATen" / templates.SYMBOLIC_SOURCE
-        files.write_if_changed(layout.symbolic_meta, made.read_bytes())
+    refused = client.try_sources(
+        merged, additions, manifest, layout.root, symbolic_meta=layout.symbolic_meta
+    )
+    if refused:
+        raise combined(refused)
     files.write_json(note, key)
 
 
