@@ -13,7 +13,7 @@ from sample_manifest import MANIFEST
 
 from torchfork.additions.load import Additions
 from torchfork.codegen import build_dir, client
-from torchfork.errors import AdditionsError, StateError
+from torchfork.errors import AdditionsError, DerivativeError, ForkError, StateError
 from torchfork.pipelines import source
 from torchfork.upstream.base import Upstream
 from torchfork.upstream.tree import SourceTree
@@ -35,18 +35,17 @@ class Bench:
     def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.tree: SourceTree = sample.unpacked(root / "tree")
         self.root = root
-        self.generated = 0
+        self.tried = 0
         monkeypatch.setattr(client, "list_operators", lambda home, scratch: UPSTREAM)
         monkeypatch.setattr(client, "describe", lambda *a: MANIFEST)
-        monkeypatch.setattr(source.templates, "make_autograd_templates", lambda *a: None)
+        self.refused: list[ForkError] = []
 
-        def generate(*arguments: Any) -> None:
-            self.generated += 1
-            made = arguments[4] / "added" / "ATen" / "python_symbolic_meta.cpp"
-            made.parent.mkdir(parents=True)
-            made.write_text("// registrations\n")
+        def try_sources(*_arguments: Any, symbolic_meta: Path) -> list[ForkError]:
+            self.tried += 1
+            symbolic_meta.write_text("// registrations\n")
+            return self.refused
 
-        monkeypatch.setattr(client, "generate", generate)
+        monkeypatch.setattr(client, "try_sources", try_sources)
 
     def plan(self, additions: Additions) -> source.Planned:
         layout = build_dir.for_tree(self.tree, additions, self.root / "work")
@@ -97,12 +96,17 @@ def test_a_plan_of_an_applied_tree_is_the_plan_of_a_clean_one(bench: Bench) -> N
     assert bench.plan(bench.additions()) == first
 
 
-def test_the_whole_generator_runs_before_the_build_and_once(bench: Bench) -> None:
+def test_the_generator_is_tried_before_the_build_until_it_refuses_nothing(bench: Bench) -> None:
+    bench.refused = [DerivativeError("one"), AdditionsError("other")]
+    with pytest.raises(DerivativeError) as caught:
+        bench.plan(bench.additions())
+    assert [error.what for error in caught.value.also] == ["other"]
+    bench.refused = []
     bench.plan(bench.additions())
     bench.plan(bench.additions())
-    assert bench.generated == 1
+    assert bench.tried == 2
     bench.plan(bench.additions(sample_additions.NATIVE.replace("int n=1", "int n=2")))
-    assert bench.generated == 2
+    assert bench.tried == 3
 
 
 @pytest.mark.parametrize(
