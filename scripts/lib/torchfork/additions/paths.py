@@ -10,7 +10,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from ..errors import AdditionsError
+from ..errors import AdditionsError, ForkError
 from ..util import files
 
 MAX_FILE_BYTES = 32_000_000  # of a source file or a patch
@@ -84,6 +84,23 @@ def read(path: Path, limit: int = MAX_FILE_BYTES) -> bytes:
     if len(data) > limit:
         raise _too_large(path, limit)
     return data
+
+
+def read_text(
+    path: Path, limit: int = MAX_FILE_BYTES, refused: type[ForkError] = AdditionsError
+) -> str:
+    """The text of a regular file, as `read` gets it. Raises `refused` where it is not UTF-8."""
+    data = read(path, limit)
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise refused(
+            f"'{path.name}' is not UTF-8 text",
+            where=f"{path}:{line}",
+            why=f"byte {data[error.start]:#04x}: {error.reason}",
+            next="save the file as UTF-8",
+        ) from error
 
 
 def check_sizes(found: list[Path]) -> None:

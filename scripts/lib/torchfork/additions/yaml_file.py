@@ -130,7 +130,7 @@ def parse(path: Path, title: str, root: Path) -> YamlFile:
     """
     if not paths.is_file(path, root):
         return YamlFile(path, "", ())
-    text = _decoded(path)
+    text = paths.read_text(path, MAX_BYTES)
     try:
         return _parsed(path, title, text, _FAST_LOADER)
     except yaml.YAMLError:
@@ -154,20 +154,6 @@ def _parsed(path: Path, title: str, text: str, loader_class: type[Loader]) -> Ya
             next=f"start each entry with '- {title}: ...'",
         )
     return YamlFile(path, text, tuple(_entry(n, path, title, loader) for n in node.value))
-
-
-def _decoded(path: Path) -> str:
-    data = paths.read(path, MAX_BYTES)
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise AdditionsError(
-            "malformed YAML: the text is not UTF-8",
-            where=f"{path}:{line}",
-            why=f"byte {data[error.start]:#04x}: {error.reason}",
-            next="save the file as UTF-8",
-        ) from error
 
 
 def _check_limits(path: Path, text: str, loader_class: type[Loader]) -> None:

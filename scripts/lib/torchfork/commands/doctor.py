@@ -18,10 +18,10 @@ from ..state import installed_torch
 from ..state.journal import Journal
 from ..upstream import pins
 from ..upstream.archives import read_record
-from ..upstream.base import read_text
+from ..upstream.base import ask, read_text
 from ..upstream.tree import state_of
 from ..upstream.wheel import VERSION_FILE, VersionFile, is_grafted, read_version_file
-from ..util import files, process
+from ..util import files
 from ..util.ui import Ui
 from ..wheel.overlay import DATA
 from ..wheel.overlay_runtime import activate
@@ -100,8 +100,7 @@ def run(options: argparse.Namespace, ui: Ui) -> None:
 def find(python: Path) -> Found:
     """The torch of an interpreter. Raises StateError where it has none."""
     off = {activate.SWITCH: "0"}  # two overlays would refuse to be asked
-    answer = process.run([python, "-c", _QUESTION], cwd=Path(os.sep), env=off).stdout
-    origin, entries = json.loads(answer.strip().splitlines()[-1])
+    origin, entries = ask(python, _QUESTION, off)
     search = tuple(map(Path, entries))
     if origin is None:
         raise StateError(

@@ -11,7 +11,7 @@ from ..errors import BaseRefusedError, UsageError
 from ..upstream import fetch, git, wheel
 from ..upstream import pins as releases
 from ..upstream.base import Interpreter, probe
-from ..upstream.pins import Release, Releases
+from ..upstream.pins import Release, Releases, python_version
 from ..util import cache
 from ..util.ui import Ui
 
@@ -57,7 +57,7 @@ def _list(options: argparse.Namespace, ui: Ui) -> None:
     ]
     if options.pythons is not None:
         tags = pins.get(options.pythons or None).python_tags(platform.system(), platform.machine())
-        lines = versions = [f"{tag[2]}.{tag[3:]}" for tag in tags]
+        lines = versions = list(map(python_version, tags))
     for line in [json.dumps(versions)] if options.json else lines:
         ui.result(line)
 

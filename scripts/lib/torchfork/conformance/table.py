@@ -12,7 +12,6 @@ device = "cuda"                  # optional: only where this device is
 
 from __future__ import annotations
 
-import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -26,11 +25,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from ..errors import AdditionsError
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]
+from ..util import files
 
 FILE = "citizenship.toml"
 _KEYS = {"operator", "item", "why", "torch", "device"}
@@ -156,8 +151,8 @@ def load(root: Path) -> tuple[Explanation, ...]:
     if not path.exists():
         return ()
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        content = files.parse_toml(path.read_text(encoding="utf-8"))
+    except ValueError as error:
         raise AdditionsError("malformed TOML", where=str(path), why=str(error)) from error
     gaps = content.pop("gap", [])
     if content or not isinstance(gaps, list):

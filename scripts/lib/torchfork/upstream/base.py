@@ -16,6 +16,7 @@ from typing import Any
 from ..errors import BaseRefusedError, ToolMissingError
 from ..util import process
 from ..util.files import Below
+from .pins import python_version
 
 # Of a text that is read into memory; the largest of real wheels is RECORD, of 4 MB.
 TEXT_LIMIT = 64 << 20
@@ -154,7 +155,7 @@ def probe(path: str | Path | None = None, *, headers: bool = True) -> Interprete
     headers: whether Python.h must be there (a run that compiles nothing can do without).
     """
     executable = _find(path)
-    answer = _ask(executable)
+    answer: dict[str, Any] = ask(executable, _QUESTION)
     _check_supported(executable, answer)
     found = Interpreter(
         executable=Path(answer["executable"] or executable),
@@ -172,14 +173,12 @@ def require_python_tag(interpreter: Interpreter, python_tag: str, where: str) ->
     """Refuse a wheel that is for another Python than the interpreter."""
     if python_tag == interpreter.tag:
         return
-    wanted = python_tag.removeprefix("cp")
+    wanted = python_version(python_tag)
     raise BaseRefusedError(
-        f"this wheel is for Python {wanted[:1]}.{wanted[1:]}, "
-        f"the interpreter is Python {interpreter.version}",
+        f"this wheel is for Python {wanted}, the interpreter is Python {interpreter.version}",
         where=where,
         why=f"the wheel's tag is {python_tag}, {interpreter.executable} needs {interpreter.tag}",
-        next=f"give --python python{wanted[:1]}.{wanted[1:]}, or a wheel whose name says "
-        f"{interpreter.tag}",
+        next=f"give --python python{wanted}, or a wheel whose name says {interpreter.tag}",
     )
 
 
@@ -198,12 +197,13 @@ def _find(path: str | Path | None) -> Path:
     )
 
 
-def _ask(executable: Path) -> dict[str, Any]:
-    outcome = process.run([executable, "-c", _QUESTION], cwd=Path(os.sep), check=False, timeout=60)
+def ask(executable: Path, question: str, env: Mapping[str, str] | None = None) -> Any:
+    """The JSON that a program prints in an interpreter. Raises ToolMissingError where it cannot."""
+    command: list[str | Path] = [executable, "-c", question]
+    outcome = process.run(command, cwd=Path(os.sep), env=env, check=False, timeout=60)
     try:
         if outcome.returncode == 0:
-            answer: dict[str, Any] = json.loads(outcome.stdout.strip().splitlines()[-1])
-            return answer
+            return json.loads(outcome.stdout.strip().splitlines()[-1])
     except (ValueError, IndexError):
         pass
     raise ToolMissingError(

@@ -7,8 +7,6 @@ are always upstream's, and compile commands do not change between runs.
 
 from __future__ import annotations
 
-import json
-import os
 import re
 import shutil
 from collections.abc import Callable, Mapping
@@ -18,9 +16,9 @@ from pathlib import Path
 from packaging.tags import parse_tag
 
 from ..errors import BaseRefusedError, listed
-from ..util import files, process
+from ..util import files
 from .archives import Recorded, is_of_wheel, read_record
-from .base import Base, Interpreter, read_text, require_python_tag
+from .base import Base, Interpreter, ask, read_text, require_python_tag
 from .pins import interpreter_tag
 from .wheel import NEEDED, VERSION_FILE, Opening, check_commit, read_version_file
 
@@ -55,8 +53,7 @@ class Installation:
 
 def locate(interpreter: Interpreter) -> Installation:
     """Find the torch that an interpreter would import."""
-    outcome = process.run([interpreter.executable, "-c", _QUESTION], cwd=Path(os.sep))
-    answer = json.loads(outcome.stdout.strip().splitlines()[-1])
+    answer = ask(interpreter.executable, _QUESTION)
     if not answer:
         raise BaseRefusedError(
             "no torch is installed here",

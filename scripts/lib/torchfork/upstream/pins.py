@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import stat
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -16,11 +15,6 @@ from packaging.version import Version
 
 from ..errors import UnknownReleaseError, UsageError
 from ..util import files
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]
 
 PINS = Path(__file__).resolve().parents[4] / "ci" / "releases.toml"
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -37,6 +31,11 @@ def interpreter_tag(python: str, abi: str) -> str:
 def python_number(tag: str) -> int:
     """314 of 'cp314' and of 'cp314t', to sort and to compare by."""
     return int(tag.strip("cpt"))
+
+
+def python_version(tag: str) -> str:
+    """'3.14' of 'cp314', '3.14t' of 'cp314t'."""
+    return re.sub(r"^cp(\d)", r"\1.", tag)
 
 
 def in_order(tags: Iterable[str]) -> list[str]:
@@ -404,8 +403,8 @@ def _read(path: Path) -> str:
 def _parsed(path: Path, text: str, parse: Callable[[Path, dict[str, Any]], _Parsed]) -> _Parsed:
     """What a file of pins says. Raises UsageError where it is malformed."""
     try:
-        return parse(path, tomllib.loads(text))
-    except (tomllib.TOMLDecodeError, KeyError, TypeError, ValueError) as error:
+        return parse(path, files.parse_toml(text))
+    except (KeyError, TypeError, ValueError) as error:
         raise UsageError(
             "the pins are malformed",
             where=str(path),

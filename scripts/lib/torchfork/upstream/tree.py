@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,11 +18,6 @@ from ..util import files, memo
 from . import git
 from .base import Base, Interpreter
 from .pins import Release, Releases
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]
 
 # Where a tree keeps what a wheel keeps below torchgen/packaged; setup.py makes the same copies.
 ATEN = "aten/src/ATen"
@@ -84,7 +78,7 @@ class SourceTree:
     def backend(self) -> Backend:
         """What pyproject.toml names as its build backend."""
         text = (self.root / "pyproject.toml").read_text(encoding="utf-8")
-        named = str(tomllib.loads(text).get("build-system", {}).get("build-backend", ""))
+        named = str(files.parse_toml(text).get("build-system", {}).get("build-backend", ""))
         if named.startswith("scikit_build_core"):
             return "scikit-build-core"
         return "setuptools"

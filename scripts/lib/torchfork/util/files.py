@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -18,6 +19,11 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 
 from ..errors import BusyError, ForkError, OutputError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]
 
 CHUNK = 1 << 20
 LOCK_SECONDS = 3600.0  # how long a second run waits for the first one, unless its caller says
@@ -180,6 +186,15 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """What a TOML text says. Raises ValueError for a malformed one."""
+    try:
+        data: dict[str, Any] = tomllib.loads(text)
+        return data
+    except RecursionError as error:
+        raise ValueError(str(error)) from error
 
 
 def sha256_file(path: Path) -> str:

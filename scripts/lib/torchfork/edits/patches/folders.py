@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -11,14 +10,10 @@ from typing import Any, Literal
 
 from ...additions import paths
 from ...errors import BaseRefusedError, PatchError
+from ...util import files
 from ...util.blocks import END_OF_FILE, Anchor, block, blocks_of, place, strip_blocks
 from .. import BuildMode, Texts, Tree, check_path, decode, encode, similar_lines
 from .series import BUILD_MODES, Conflict, Header, Outcome, Patch, State, make_header
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]
 
 ABOUT = "patch.toml"
 END = "the end of the file"
@@ -215,8 +210,8 @@ def read_folder(patch: Patch) -> Folder:
         )
     text = patch.read_text(about)
     try:
-        data = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:
+        data = files.parse_toml(text)
+    except ValueError as error:
         raise PatchError(f"malformed {ABOUT}", where=str(about), why=str(error)) from error
     fields = {key: value for key, value in data.items() if isinstance(value, str)}
     header = make_header(fields.get("subject", ""), fields, str(about))

@@ -179,14 +179,7 @@ def load(additions_root: Path) -> Series:
 def _read_text(path: Path, root: Path) -> str:
     if not paths.is_file(path, root):
         raise PatchError(f"there is no {path.name}", where=str(path))
-    data = paths.read(path)
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise PatchError(
-            f"{path.name} is not UTF-8 text", where=f"{path}:{line}", why=str(error)
-        ) from error
+    return paths.read_text(path, refused=PatchError)
 
 
 def parse_line(line: str, folder: Path, number: int) -> Patch:
