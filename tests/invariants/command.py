@@ -1,4 +1,4 @@
-"""Runs the real command line on the official wheel that the tests are about."""
+"""Runs the real command line on the official wheel that the tests are about; its fixtures."""
 
 from __future__ import annotations
 
@@ -124,17 +124,35 @@ class Command:
         return Command(self.root, self.base, additions, self.environment)
 
 
-def finished_build(factory: pytest.TempPathFactory, base: tuple[str, ...]) -> Command:
+@pytest.fixture(scope="session")
+def base_option() -> tuple[str, ...]:
+    """How the command line names the official wheel.
+
+    TORCHFORK_TEST_WHEEL names it; without it the default release is used, as in any other run.
+    """
+    named = os.environ.get("TORCHFORK_TEST_WHEEL")
+    return ("--base", str(Path(named).absolute())) if named else ()
+
+
+@pytest.fixture
+def command(tmp_path: Path, base_option: tuple[str, ...]) -> Command:
+    """torchfork with directories of this test's own."""
+    return Command(tmp_path, base_option)
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory, base_option: tuple[str, ...]) -> Command:
     """A finished build of this process's own: a copy of one that all processes of a run share.
 
-    Of processes that come at once one builds, and the others wait for it as for any other run.
+    Tests that change its directory copy it. Of processes that come at once one builds, and the
+    others wait for it as for any other run.
     """
-    own = factory.getbasetemp()
+    own = tmp_path_factory.getbasetemp()
     common = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
-    made = Command(common / "built", base)
+    made = Command(common / "built", base_option)
     made.root.mkdir(exist_ok=True)
     assert made.run().code == 0
-    copy = Command(factory.mktemp("finished"), base)
+    copy = Command(tmp_path_factory.mktemp("finished"), base_option)
     # The name of who holds the lock is there for as long as another process looks at the build.
     passing = shutil.ignore_patterns("*.holder", "*.holder.*")
     shutil.copytree(made.root, copy.root, symlinks=True, ignore=passing, dirs_exist_ok=True)

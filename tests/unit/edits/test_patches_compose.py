@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,9 @@ def graft(tmp_path: Path, series: str, files: dict[str, str]) -> Any:
     (base.root / "torch" / "a.py").write_text("a\n")
     additions = sample_additions.write(tmp_path / "mine")
     write(additions.root, series, files)
-    return patches.wheel_texts(patches.plan_base(base, additions, tmp_path / "cache"))
+    tree = patches.directory(base.root)
+    report = patches.plan_additions(additions, tree, "9.1.0", "graft", tmp_path / "cache")
+    return patches.wheel_texts(report.texts)
 
 
 def test_a_wheel_gets_the_patched_files_and_what_it_cannot_take_is_refused(tmp_path: Path) -> None:
@@ -88,13 +91,14 @@ def test_a_wheel_gets_the_patched_files_and_what_it_cannot_take_is_refused(tmp_p
 
 
 def test_a_patch_that_no_series_lists_is_not_passed_over(tmp_path: Path) -> None:
-    base = sample_additions.base(tmp_path / "base")
     additions = sample_additions.write(tmp_path / "mine")
-    assert pipeline.apply_patches(base, additions, Ui(quiet=True)) == {}
+    tree = patches.directory(tmp_path)
+    apply = partial(pipeline.apply_patches, additions, tree, "9.1.0", "graft", Ui(quiet=True))
+    assert apply() == {}
     (additions.root / "patches").mkdir()
     (additions.root / "patches" / "lost.patch").write_text(diff({}, {"torch/n.py": "n\n"}))
     with pytest.raises(PatchError, match=r"orphan: 'lost\.patch'"):
-        pipeline.apply_patches(base, additions, Ui(quiet=True))
+        apply()
 
 
 def test_a_patch_is_part_of_what_a_build_depends_on(tmp_path: Path) -> None:

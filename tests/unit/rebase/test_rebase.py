@@ -20,6 +20,7 @@ from rich.console import Console
 from torchfork import errors
 from torchfork.additions import ranges
 from torchfork.additions.load import Additions
+from torchfork.codegen.build_dir import BuildDir
 from torchfork.codegen.model import Manifest
 from torchfork.commands import rebase
 from torchfork.errors import BaseRefusedError, CompileError, RebaseError
@@ -242,8 +243,8 @@ def test_one_run_names_collisions_and_what_the_generator_refuses(
     monkeypatch.setattr(tiers.graft, "describe", describe)
     base: Any = sample.base(tmp_path / "base")
     context = tiers.Context(
-        base=base, additions=mine, layout=None, cache=tmp_path, work=tmp_path,  # type: ignore[arg-type]
-        jobs=1, final=False, progress=print, log=print,
+        base=base, additions=mine, layout=BuildDir(tmp_path), cache=tmp_path,
+        work=tmp_path, jobs=1, final=False, progress=print, log=print,
     )  # fmt: skip
     with pytest.raises(errors.ForkError) as failed:
         tiers.merge(context)

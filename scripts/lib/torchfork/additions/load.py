@@ -61,17 +61,18 @@ class Additions:
         return files.fingerprint([*single, *found], self.root)
 
 
-def _duplicates(file: YamlFile) -> Iterator[CollisionError]:
+def duplicates(file: YamlFile) -> Iterator[CollisionError]:
+    """Operators with several entries; those with ranges are compared once the release is known."""
     seen: dict[str, Entry] = {}
     for entry in file.entries:
         first = seen.setdefault(entry.name, entry)
-        # Entries with ranges are compared once the release is known.
         if first is not entry and not (RANGE in first.fields and RANGE in entry.fields):
             yield CollisionError(
                 f"'{entry.name}' is declared twice",
                 where=entry.where(),
                 why=f"{first.where()} declares it already",
-                next="delete one of the two, or give one an overload name (name.overload)",
+                next="delete one of the two, give one an overload name (name.overload), or give "
+                f"both ranges that exclude each other ({RANGE}: …)",
             )
 
 
@@ -94,7 +95,7 @@ def load(root: Path) -> Additions:
             where=str(root),
             next="name a directory that holds one with --additions DIR",
         )
-    errors += [*_duplicates(yamls[NATIVE]), *_duplicates(yamls[DERIVATIVES])]
+    errors += [*duplicates(yamls[NATIVE]), *duplicates(yamls[DERIVATIVES])]
     rules = ""
     with _collected(errors):
         rules = fake_impls.read(root)

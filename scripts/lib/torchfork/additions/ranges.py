@@ -14,10 +14,10 @@ from pathlib import Path
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
-from ..errors import AdditionsError, CollisionError, ForkError, combined
+from ..errors import AdditionsError, ForkError, combined
 from . import fake_impls
 from .load import RANGE as FIELD
-from .load import Additions
+from .load import Additions, duplicates
 from .yaml_file import Entry, YamlFile
 
 _LINE = re.compile(rf"\s+{FIELD}:\s+([\"']?)(.*?)\1\s*(?:#.*)?")
@@ -36,7 +36,7 @@ def for_release(additions: Additions, version: str) -> Additions:
     if errors:
         raise combined(errors)
     native, derivatives, deprecated = (_of_release(file, version) for file in files)
-    if errors := [*_twice(native), *_twice(derivatives)]:
+    if errors := [*duplicates(native), *duplicates(derivatives)]:
         raise combined(errors)
     whole, kept = (fake_impls.with_packets(file.functions) for file in (additions.native, native))
     dropped = whole - kept
@@ -97,19 +97,6 @@ def _of_release(file: YamlFile, version: str) -> YamlFile:
             entry = replace(entry, fields=fields)
         entries.append(entry)
     return replace(kept, text="".join(lines), entries=tuple(entries))
-
-
-def _twice(file: YamlFile) -> Iterator[CollisionError]:
-    seen: dict[str, Entry] = {}
-    for entry in file.entries:
-        first = seen.setdefault(entry.name, entry)
-        if first is not entry:
-            yield CollisionError(
-                f"'{entry.name}' is declared twice for one release",
-                where=entry.where(),
-                why=f"the range of {first.where()} has it too",
-                next="make the ranges exclude each other",
-            )
 
 
 def _declared_by(source: Path) -> set[str]:

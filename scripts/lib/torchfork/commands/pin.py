@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import platform
+from dataclasses import replace
 from pathlib import Path
 
 from ..errors import BaseRefusedError, UsageError
@@ -100,10 +101,10 @@ def _pin_release(
         wheels = fetch.resolve_wheels(version, pins, target, step.show)
         step.say(f"{len(wheels)} wheels")
     with ui.step("read the commit from one") as step:
-        known = fetch.tentative(pins, version, wheels)
-        path = fetch.fetch_smallest(
-            known.get(version), wheel.Opening(target, known, cache.directory())
-        )
+        # Pins with the release, for fetching one of its wheels; its commit is not known yet.
+        tentative = Release(version, "0" * 40, wheels)
+        known = replace(pins, releases=(*pins.releases, tentative))
+        path = fetch.fetch_smallest(tentative, wheel.Opening(target, known, cache.directory()))
         commit = wheel.read_version(path).git_version
         step.say(f"{commit} ({path.name})")
     with ui.step("compare it with upstream's tag") as step:

@@ -17,7 +17,7 @@ from ..codegen.client import Generated
 from ..codegen.header_check import CheckedBase, Wrapper, generated_headers
 from ..codegen.model import Manifest
 from ..edits import lists, patches, stubs
-from ..edits.patches import State
+from ..edits.patches import BuildMode, State
 from ..errors import CompileError, ForkError, combined
 from ..native import compile_steps, link, ninja, source_text, symbols, toolchain
 from ..native.compile_steps import CompileStep
@@ -26,6 +26,7 @@ from ..native.toolchain import Toolchain
 from ..upstream import abi
 from ..upstream.base import Base, Upstream
 from ..util import cache, files, memo
+from ..util.files import Rooted
 from ..util.ui import Ui
 from ..wheel import pack
 
@@ -96,7 +97,8 @@ def merge_and_validate(context: BuildContext, upstream: Upstream, ui: Ui) -> Mer
     the places where the additions go.
     """
     base, additions = context.base, context.additions
-    patched = apply_patches(base, additions, ui)
+    upstreams = patches.directory(base.root)
+    patched = patches.wheel_texts(apply_patches(additions, upstreams, base.version, "graft", ui))
     with ui.step("check and merge the YAML") as step:
         found = source_text.objections(additions, base, lambda: exports(context).names)
         tree, manifest = merge_and_parse(context, upstream, patched, found)
@@ -117,21 +119,23 @@ def merge_and_validate(context: BuildContext, upstream: Upstream, ui: Ui) -> Mer
     return Merged(tree, manifest, list_texts)
 
 
-def apply_patches(base: Base, additions: Additions, ui: Ui) -> Mapping[str, str]:
-    """What the patches of the additions change: files with their new text."""
+def apply_patches(
+    additions: Additions, tree: patches.Tree, version: str, mode: BuildMode, ui: Ui
+) -> patches.Texts:
+    """What the patches of the additions change in a tree: files with their new text."""
     if not patches.load(additions.root).folder.is_dir():
         return {}
     with ui.step("apply the patches") as step:
-        report = patches.plan_base(base, additions, cache.directory())
+        report = patches.plan_additions(additions, tree, version, mode, cache.directory())
         report.require()
         applied = len(report.outcomes) - len(report.of(State.NOT_HERE, State.LANDED))
         step.say(f"{applied} patches, {len(report.texts)} files")
     for line in report.attention():
         ui.warn(line)
-    return patches.wheel_texts(report)
+    return report.texts
 
 
-def _reader(base: Base, texts: Mapping[str, str]) -> lists.Read:
+def _reader(base: Rooted, texts: Mapping[str, str]) -> lists.Read:
     """Reads a file of the base, or its text in `texts` (edits come on top of patches)."""
     return patches.layered(patches.directory(base.root), texts).read
 
@@ -153,7 +157,7 @@ def merge_and_parse(
     accepted = replace(context, additions=without(additions, errors))
     while True:
         try:
-            tree = merge_yaml(accepted, patched)
+            tree = merge_yaml(context.base, accepted.additions, context.layout.tree, patched)
             manifest = describe(accepted, tree, upstream)
             break
         except ForkError as error:
@@ -199,11 +203,11 @@ def exports(context: BuildContext) -> Exports:
     return memo.remember(note, key, Exports, lambda: symbols.read_exports(context.base))
 
 
-def merge_yaml(context: BuildContext, patched: Mapping[str, str] | None = None) -> MergedTree:
+def merge_yaml(
+    base: Rooted, additions: Additions, target: Path, patched: Mapping[str, str] | None = None
+) -> MergedTree:
     """The base's code generator with the YAML of additions that `validate` has accepted."""
-    base, additions = context.base, context.additions
-    tree = merge.prepare(base, additions, context.layout.tree)
-    tree = replace(tree, patched=patched or {})
+    tree = replace(merge.prepare(base, additions, target), patched=patched or {})
     schemas = [entry.key for entry in additions.native.entries]
     parser_edits = lists.edit_parser_lists(_reader(base, tree.patched), schemas)
     merge.apply_edits(base, tree, parser_edits, lists.parser_files())

@@ -19,8 +19,9 @@ from ..state.journal import Changes
 from ..upstream import python_names
 from ..upstream.base import Upstream
 from ..upstream.tree import ATEN, Mirror, SourceTree, in_tree, mirror_generator
-from ..util import cache, files, memo
+from ..util import files, memo
 from ..util.ui import Ui
+from . import graft
 
 Read = Callable[[str], str | None]
 
@@ -40,8 +41,10 @@ def plan(tree: SourceTree, additions: Additions, layout: BuildDir, ui: Ui) -> Pl
 
     The caller holds the layout. Errors name the line of the additions' files.
     """
-    patched = _patch(tree, additions, ui)
-    read = patches.layered(_upstream_tree(tree), patched).read
+    # As the tree's commit has it, whatever is applied.
+    upstreams = patches.Tree(source_tree.reader(tree), patches.directory(tree.root).names)
+    patched = graft.apply_patches(additions, upstreams, tree.version, "source", ui)
+    read = patches.layered(upstreams, patched).read
     with ui.step("read the tree") as step:
         copy = mirror_generator(tree, read, layout.mirror, tuple(patched))
         upstream = _list_operators(tree, read, copy, layout)
@@ -67,29 +70,6 @@ def plan(tree: SourceTree, additions: Additions, layout: BuildDir, ui: Ui) -> Pl
         step.say(manifest.summary)
     contents, added = _contents(read, additions, {**patched, **edits}, layout)
     return Planned(contents, added, manifest, upstream)
-
-
-def _upstream_tree(tree: SourceTree) -> patches.Tree:
-    """The tree as its commit has it, whatever is applied."""
-    return patches.Tree(source_tree.reader(tree), patches.directory(tree.root).names)
-
-
-def _patch(tree: SourceTree, additions: Additions, ui: Ui) -> Mapping[str, str | None]:
-    """What the patches of the additions change in this tree."""
-    series = patches.load(additions.root)
-    if not series.folder.is_dir():
-        return {}
-    with ui.step("patch") as step:
-        patches.check(series)
-        # Unpacked wheels have the same Python files: a patch made on one of them can be merged.
-        origins = patches.origins(cache.directory())
-        report = patches.plan(series, _upstream_tree(tree), tree.version, "source", origins)
-        report.require()
-        for line in report.attention():
-            ui.warn(line)
-        here = [o for o in report.outcomes if o.texts]
-        step.say(f"{len(here)} of {len(series.patches)} patches, {len(report.texts)} files")
-    return report.texts
 
 
 def _validate(additions: Additions, upstream: Upstream, version: str) -> None:
@@ -126,11 +106,7 @@ def _merge(copy: Mirror, additions: Additions, layout: BuildDir) -> MergedTree:
         relative = path.relative_to(copy.root)
         if relative.as_posix() not in MERGED_FILES.values():
             files.write_if_changed(layout.tree / relative, path.read_bytes())
-    merged = merge.prepare(copy, additions, layout.tree)
-    schemas = [entry.key for entry in additions.native.entries]
-    edits = lists.edit_parser_lists(patches.directory(copy.root).read, schemas)
-    merge.apply_edits(copy, merged, edits, lists.parser_files())
-    return merged
+    return graft.merge_yaml(copy, additions, layout.tree)
 
 
 def _try_once(

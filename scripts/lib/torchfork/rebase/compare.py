@@ -54,7 +54,7 @@ def facts_of(base: Base, additions: Additions, upstream: Upstream) -> Facts:
 def touched_schemas(additions: Additions, upstream: Upstream) -> dict[str, str]:
     """The upstream operators that the sources and formulas of the additions call: name → schema."""
     called = set(_called_names(additions))
-    by_name = {schema.partition("(")[0]: schema for schema in upstream.schemas}
+    by_name = upstream.by_name()
     return {name: by_name[name] for name in sorted(by_name) if name.partition(".")[0] in called}
 
 

@@ -99,11 +99,12 @@ def patch(context: Context, tree: MergedTree, manifest: Manifest) -> tuple[graft
     """(b) Every list that upstream keeps by hand has its anchor, and the patches apply."""
     base, additions = context.base, context.additions
     context.log("apply the patches")
-    report = patches.plan_base(base, additions, context.cache)
+    upstream = patches.directory(base.root)
+    report = patches.plan_additions(additions, upstream, base.version, "graft", context.cache)
     rows = [_patch_row(outcome) for outcome in report.outcomes]
     errors = list[ForkError](report.objections())
     if not errors:
-        tree = replace(tree, patched=patches.wheel_texts(report))
+        tree = replace(tree, patched=patches.wheel_texts(report.texts))
     context.log("edit the lists of operators")
     edits = graft.list_edits(context, tree, manifest)
     rows += [_list_row(edit) for edit in edits]

@@ -320,9 +320,3 @@ def _resolve(
             next="fetch the wheel and pin it by its own bytes: scripts/torchfork pin WHEEL",
         )
     return WheelPin(name, sha256)
-
-
-def tentative(releases: Releases, version: str, pins: tuple[WheelPin, ...]) -> Releases:
-    """The pins with a release whose commit is not known yet; for fetching one of its wheels."""
-    added = Release(version, "0" * 40, pins)
-    return Releases(releases.path, releases.default, (*releases.releases, added))

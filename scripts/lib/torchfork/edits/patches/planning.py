@@ -10,7 +10,6 @@ from pathlib import Path, PurePosixPath
 
 from ...additions.load import Additions
 from ...errors import AdditionsError, ForkError, PatchConflictError, PatchError, combined
-from ...upstream.base import Base
 from .. import BuildMode, Texts, Tree, directory, layered
 from .folders import Folder, read_folder
 from .git import Diff, read_diff
@@ -150,15 +149,18 @@ def _with_earlier(
         yield tree
 
 
-def plan_base(base: Base, additions: Additions, cache: Path) -> Report:
-    """The state of every patch on the files of a base, for the graft build mode. Writes nothing.
+def plan_additions(
+    additions: Additions, tree: Tree, version: str, mode: BuildMode, cache: Path
+) -> Report:
+    """The state of every patch of additions on a tree, as `plan` has it. Writes nothing.
 
-    cache: other unpacked bases lie there; a patch that was made on one of them can be merged.
-    Raises PatchError for one that is malformed or that a wheel cannot take.
+    cache: unpacked wheels lie there, which have the Python files of a source tree, too: a patch
+        that was made on one of them can be merged.
+    Raises PatchError for one that is malformed or that the build mode cannot take.
     """
     series = load(additions.root)
     check(series)
-    return plan(series, directory(base.root), base.version, "graft", origins(cache))
+    return plan(series, tree, version, mode, origins(cache))
 
 
 def origins(cache: Path) -> list[Tree]:
@@ -168,16 +170,16 @@ def origins(cache: Path) -> list[Tree]:
     return [directory(root) for root in roots if not root.name.startswith(".")]
 
 
-def wheel_texts(report: Report) -> Mapping[str, str]:
-    """The files that change, with their new text. Raises PatchError for one that goes."""
-    gone = [name for name, text in report.texts.items() if text is None]
+def wheel_texts(texts: Texts) -> Mapping[str, str]:
+    """The texts of a graft's patches. Raises PatchError for a file that goes."""
+    gone = [name for name, text in texts.items() if text is None]
     for name in gone:
         raise PatchError(
             f"a patch takes {name} away, which a graft cannot",
             why="a wheel is made of an official one and the files that differ from it",
             next="empty the file, or give the patch the lane 'source' in the series",
         )
-    return {name: text for name, text in report.texts.items() if text is not None}
+    return {name: text for name, text in texts.items() if text is not None}
 
 
 def check(series: Series, versions: Sequence[str] = ()) -> None:
