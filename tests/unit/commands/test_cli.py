@@ -47,44 +47,35 @@ def test_an_error_ends_with_its_code_and_a_traceback_for_debug_alone(
     assert "Traceback (most recent call last)" in capsys.readouterr().err
 
 
+def of_the_system(number: int, file: str = "/some/file") -> OSError:
+    return OSError(number, os.strerror(number), file)
+
+
 @pytest.mark.parametrize(
-    ("number", "says"),
+    ("error", "code", "says"),
     [
-        (errno.ENOSPC, "the disk is full"),
-        (errno.EDQUOT, "the disk is full"),
-        (errno.EROFS, "cannot write here"),
-        (errno.EACCES, "no permission for this file"),
-        (errno.EPERM, "no permission for this file"),
+        (of_the_system(errno.ENOSPC), 30, "the disk is full"),
+        (of_the_system(errno.EDQUOT), 30, "the disk is full"),
+        (of_the_system(errno.EROFS), 30, "cannot write here"),
+        (of_the_system(errno.EACCES), 30, "no permission for this file"),
+        (of_the_system(errno.EPERM), 30, "no permission for this file"),
+        (of_the_system(errno.ENAMETOOLONG, "x" * 5000), 2, f"where: {'x' * 200}\n"),
+        (of_the_system(errno.ELOOP), 2, "where: /some/file\n"),
+        (ZeroDivisionError("division by zero"), 70, "ZeroDivisionError: division by zero"),
     ],
 )
-def test_what_the_disk_refuses_is_an_output_error_wherever_it_happens(
-    failing: Raise, capsys: pytest.CaptureFixture[str], number: int, says: str
+def test_what_no_code_anticipates_is_named_wherever_it_happens(
+    failing: Raise, capsys: pytest.CaptureFixture[str], error: Exception, code: int, says: str
 ) -> None:
-    failing(OSError(number, os.strerror(number), "/some/file"))
-    assert cli.main(["check"]) == 30
+    """The disk's refusals, paths that cannot be, and faults of torchfork's own."""
+    failing(error)
+    assert cli.main(["check"]) == code
     err = capsys.readouterr().err
-    assert says in err and "where: /some/file" in err and "next:" in err
-    assert os.strerror(number) in err and "Traceback" not in err
-
-
-@pytest.mark.parametrize("number", [errno.ENAMETOOLONG, errno.ELOOP])
-def test_a_path_that_cannot_be_is_the_users_to_correct_wherever_it_is_met(
-    failing: Raise, capsys: pytest.CaptureFixture[str], number: int
-) -> None:
-    failing(OSError(number, os.strerror(number), "x" * 5000))
-    assert cli.main(["check"]) == 2
-    err = capsys.readouterr().err
-    assert os.strerror(number) in err and f"where: {'x' * 200}\n" in err
-
-
-def test_an_unforeseen_exception_says_how_to_report_it(
-    failing: Raise, capsys: pytest.CaptureFixture[str]
-) -> None:
-    failing(ZeroDivisionError("division by zero"))
-    assert cli.main(["check"]) == 70
-    err = capsys.readouterr().err
-    assert "ZeroDivisionError: division by zero" in err and "--debug" in err
-    assert "where: test_cli.py:" in err and "Traceback" not in err
+    assert says in err and "next:" in err and "Traceback" not in err
+    if isinstance(error, OSError):
+        assert f"where: {str(error.filename)[:200]}\n" in err and str(error.strerror) in err
+    else:
+        assert "where: test_cli.py:" in err and "--debug" in err
 
 
 def test_an_interrupt_and_a_kill_end_as_shells_expect(

@@ -140,20 +140,22 @@ def test_a_machine_without_nvidia_smi_has_no_gpus_to_compile_for(
     assert toolchain.visible_architectures() == "9.0 12.0"
 
 
-def test_another_major_version_is_refused_with_both_named(cuda_base: Base, tmp_path: Path) -> None:
-    home = toolkit(tmp_path / "cuda", "12.8")
-    with pytest.raises(ToolkitMismatchError, match=r"12\.8.*CUDA 13\.0") as caught:
-        toolchain.find_cuda(cuda_base, {"CUDA_HOME": str(home)})
-    assert caught.value.exit_code == 17 and caught.value.where == str(home / "bin" / "nvcc")
-    assert "CUDA_HOME" in caught.value.next and "USE_CUDA=0" in caught.value.next
-
-
-def test_a_toolkit_that_is_missing_is_not_replaced(cuda_base: Base, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("there", "error", "code", "says"),
+    [
+        ("12.8", ToolkitMismatchError, 17, r"12\.8.*CUDA 13\.0"),
+        ("", ToolMissingError, 16, "no CUDA compiler"),
+    ],
+)
+def test_a_toolkit_that_does_not_fit_or_is_not_there_is_named_and_not_replaced(
+    cuda_base: Base, tmp_path: Path, there: str, error: type[ForkError], code: int, says: str
+) -> None:
     program(tmp_path / "bin" / "nvcc", "")
-    with pytest.raises(ToolMissingError, match="no CUDA compiler") as caught:
-        toolchain.find_cuda(cuda_base, {"CUDA_HOME": str(tmp_path / "gone")})
-    assert caught.value.where == str(tmp_path / "gone" / "bin" / "nvcc")
-    assert caught.value.exit_code == 16 and "USE_CUDA=0" in caught.value.next
+    home = toolkit(tmp_path / "cuda", there) if there else tmp_path / "gone"
+    with pytest.raises(error, match=says) as caught:
+        toolchain.find_cuda(cuda_base, {"CUDA_HOME": str(home)})
+    assert caught.value.exit_code == code and caught.value.where == str(home / "bin" / "nvcc")
+    assert "CUDA_HOME" in caught.value.next and "USE_CUDA=0" in caught.value.next
 
 
 @pytest.mark.parametrize("name", toolchain.CUDA_HEADERS)
