@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import sample_additions as sample
+from sample_files import lay
 
 from torchfork.additions.load import load
 from torchfork.errors import AdditionsError, CollisionError
@@ -53,7 +54,11 @@ def test_any_edit_changes_the_fingerprint_and_a_copy_elsewhere_does_not(tmp_path
         sample.write(tmp_path / "e", native__Swing_cpp=" ").fingerprint(),
         sample.write(tmp_path / "f", native__Sway_cpp=" ").fingerprint(),
     }
-    assert len(prints) == 6
+    patched = sample.write(tmp_path / "g")
+    for text in ("", "1\n"):
+        lay(patched.root, {"patches/series": "x * both # y\n", "patches/x/torch/n.py": text})
+        prints.add(patched.fingerprint())
+    assert len(prints) == 8
     assert sample.write(tmp_path / "ä b").fingerprint() in prints
 
 

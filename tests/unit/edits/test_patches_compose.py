@@ -99,12 +99,3 @@ def test_a_patch_that_no_series_lists_is_not_passed_over(tmp_path: Path) -> None
     (additions.root / "patches" / "lost.patch").write_text(diff({}, {"torch/n.py": "n\n"}))
     with pytest.raises(PatchError, match=r"orphan: 'lost\.patch'"):
         apply()
-
-
-def test_a_patch_is_part_of_what_a_build_depends_on(tmp_path: Path) -> None:
-    additions = sample_additions.write(tmp_path / "mine")
-    before = additions.fingerprint()
-    write(additions.root, "x * both # y\n", {"x/patch.toml": about_toml(), "x/torch/n.py": "1\n"})
-    changed = additions.fingerprint()
-    (additions.root / "patches" / "x" / "torch" / "n.py").write_text("2\n")
-    assert len({before, changed, additions.fingerprint()}) == 3

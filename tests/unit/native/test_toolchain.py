@@ -109,15 +109,7 @@ def test_a_toolkit_of_the_bases_major_version_is_taken(cuda_base: Base, tmp_path
     assert len(cuda.gencode) == 6
 
 
-def test_the_users_architectures_win(cuda_base: Base, tmp_path: Path) -> None:
-    env = {"CUDA_HOME": str(toolkit(tmp_path / "c", "13.0")), "TORCH_CUDA_ARCH_LIST": "9.0a;10.0"}
-    cuda, _ = toolchain.find_cuda(cuda_base, env)
-    assert cuda is not None and cuda.gencode == (
-        "-gencode=arch=compute_90a,code=sm_90a", "-gencode=arch=compute_100,code=sm_100",
-    )  # fmt: skip
-
-
-def test_develop_compiles_for_the_gpus_here_and_says_why(
+def test_the_users_architectures_win_and_develop_is_for_the_gpus_here(
     cuda_base: Base, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     env = {"CUDA_HOME": str(toolkit(tmp_path / "c", "13.0"))}
@@ -127,8 +119,13 @@ def test_develop_compiles_for_the_gpus_here_and_says_why(
     assert cuda.gencode[0] == "-gencode=arch=compute_86,code=sm_86" and len(cuda.gencode) == 2
     wheel, _ = toolchain.find_cuda(cuda_base, env)
     assert wheel is not None and wheel.chosen.endswith("(those of the base)")
-    named, _ = toolchain.find_cuda(cuda_base, {**env, "TORCH_CUDA_ARCH_LIST": "7.5"}, visible=True)
-    assert named is not None and named.chosen == "7.5 (TORCH_CUDA_ARCH_LIST)"
+    named, _ = toolchain.find_cuda(
+        cuda_base, {**env, "TORCH_CUDA_ARCH_LIST": "9.0a;10.0"}, visible=True
+    )
+    assert named is not None and named.chosen == "9.0a;10.0 (TORCH_CUDA_ARCH_LIST)"
+    assert named.gencode == (
+        "-gencode=arch=compute_90a,code=sm_90a", "-gencode=arch=compute_100,code=sm_100",
+    )  # fmt: skip
 
 
 def test_a_machine_without_nvidia_smi_has_no_gpus_to_compile_for(

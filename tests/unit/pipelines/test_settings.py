@@ -108,11 +108,3 @@ def test_a_shell_reads_the_lines_as_they_were_meant(tree: SourceTree) -> None:
         ["sh", "-c", f'{line}; printf %s "$X_Y"'], check=True, capture_output=True, text=True
     ).stdout
     assert chosen == value and shlex.split(line)[0] == "export"
-
-
-def test_only_what_decides_how_things_are_compiled_makes_a_build_directory_stale() -> None:
-    before = {"USE_CUDA": "0", "MAX_JOBS": "2", "CCACHE_DIR": "/a", "BLAS": "MKL"}
-    after = {"USE_CUDA": "1", "MAX_JOBS": "1", "CCACHE_DIR": "/b", "CXX": "g++"}
-    assert settings.compiled_differently(before, after) == [
-        "BLAS: MKL → (unset)", "CXX: (unset) → g++", "USE_CUDA: 0 → 1",
-    ]  # fmt: skip

@@ -131,7 +131,9 @@ def test_a_build_directory_of_other_settings_is_rebuilt_only_with_consent(bench:
         same(bench)  # somebody else's
     bench.build(GOOD)
     same(bench)
-    same(bench, Setting("CCACHE_DIR", "/elsewhere", "user", ""))
+    same(
+        bench, Setting("CCACHE_DIR", "/elsewhere", "user", ""), Setting("MAX_JOBS", "7", "user", "")
+    )
     with pytest.raises(StateError, match="other settings") as caught:
         same(bench, Setting("CXX", "g++-13", "user", ""))
     assert "CXX: (unset) → g++-13" in caught.value.why and "--fresh" in caught.value.next

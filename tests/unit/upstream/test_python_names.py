@@ -60,13 +60,17 @@ def outside(): ...
     "# torchfork:begin\ny = torch.ours\n# torchfork:end\n",
     "torch/nn/functional.py": "def dropout(): ...\n",
     "torch/include/c10/core/ScalarType.h": "  _(c10::dummy_uint1_7_t<1>, UInt1) /* 30 */\\\n",
+    # a method of the same name would hide a member that C++ calls
+    "torch/include/ATen/core/TensorBase.h": "class TensorBase {\n"
+    "  TensorOptions options() const {\n    return impl(x);\n  }\n};\n",
     "torch/_C/_nn.pyi": "def gelu(input: Tensor) -> Tensor: ...\n",
     "torch/special/__init__.py": "airy = 1\n",
 }
 
 
 def test_the_attributes_of_modules_and_of_tensor_are_found(tmp_path: Path) -> None:
-    lay(tmp_path / "torch", dict.fromkeys(("fft/__init__.py", "_ops.py", "special/_impl.py"), ""))
+    names = ("fft/__init__.py", "_ops.py", "special/_impl.py", "lib/libtorch.so", "version.txt")
+    lay(tmp_path / "torch", dict.fromkeys(names, ""))
     library, source = tmp_path / "libtorch_python.so", tmp_path / "manual.cpp"
     library.write_bytes(b"\x7fELF\0_from_blob\0_ZN2at4reluE\0visible\0a_tail\0")
     source.write_text('{"_freeze", freeze}, m.def("shown")')
@@ -77,27 +81,15 @@ def test_the_attributes_of_modules_and_of_tensor_are_found(tmp_path: Path) -> No
             "__file__"} <= found["torch"]  # fmt: skip
     # locals, and what is never there at run time
     absent = {"imagined", "gone", "local", "inside", "helper", "chain", "_private", "ours",
-              "visible", "_tail", "shown", "cos"}  # fmt: skip
+              "visible", "_tail", "shown", "cos", "lib", "version"}  # fmt: skip
     assert not absent & found["torch"]
     assert found["Tensor"] - python_names.IMPLICIT == {
         "backward", "__array_priority__", "requires_grad", "numpy", "T", "documented", "name",
+        "options",
     }  # fmt: skip
     assert found["nn"] - python_names.IMPLICIT == {"dropout", "gelu"}
     assert found["special"] - python_names.IMPLICIT == {"airy", "_impl"}
     assert found["fft"] == python_names.IMPLICIT
-
-
-def test_members_in_cpp_that_a_method_would_hide_are_attributes_of_tensor() -> None:
-    text = "class TensorBase {\n  TensorOptions options() const {\n    return impl(x);\n  }\n};\n"
-    header = "torch/include/ATen/core/TensorBase.h"
-    found = python_names.attributes({header: text}.get, Path("nowhere"))["Tensor"]
-    assert "options" in found and "impl" not in found
-
-
-def test_submodules_are_modules_and_packages_alone(tmp_path: Path) -> None:
-    names = ("fft/__init__.py", "lib/libtorch.so", "random.py", "version.txt")
-    lay(tmp_path, dict.fromkeys(names, ""))
-    assert python_names.submodules_of(tmp_path) == {"fft", "random"}
 
 
 def test_a_file_that_this_python_cannot_read_has_no_names_and_is_no_failure() -> None:
