@@ -121,3 +121,23 @@ class FinishedOperator(Operator):
     signature: str  # the schema, equal for a function and its in-place and out= variants
     cpp_function: CppCall | None
     cpp_method: CppCall | None
+
+
+@dataclass(frozen=True)
+class Planned:
+    """An operator of the additions with its variants, as conformance checks them.
+
+    entry: the variant that gives the operator its name; variants: all others.
+    formula: whether it has a derivative formula; forward: whether forward mode has one.
+    """
+
+    entry: FinishedOperator
+    variants: tuple[FinishedOperator, ...]
+    formula: bool
+    forward: bool
+
+    @property
+    def called(self) -> set[str]:
+        """Every name by which --operator finds it."""
+        functions = (self.entry, *self.variants)
+        return {name for f in functions for name in (f.qualified, f.name)}

@@ -15,7 +15,7 @@ from ..additions.formulas import FIELD_NAMES
 from ..additions.load import Additions
 from ..additions.yaml_file import words
 from ..codegen import client
-from ..codegen.model import FinishedOperator, Kind
+from ..codegen.model import FinishedOperator, Kind, Planned
 from ..errors import AdditionsError, BaseRefusedError, UsageError
 from ..upstream import archives
 from ..upstream.base import Interpreter, probe, read_text, require_python_tag
@@ -31,26 +31,6 @@ import importlib.util, pathlib, torchgen
 print(pathlib.Path(importlib.util.find_spec("torch").origin).parents[1])
 print(pathlib.Path(torchgen.__file__).resolve().parent)
 """
-
-
-@dataclass(frozen=True)
-class Planned:
-    """An operator to check: what conformance.checks.operators reads as JSON.
-
-    entry: the variant that gives the operator its name; variants: all others.
-    formula: whether it has a derivative formula; forward: whether forward mode has one.
-    """
-
-    entry: FinishedOperator
-    variants: tuple[FinishedOperator, ...]
-    formula: bool
-    forward: bool
-
-    @property
-    def called(self) -> set[str]:
-        """Every name by which --operator finds it."""
-        functions = (self.entry, *self.variants)
-        return {name for f in functions for name in (f.qualified, f.name)}
 
 
 def of_environment(place: str | None) -> Interpreter:

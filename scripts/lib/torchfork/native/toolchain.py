@@ -14,6 +14,7 @@ from pathlib import Path
 from ..errors import ToolkitMismatchError, ToolMissingError, UsageError
 from ..upstream.abi import Capabilities, find_capabilities
 from ..upstream.base import Base
+from ..upstream.binaries import search
 from ..util import process
 
 # What ATen/cuda/CUDAContext.h, which every generated CUDA registration includes, needs.
@@ -143,17 +144,8 @@ def base_architectures(base: Base) -> str:
     Read off the text in libtorch_python.so that torch.cuda.get_arch_list() splits, so that
     nothing is imported.
     """
-    library = base.torch / "lib" / "libtorch_python.so"
-    found: list[str] = []
-    pattern = re.compile(rb"(?:(?:sm|compute)_\d+[af]? ?){2,}")
-    tail = b""
-    with library.open("rb") as stream:
-        while chunk := stream.read(1 << 24):
-            for text in pattern.findall(tail + chunk):
-                found.append(text.decode().strip())
-            tail = chunk[-256:]
-    longest = max(found, key=len, default="")
-    names = longest.split()
+    found = search(base.library("torch_python"), rb"((?:(?:sm|compute)_\d+[af]? ?){2,})")
+    names = max(found, key=len, default=b"").decode().split()
     ptx = {n.removeprefix("compute_") for n in names if n.startswith("compute_")}
     cubins = [n.removeprefix("sm_") for n in names if n.startswith("sm_")]
     return " ".join(

@@ -63,7 +63,7 @@ def detect(base: Base) -> BaseAbi:
         cxx_standard=_first(r"-std=(c\+\+\d+)", extension_builder, "c++20"),
         cxx11_abi=_first(r"_GLIBCXX_USE_CXX11_ABI=(\d)", cmake, "1") == "1",
         openmp=openmp[0] if openmp else "",
-        pybind11_abi=search(base.library("torch_python"), _PYBIND11_KEY).decode(),
+        pybind11_abi=next(search(base.library("torch_python"), _PYBIND11_KEY), b"").decode(),
         shared_view_meta="std::shared_ptr<functionalization::ViewMeta>" in functional,
         skip_next="consume_should_skip_torch_function" in overrides,
         libtorch=read_elf(base.library("torch")),
@@ -116,7 +116,7 @@ def find_capabilities(base: Base, machine: str) -> Capabilities:
     header = base.include / STUB_HEADER
     text = read_text(header)
     names = ("DEFAULT", *re.findall(r"static TORCH_API FnPtr (SVE\w*);", text))
-    repeated = search(base.library("torch_cpu"), _CHOOSER)
+    repeated = next(search(base.library("torch_cpu"), _CHOOSER), b"")
     passed = 1 + len(repeated) // len(b"S4_")
     if passed == 1:
         return DEFAULT_ONLY

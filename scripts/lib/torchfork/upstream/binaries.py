@@ -10,7 +10,7 @@ from __future__ import annotations
 import mmap
 import re
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -116,11 +116,10 @@ def with_search_path(path: Path, keep: Callable[[str], bool]) -> bytes:
     return bytes(data)
 
 
-def search(library: Path, pattern: bytes) -> bytes:
-    """The first group of a pattern's first match in a library; b"" without one."""
+def search(library: Path, pattern: bytes) -> Iterator[bytes]:
+    """The first group of each of a pattern's matches in a library."""
     with library.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as m:
-        found = re.search(pattern, m)
-        return found[1] if found else b""
+        yield from (found[1] for found in re.finditer(pattern, m))
 
 
 def is_macho(path: Path) -> bool:

@@ -10,25 +10,15 @@ from typing import Any
 
 import torch
 
-from ...codegen.model import CppCall, FinishedOperator
+from ...codegen.model import CppCall, FinishedOperator, Planned
 
 # The shape or the control flow of what follows depends on the values.
 _DATA = {"data_dependent_output", "dynamic_output_shape"}
 
 
 @dataclass(frozen=True)
-class Operator:
-    """One operator of the additions with its variants.
-
-    entry: what the plan says of the variant that gives the operator its name.
-    variants: the entries of all others: in-place, out=, functional ones that were generated.
-    formula: whether it has a derivative formula; forward: whether forward mode has one.
-    """
-
-    entry: FinishedOperator
-    variants: tuple[FinishedOperator, ...]
-    formula: bool
-    forward: bool
+class Operator(Planned):
+    """An operator of the plan, which this torch has."""
 
     @property
     def id(self) -> str:
