@@ -200,7 +200,7 @@ class Sweep:
             made.watched.mkdir(parents=True, exist_ok=True)
             made.reset(random.Random(0))
             made.before = snapshot(made.watched)
-            if name in ("build", "develop"):
+            if name in ("build", "overlay", "develop"):
                 self.take_over(made)
             self.run(made)
             made.after = snapshot(made.watched)
