@@ -36,6 +36,7 @@ UPSTREAM = Upstream(
         "Tensor": frozenset({"item", "hooks"}),
         "nn": frozenset({"glu_sum"}),
         "special": frozenset({"airy"}),
+        "at": frozenset({"indexing", "infer_size", "norm"}),
     },
 )
 COMPOSITE = "- func: swing(Tensor self) -> Tensor\n"
@@ -81,6 +82,10 @@ REFUSALS = [
     ("- func: a(Tensor result) -> Tensor", 1, AdditionsError, "argument 'result'"),
     ("- func: a(Tensor self, Tensor self_) -> Tensor", 1, AdditionsError, "argument 'self_'"),
     ("- func: indexing(Tensor self) -> Tensor", 1, CollisionError, "name of a namespace"),
+    ("- func: infer_size(int[] a, int[] b) -> int[]", 1, CollisionError, "helper function"),
+    ("- func: meta(Tensor self) -> Tensor", 1, CollisionError, "of a namespace"),
+    ("- func: a(Tensor x, Layout l=strided) -> Tensor", 1, AdditionsError, "of 'l'"),
+    ("- func: a(Tensor x, *, MemoryFormat? m=odd, int n=1) -> Tensor", 1, AdditionsError, "of 'm'"),
     ("- func: at(Tensor self) -> Tensor\n  variants: method", 1, CollisionError, "of a namespace"),
     # the types of upstream's out variant
     *((f"- func: hypot.mine(Tensor self, {more}", 1, CollisionError, r"'hypot\.out'") for more in (
@@ -139,7 +144,7 @@ def test_every_objection_of_a_run_is_named(tmp_path: Path) -> None:
     ]
 
 
-PAIR = "pair(Tensor x, Tensor grad) -> (Tensor low, Tensor high)"
+PAIR = "pair(Tensor x, Tensor grad, int name) -> (Tensor low, Tensor high)"
 FORMULAS = [
     ("- name: relu(Tensor self) -> Tensor\n  self: grad", 1, NeedsSourceLaneError, "would change"),
     ("- name: nobody(Tensor self) -> Tensor\n  self: grad", 1, DerivativeError, "nowhere"),
@@ -196,6 +201,7 @@ def test_a_registration_for_an_operator_that_nobody_declares_is_refused(tmp_path
         ("  x: grads[0]\n  low: x_t * result1", 3, "uses 'result1'"),
         ("  x: grad_low * result", 2, "uses 'result'"),
         ("  grad: not_differentiable", 2, "no formula"),
+        ("  x: grads[0] * x.size(name)", 2, "argument 'name'"),
     ],
 )
 def test_words_that_formulas_use_for_something_else_are_refused(
@@ -303,7 +309,7 @@ def test_a_derivative_without_a_meta_kernel_is_noted_with_its_line(
     found = list(validate.notes(sample.write(tmp_path, native, sample.DERIVATIVES)))
     assert len(found) == noted
     if noted:
-        assert found[0].startswith(f"{tmp_path}/native_functions_additions.yaml:2: 'swing'")
+        assert f"\n{tmp_path}/native_functions_additions.yaml:2: 'swing'\n" in found[0]
         (tmp_path / "fake_impls_additions.py").write_text(
             "@register_op_impl(torch.ops.aten.swing.default)\ndef swing(*args): ...\n"
         )

@@ -18,6 +18,8 @@ FIELD_NAMES = frozenset({"name", "dispatch", "output_differentiability"})
 SPECIAL = frozenset({"auto_linear", "auto_element_wise", "non_differentiable"})
 # Dispatch keys of kernels that are made of other operators, which autograd sees instead.
 _IMPLICIT = frozenset({"CompositeImplicitAutograd", "CompositeImplicitAutogradNestedTensor"})
+# Names that a generated node, or its function, has for something of its own.
+_OF_NODES = frozenset({"grad", "grads", "name"})
 _NEAR_SPECIAL = re.compile(r"(?i)(not|non|no|un)[_ -]?differentiable")
 _STRING = re.compile(r'"(?:\\.|[^"\\])*"|\'(?:\\.|[^\'\\])*\'')
 # A word that no qualifier and no object precedes: x of `x`, `x(...)`, not of `a.x`, `a->x`, `a::x`.
@@ -123,14 +125,17 @@ def _wrong_words(entry: Entry, key: str, formula: str) -> Iterator[DerivativeErr
                 why=f"its results are {'named ' if named else ''}{', '.join(results) or 'none'}",
                 next="use these names",
             )
-    # The incoming gradient has this name in the generated function, saved arguments are beside it.
-    if "grad" in arguments and "grad" in used:
+    # What a formula uses becomes a member of the generated node and a variable of its function.
+    for word in sorted(_OF_NODES & used & set(arguments)):
         yield DerivativeError(
-            f"'{entry.name}' has an argument 'grad', which its formula cannot tell from the "
-            "gradient",
+            f"'{entry.name}' has an argument '{word}', which its formula cannot use",
             where=entry.where(key),
-            why="in a formula 'grad' is the gradient of the result",
-            next="call the argument grad_output, here and in the declaration",
+            why="in a formula 'grad' is the gradient of the result"
+            if word == "grad"
+            else "the autograd node that the generator writes has something called so",
+            next=f"call the argument {word}_output, here and in the declaration"
+            if word == "grad"
+            else f"call the argument x{word}, here and in the declaration",
         )
 
 

@@ -81,7 +81,8 @@ def _unreadable(file: YamlFile) -> Iterator[AdditionsError]:
                 f"the range of '{entry.name}' cannot be read",
                 where=entry.where(FIELD),
                 why=str(error),
-                next=f'write it as {FIELD}: "<2.15", or {FIELD}: ">=2.8, <2.15"',
+                next=f'write it as {FIELD}: "<2.15", or {FIELD}: ">=2.8, <2.15"; an argument '
+                f"called {FIELD} needs another name",
             )
 
 

@@ -10,7 +10,14 @@ import keyword
 import re
 from collections.abc import Iterator
 
-from ..errors import AdditionsError, CollisionError, ForkError, KernelError, NeedsSourceLaneError
+from ..errors import (
+    AdditionsError,
+    CollisionError,
+    ForkError,
+    KernelError,
+    NeedsSourceLaneError,
+    listed,
+)
 from ..upstream.base import Upstream
 from . import fake_impls, formulas
 from .formulas import FROM_SOURCE
@@ -26,17 +33,11 @@ static_assert static_cast struct switch template this throw try typedef typeid t
 unsigned using virtual void volatile while xor xor_eq
 """
 CPP_KEYWORDS = frozenset(_CPP_KEYWORDS.split())
+_CONSTANTS = frozenset({"None", "True", "False"})
 # What the functions that torchgen writes around a kernel call their own variables.
 _LOCALS = """
 op ks dispatchKeySet guard _any_requires_grad grad_fn _tmp node tracer_state op_name results
 common_device device_guard maybe_layer cur_level batch_rule batch_rule_t tmp_output Tensor
-"""
-# No function at::NAME can be beside a namespace of the name.
-_NAMESPACES = """
-_ops native symint redispatch detail impl internal indexing functorch functionalization vec vml meta
-cpu cuda mps xpu metal sparse sparse_csr tracer jit caching autocast accelerator sequence_number
-cpp_custom_type_hack transformation scaled Reduction compositeimplicitautograd
-compositeexplicitautograd compositeexplicitautogradnonfunctional
 """
 
 
@@ -56,25 +57,29 @@ def objections(additions: Additions, upstream: Upstream, version: str) -> Iterat
 
 def notes(additions: Additions) -> Iterator[str]:
     """What works and costs more than it need, for the user to know."""
+    without = []
     for formula in additions.derivatives.entries:
         entry = additions.native_entry(formula.name)
         if entry is None or entry.structured or not entry.kernels:
             continue
         shown = any(key == "Meta" or key.startswith("Composite") for key in entry.kernels)
         if not shown and not fake_impls.has_rule(additions.fake_impls, entry.name):
-            yield (
-                f"{entry.where('dispatch')}: '{entry.name}' has a derivative and no Meta kernel: "
-                "torch.compile and export learn its result's shape by running the kernel on zeros, "
-                "or fail\n  declare 'Meta: ' with a kernel that allocates the result alone, or "
-                "make the operator structured, whose meta function serves every device; where the "
-                f"shape depends on data, write a rule in {fake_impls.FILE}"
-            )
+            without.append(f"{entry.where('dispatch')}: '{entry.name}'")
+    if without:
+        yield (
+            "a derivative and no Meta kernel: torch.compile and export learn the result's shape by "
+            f"running the kernel on zeros, or fail\n{listed(without)}\n  declare 'Meta: ' with a "
+            "kernel that allocates the result alone, or make the operator structured, whose meta "
+            "function serves every device; where the shape depends on data, write a rule in "
+            f"{fake_impls.FILE}"
+        )
 
 
 def _of_declaration(
     entry: Entry, known: dict[str, str], schemas: list[str], upstream: Upstream, version: str
 ) -> Iterator[ForkError]:
     unusable = list(_unusable_names(entry))
+    unusable += _names_of_atens_own(entry, known, upstream)
     if unusable:
         yield from unusable
         return
@@ -86,6 +91,7 @@ def _of_declaration(
     yield from _tags(entry, upstream, version)
     yield from _keys(entry, upstream, version)
     yield from _method_without_self(entry)
+    yield from _defaults(entry, upstream)
 
 
 def _unusable_names(entry: Entry) -> Iterator[ForkError]:
@@ -119,16 +125,6 @@ def _unusable_names(entry: Entry) -> Iterator[ForkError]:
                 why="the C++ that PyTorch's generator writes for the operator has one called so",
                 next=f"call it otherwise, {word.strip('_')}_like or x{word.rstrip('_')}",
             )
-    functions = _NAMESPACES.split() if "function" in entry.variants else []
-    if name in {"at", "c10", "std", "torch", *functions}:
-        yield CollisionError(
-            f"'{entry.name}' has the name of a namespace",
-            where=entry.where(),
-            why=f"at::{name} and at::_ops::{name}, which the generated C++ has for the operator, "
-            "would hide it",
-            next=f"call it otherwise, {name.lstrip('_')}_ext",
-            kind="name taken upstream",
-        )
     if name[:1].isupper():
         yield CollisionError(
             f"'{entry.name}' begins with a capital letter",
@@ -144,6 +140,26 @@ def _unusable_names(entry: Entry) -> Iterator[ForkError]:
             where=entry.where(),
             why="torch.ops calls the overload without a name so",
             next="choose another overload name",
+        )
+
+
+def _names_of_atens_own(
+    entry: Entry, known: dict[str, str], upstream: Upstream
+) -> Iterator[CollisionError]:
+    """Names that a namespace has, or a function that is no operator."""
+    name = entry.name.partition(".")[0]
+    taken = {"at", "c10", "std", "torch"}
+    if "function" in entry.variants and not any(n.partition(".")[0] == name for n in known):
+        taken |= upstream.attributes.get("at", frozenset())
+        taken |= {key.lower() for key in upstream.dispatch_keys}  # at::cpu has CPU's functions
+    if name in taken:
+        yield CollisionError(
+            f"'{entry.name}' has the name of a namespace or of a helper function of ATen's",
+            where=entry.where(),
+            why=f"at::{name} and at::_ops::{name}, which the generated C++ has for the operator, "
+            "would clash with it or hide it",
+            next=f"call it otherwise, {name.lstrip('_')}_ext",
+            kind="name taken upstream",
         )
 
 
@@ -275,6 +291,28 @@ def _keys(entry: Entry, upstream: Upstream, version: str) -> Iterator[ForkError]
                 next="correct the key (CPU, CUDA, Meta, CompositeExplicitAutograd, ...); a new one "
                 f"needs a patch and {FROM_SOURCE}",
                 kind="dispatch key gone",
+            )
+
+
+_WORD_AS_DEFAULT = re.compile(r"\b(\w+)(?:\[\d*\])?\??\s+(\w+)=([A-Za-z_]\w*)(?=\s*[,)])")
+
+
+def _defaults(entry: Entry, upstream: Upstream) -> Iterator[AdditionsError]:
+    """Words that torchgen hands on to C++ as they are: it translates those that upstream uses."""
+    found = _WORD_AS_DEFAULT.findall(entry.key)
+    if all(word in _CONSTANTS for _, _, word in found):
+        return
+    known = {
+        (kind, word) for s in upstream.schemas for kind, _, word in _WORD_AS_DEFAULT.findall(s)
+    }
+    for kind, name, word in found:
+        if word not in _CONSTANTS and (kind, word) not in known:
+            words = sorted(w for k, w in known if k == kind)
+            yield AdditionsError(
+                f"'{entry.name}' has '{word}' as the default of '{name}', which no C++ is made of",
+                where=entry.where(),
+                why=f"of this type upstream's own functions have {', '.join(words) or 'None'}",
+                next=f"write one of these, or declare '{kind}? {name}=None'",
             )
 
 

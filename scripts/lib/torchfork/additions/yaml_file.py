@@ -240,7 +240,7 @@ def _pairs(node: yaml.MappingNode, path: Path) -> Iterator[tuple[str, int, yaml.
                 f"the key '{key}' stands twice in one entry",
                 where=f"{path}:{line}",
                 why=f"line {seen[key]} has it already, and YAML would silently keep the last one",
-                next="delete one of the two",
+                next=f"delete one of the two; an argument called '{key}' needs another name",
             )
         seen[key] = line
         if isinstance(value_node, yaml.MappingNode):

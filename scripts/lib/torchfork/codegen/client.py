@@ -51,6 +51,13 @@ _CUDA_KEY = re.compile(r"^(Register\w*CUDA|Ufunc\w*CUDA)")
 _OTHER_DEVICE = re.compile(r"^Register\w*(MPS|XPU|MTIA|HIP|VE|IPU|HPU|Vulkan|PrivateUse1)")
 
 
+# What some of the generator's messages ask for, in words of the YAML.
+_CURES = {
+    "non-modifying function": "give it a functional form: 'autogen: NAME, NAME.out', or an entry",
+    "nondeterministic_seeded tag missing": "add 'tags: nondeterministic_seeded'",
+}
+
+
 class CodegenRefusal(Exception):
     """The generator refused its input; carries its report."""
 
@@ -266,7 +273,8 @@ def translate(refusal: CodegenRefusal, tree: MergedTree, additions: Additions) -
         else "PyTorch's code generator refuses the additions",
         where=entry.where() if entry else str(additions.native.path),
         why=_cause(message) or refusal.report["type"],
-        next="correct the entry; scripts/torchfork check runs this test alone, in seconds",
+        next="; ".join([cure for text, cure in _CURES.items() if text in message])
+        or "correct the entry; scripts/torchfork check runs this test alone, in seconds",
     )
     error.__cause__ = RuntimeError(refusal.report.get("trace", ""))
     return error
