@@ -25,6 +25,7 @@ CASES = [
     Case(2, 8, 1, (20, 20), (4, 4), stride=(3, 3)),
     Case(2, 64, 1, (1, 2049), (1, 4), padding=(0, 3)),
     Case(2, 64, 1, (1, 500), (1, 31), padding=(0, 15)),
+    Case(3, 12, 1, (2, 33), (9, 6), padding=(4, 3)),  # with taps that meet padding alone
 ]
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 FORMATS = [torch.contiguous_format, torch.channels_last]

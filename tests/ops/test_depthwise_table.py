@@ -60,7 +60,7 @@ CALLS = [
     Call("bands", BF16, PLANES, FORWARD, Case(3, 8, 1, (7, 7), (13, 13), (1, 1), (6, 6))),
     Call("patches", BF16, PLANES, FORWARD, Case(2, 3, 1, (7, 14), (3, 3), (1, 1), (1, 1))),
     Call("march", BF16, PIXELS, FORWARD, Case(3, 7, 1, (20, 15), (3, 3), (1, 1), (2, 2), (2, 2))),
-    Call("march", BF16, PLANES, WEIGHT, Case(2, 3, 1, (1, 5), (3, 3), (1, 1), (1, 1))),
+    Call("march", BF16, PLANES, WEIGHT, Case(2, 3, 1, (2, 5), (3, 3), (1, 1), (1, 1))),
     Call("tiles", FP32, PLANES, WEIGHT, Case(3, 8, 1, (9, 31), (9, 8), (1, 1), (4, 4))),
     Call("generic", BF16, PLANES, FORWARD, Case(2, 6, 1, (5, 6), (5, 5), (4, 3), (7, 6), (2, 2))),
     Call("generic", BF16, PLANES, WEIGHT, Case(2, 6, 1, (5, 6), (5, 5), (4, 3), (7, 6), (2, 2))),
@@ -169,6 +169,21 @@ class TestOnTheDevice:
             if int(row[8]) <= properties.major and f", row {number}\n" not in text
         ]
         assert not missed
+
+    def test_taps_that_meet_padding_alone_choose_no_kernel(self) -> None:
+        """Of a window of 9 x 31 on one row of the image, 1 x 31 are left."""
+        code = (
+            "import torch; x = torch.randn(3, 7, 1, 301, device='cuda'); "
+            "torch.depthwise_conv2d_ext(x, x.new_ones(7, 1, 9, 31), None, 1, (4, 15), 1)"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "DEPTHWISE_CONV2D_EXT_LOG": "1"},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert re.findall(r"ext: (\w+), row", done.stderr) == ["sequence"]
 
     def test_a_smaller_device_has_a_kernel_for_each_call(self) -> None:
         small = "capability=8,multiprocessors=68,shared=101376"

@@ -15,6 +15,7 @@
 #include <ATen/Functions.h>
 #else
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #endif
 
 namespace at::native {
@@ -263,6 +264,62 @@ bool by_planes_backward(const BackwardPass& pass, const Params& p) {
   return true;
 }
 
+namespace {
+
+// Leaves out the taps before the first and after the last that meet the image, of the columns or, if `down`, the
+// rows; how many before. Neither the forward's padding nor that of grad_input becomes less than zero by it.
+int64_t crop(Params& p, bool down) {
+  const int64_t size = down ? p.input_height : p.input_width;
+  const int64_t outputs = down ? p.output_height : p.output_width;
+  const int64_t stride = down ? p.stride_height : p.stride_width;
+  const int64_t dilation = down ? p.dilation_height : p.dilation_width;
+  int64_t& taps = down ? p.kernel_height : p.kernel_width;
+  int64_t& padding = down ? p.padding_height : p.padding_width;
+  const auto is_met = [&](int64_t tap) {
+    const int64_t before = padding - tap * dilation; // from output 0 to the image
+    const int64_t output = before > 0 ? divide_up(before, stride) : 0;
+    return output < outputs && output * stride - before < size;
+  };
+  int64_t first = 0;
+  for (; taps > 1 && padding >= dilation && !is_met(0); ++first) {
+    --taps;
+    padding -= dilation;
+  }
+  while (taps > 1 && (taps - 2) * dilation >= padding && !is_met(taps - 1)) {
+    --taps;
+  }
+  return first;
+}
+
+// A call without taps that meet padding alone, where that is worth the copies: most of the window, unless there is
+// a kernel for windows of its very size.
+struct Cropped {
+  Params params;
+  int64_t row; // of the call's window, where this one begins
+  int64_t column;
+  bool differs;
+
+  explicit Cropped(const Params& p)
+      : params(p), row(crop(params, true)), column(crop(params, false)) {
+    differs = params.kernel_size() * 2 <= p.kernel_size() && !(p.channels_last && has_window(p));
+    if (!differs) {
+      params = p;
+    }
+  }
+
+  // The taps that are left.
+  Tensor window(const Tensor& of) const {
+    return of.narrow(2, row, params.kernel_height).narrow(3, column, params.kernel_width);
+  }
+
+  Tensor weight(const TensorBase& given) const {
+    const Tensor whole(given);
+    return differs ? window(whole).contiguous() : whole;
+  }
+};
+
+} // namespace
+
 } // namespace depthwise_conv2d_ext_cuda
 
 namespace {
@@ -276,8 +333,10 @@ void forward_cuda(
     const TensorBase& weight,
     const TensorBase& bias,
     const DepthwiseConv2dExtParams& p) {
+  const cuda_kernels::Cropped cropped(p);
+  const Tensor taps = cropped.weight(weight);
   cuda_kernels::data(
-      {as_operand(output), as_operand(input), as_operand(weight), as_operand(bias)}, p);
+      {as_operand(output), as_operand(input), as_operand(taps), as_operand(bias)}, cropped.params);
 }
 
 void backward_cuda(
@@ -288,14 +347,24 @@ void backward_cuda(
     const TensorBase& input,
     const TensorBase& weight,
     const DepthwiseConv2dExtParams& p) {
+  const cuda_kernels::Cropped cropped(p);
+  const Tensor taps = grad_input.defined() ? cropped.weight(weight) : Tensor();
+  const bool in_part = cropped.differs && grad_weight.defined();
+  const Tensor whole(grad_weight);
+  const Tensor written =
+      in_part ? at::empty_like(cropped.window(whole), MemoryFormat::Contiguous) : whole;
   cuda_kernels::backward(
       {as_operand(grad_input),
-       as_operand(grad_weight),
+       as_operand(written),
        as_operand(grad_bias),
        as_operand(grad_output),
        as_operand(input),
-       as_operand(weight)},
-      p);
+       as_operand(taps)},
+      cropped.params);
+  if (in_part) {
+    whole.zero_();
+    cropped.window(whole).copy_(written);
+  }
 }
 
 } // namespace

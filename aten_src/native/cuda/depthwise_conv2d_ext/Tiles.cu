@@ -42,8 +42,7 @@ using Divider = at::cuda::detail::IntDivider<unsigned int>;
 struct Axis {
   int64_t size; // of the input
   int64_t outputs;
-  int64_t taps; // but those before the first and after the last that meet the input
-  int64_t skipped_taps; // before the first
+  int64_t taps;
   int64_t stride;
   int64_t padding;
   int64_t dilation;
@@ -124,7 +123,6 @@ struct Plan {
   int32_t stretch_ways;
   bool upright; // along is down the columns
   bool wants_weight;
-  bool skips_taps;
 
   int64_t window_parts() const {
     return across.used_phases * line_parts * (along.used_phases / tap_phases) * tap_parts;
@@ -546,26 +544,9 @@ __global__ void __launch_bounds__(kMostThreads, 3) tile_grad_weight_kernel(
     for (int t = 0; t < kTaps; ++t) {
       const int64_t tap = first_tap + phase + (tap_in_part + t) * p.along.tap_phases;
       if (tap < p.along.taps && line < p.across.taps) {
-        const int64_t a = tap + p.along.skipped_taps;
-        const int64_t b = line + p.across.skipped_taps;
-        const int64_t at = p.upright ? a * call.kernel_width + b : b * call.kernel_width + a;
+        const int64_t at =
+            p.upright ? tap * call.kernel_width + line : line * call.kernel_width + tap;
         to[at * output_channels + channel] = sums[t];
-      }
-    }
-  }
-  if (is_first_part && p.skips_taps) {
-    for (int64_t i = thread; i < call.kernel_size() << p.channel_bits; i += threads) {
-      const int64_t at = i >> p.channel_bits;
-      const int64_t row = at / call.kernel_width;
-      const int64_t column = at - row * call.kernel_width;
-      const auto is_skipped = [](const Axis& axis, int64_t tap) {
-        return tap < axis.skipped_taps || tap >= axis.skipped_taps + axis.taps;
-      };
-      const int64_t of = i & (p.channels - 1);
-      if (first_channel + of < output_channels &&
-          (is_skipped(p.along, p.upright ? row : column) ||
-           is_skipped(p.across, p.upright ? column : row))) {
-        to[at * output_channels + of] = 0;
       }
     }
   }
@@ -602,26 +583,12 @@ Axis axis_of(const Params& p, bool down) {
   const int64_t padding = down ? p.padding_height : p.padding_width;
   const int64_t dilation = down ? p.dilation_height : p.dilation_width;
   const int64_t common = std::gcd(stride, dilation);
-  const auto meets = [&](int64_t tap) {
-    const int64_t before = padding - tap * dilation; // from output 0 to the input
-    const int64_t first = before > 0 ? divide_up(before, stride) : 0;
-    return first < outputs && first * stride - before < size;
-  };
-  int64_t first = 0;
-  int64_t end = taps;
-  while (first < taps && !meets(first)) {
-    ++first;
-  }
-  while (end > first && !meets(end - 1)) {
-    --end;
-  }
   Axis axis;
   axis.size = size;
   axis.outputs = outputs;
-  axis.skipped_taps = first < end ? first : 0;
-  axis.taps = first < end ? end - first : 1;
+  axis.taps = taps;
   axis.stride = stride;
-  axis.padding = padding - axis.skipped_taps * dilation;
+  axis.padding = padding;
   axis.dilation = dilation;
   axis.step = stride / common * dilation;
   axis.output_phases = dilation / common;
@@ -866,7 +833,6 @@ void launch_tiles(const BackwardPass& pass, const Params& p) {
   g.line_parts = divide_up(g.across.phase_taps(), g.tap_lines);
   g.tap_parts = divide_up(g.along.phase_taps(), g.taps);
   g.wants_weight = pass.grad_weight.defined();
-  g.skips_taps = g.along.taps * g.across.taps < p.kernel_size();
   const int threads = divide_up(g.units * g.channels * g.ways, kWarpSize) * kWarpSize;
   const int64_t wanted = divide_up(
       8 * multiprocessors() * (kMostThreads / threads), g.channel_groups * g.window_parts());
