@@ -695,10 +695,13 @@ bool choose_bands(const ForwardPass& pass, const Params& p, Bands b) {
   return false;
 }
 
-// Whether the products are worth the preparation.
+// Whether the products are worth the preparation, and blocks that rows leave partly empty.
 bool is_worth_it(const Params& p, bool grad) {
   constexpr int64_t kWorthyTaps = 49;
   const bool whole_blocks = p.input_width % kBlock == 0 && p.output_width % kBlock == 0;
+  if (std::min(p.input_width, p.output_width) < kBlock) {
+    return p.kernel_height * std::min(p.kernel_width, p.input_width) >= kWorthyTaps;
+  }
   return p.kernel_height >= kLargeWindow || (p.kernel_size() >= kWorthyTaps && whole_blocks) ||
       (grad && p.multiplier > 1);
 }

@@ -124,25 +124,6 @@ void backward(const BackwardPass& pass, const Params& p) {
   }
 }
 
-bool has_unit_strides(const Params& p) {
-  return p.stride_height == 1 && p.stride_width == 1;
-}
-
-bool has_unit_dilations(const Params& p) {
-  return p.dilation_height == 1 && p.dilation_width == 1;
-}
-
-// Whether the output is of the input's size at stride 1.
-bool keeps_size(const Params& p) {
-  return has_unit_strides(p) && p.output_height == p.input_height &&
-      p.output_width == p.input_width;
-}
-
-// Whether there are kernels for windows of this very size, stride and dilation.
-bool has_window(const Params& p) {
-  return with_window(p, [](auto) { return true; });
-}
-
 TensorOptions options_of(Type type) {
   return at::device(at::Device(kCUDA, device().index))
       .dtype(
@@ -168,36 +149,6 @@ Operand as_operand(const TensorBase& tensor) {
           : type == kFloat ? Type::kFloat
                            : Type::kBFloat16,
       sizes};
-}
-
-// Calls in channels-last order that are faster in plane order, copies included: large windows, and several
-// outputs of a channel. `weight`: of the weight's gradient.
-bool by_planes(const Params& p, Type type, bool weight) {
-  constexpr int64_t kMostStride = 2; // of bands
-  // Taps from which large windows are worth the copies; of odd size, those that keep the image's.
-  constexpr int64_t kLeastTaps = 64;
-  constexpr int64_t kLeastTapsOf16Bits = 56;
-  constexpr int64_t kLeastOddTapsOf16Bits = 16;
-  constexpr int64_t kLeastTapsOfWeight = 128;
-  constexpr int64_t kLeastProducts = 24; // of an element of the input, for the weight's gradient
-  const bool has_16_bits = is_16_bit(type);
-  const bool bands = has_16_bits && p.kernel_height >= kLargeWindow &&
-      p.stride_width <= kMostStride && (has_unit_strides(p) || has_unit_dilations(p));
-  if (!p.channels_last || !fits_32_bits(p)) {
-    return false;
-  }
-  if (weight) {
-    return (bands && p.kernel_width > 1) || (p.multiplier > 1 && has_window(p)) ||
-        p.kernel_size() >=
-        std::max(kLeastTapsOfWeight, kLeastProducts * p.stride_height * p.stride_width);
-  }
-  const int64_t least_taps = has_16_bits && keeps_size(p) ? kLeastOddTapsOf16Bits
-      : has_16_bits                                       ? kLeastTapsOf16Bits
-                                                          : kLeastTaps;
-  const bool large = type != Type::kDouble && !has_window(p) && has_unit_strides(p) &&
-      has_unit_dilations(p) && p.kernel_size() >= least_taps &&
-      p.output_channels() <= kMostGridRows;
-  return p.multiplier > 1 || large || bands;
 }
 
 Params planes_of(const Params& p) {
@@ -233,7 +184,7 @@ Operand empty(const std::array<int64_t, 4>& sizes, Type type) {
 }
 
 bool by_planes_forward(const ForwardPass& pass, const Params& p) {
-  if (!by_planes(p, pass.src.type(), false)) {
+  if (!fits_32_bits(p)) {
     return false;
   }
   const Operand dst = planes_like(pass.dst);
@@ -242,13 +193,12 @@ bool by_planes_forward(const ForwardPass& pass, const Params& p) {
   return true;
 }
 
-// All gradients together where neither has a kernel in channels-last order, so that grad_output is copied once.
+// All gradients together, so that grad_output is copied once.
 bool by_planes_backward(const BackwardPass& pass, const Params& p) {
-  const bool data_too = pass.grad_input.defined();
-  if (!by_planes(p, pass.input.type(), true) ||
-      (data_too && (p.multiplier > 1 || !by_planes(p, pass.input.type(), false)))) {
+  if (!fits_32_bits(p)) {
     return false;
   }
+  const bool data_too = pass.grad_input.defined();
   const Operand written = data_too ? planes_like(pass.grad_input) : kNone;
   backward(
       {written,
@@ -301,7 +251,8 @@ struct Cropped {
 
   explicit Cropped(const Params& p)
       : params(p), row(crop(params, true)), column(crop(params, false)) {
-    differs = params.kernel_size() * 2 <= p.kernel_size() && !(p.channels_last && has_window(p));
+    const bool has_window = p.channels_last && with_window(p, [](auto) { return true; });
+    differs = params.kernel_size() * 2 <= p.kernel_size() && !has_window;
     if (!differs) {
       params = p;
     }
