@@ -1,102 +1,30 @@
 // Any window, stride, dilation, number of outputs of a channel, type, memory order and size: what no other kernel
-// takes.
+// takes. Forward and grad_input by a gather.
 //
-// 16-bit values are converted to float before any arithmetic and rounded once at the end. Only positions
-// inside the image are read. Without atomics: the same bits on every run.
-#include <ATen/native/cuda/depthwise_conv2d_ext/Common.cuh>
-#include <algorithm>
-#include <limits>
-#include <numeric>
-
-// After those that it needs.
-#include <ATen/cuda/detail/IntegerDivider.cuh>
+// Along one dimension, results that are dst_step apart meet the same taps, and src moves by src_of_next from
+// one to the next; so it does from a tap to the next that is link_step further. A thread has kRows such results
+// of a column (in channels-last order of a vector of channels), or of two: each row of src that it loads meets
+// up to kTaps taps of them, a column of the window after the other, each of which the second column of results
+// meets one step later. In grad_input a result meets the taps of its phase only, and nothing is divided between
+// taps. Taps are read through the L1 in plane order, where a warp asks for one, and from shared memory in
+// channels-last, where it asks for many. The products of kTaps rows of taps are summed by themselves first, for
+// the sake of large kernels' rounding error. Zeros stand for taps and for places outside the image that only the
+// neighbouring results meet: mended() has the rest.
+#include <ATen/native/cuda/depthwise_conv2d_ext/Generic.cuh>
+#include <utility>
 
 namespace at::native::depthwise_conv2d_ext_cuda {
 
 namespace {
 
-constexpr int kThreads = 256;
-constexpr int kWarps = kThreads / kWarpSize;
-// Loops stride over the grid, so that this bounds launches without bounding sizes.
-constexpr int64_t kMaxBlocks = 1 << 20;
-
-// Channels that travel together in channels-last order.
-template <typename scalar_t>
-constexpr int kVectorOf = sizeof(scalar_t) == 8 ? 2 : 4;
-
-// Whether 32 bits hold every offset and step here, with room for one step over the grid.
-bool has_short_steps(const Params& p) {
-  constexpr int64_t kLimit = std::numeric_limits<int32_t>::max() / 2;
-  static_assert(kMaxBlocks * kThreads < kLimit);
-  const int64_t most_step = std::max(
-      std::lcm(p.stride_height, p.dilation_height), std::lcm(p.stride_width, p.dilation_width));
-  return fits_32_bits(p) && p.output_channels() * (p.kernel_size() + 1) < kLimit &&
-      most_step < kLimit / 16;
-}
-
-// One dimension of a call: input = output * stride - padding + tap * dilation.
-template <typename index_t>
-struct Side {
-  index_t input;
-  index_t output;
-  index_t taps;
-  index_t stride;
-  index_t padding;
-  index_t dilation;
-};
-
-template <typename index_t>
-Side<index_t> side_of(const Params& p, bool height) {
-  const auto of = [&](int64_t tall, int64_t wide) {
-    return static_cast<index_t>(height ? tall : wide);
-  };
-  return {
-      of(p.input_height, p.input_width),
-      of(p.output_height, p.output_width),
-      of(p.kernel_height, p.kernel_width),
-      of(p.stride_height, p.stride_width),
-      of(p.padding_height, p.padding_width),
-      of(p.dilation_height, p.dilation_width)};
-}
-
-template <typename index_t>
-using Divider = at::cuda::detail::IntDivider<std::make_unsigned_t<index_t>>;
-
-template <typename index_t>
-Divider<index_t> divider(int64_t by) {
-  return Divider<index_t>(std::max<int64_t>(1, by));
-}
-
-// From one element of a dense tensor to its neighbours.
-template <typename index_t>
-struct Steps {
-  index_t image;
-  index_t channel;
-  index_t row;
-  index_t column;
-};
-
-template <typename index_t>
-Steps<index_t> steps_of(bool channels_last, int64_t channels, int64_t height, int64_t width) {
-  Steps<index_t> steps;
-  steps.image = channels * height * width;
-  steps.channel = channels_last ? 1 : height * width;
-  steps.row = channels_last ? width * channels : width;
-  steps.column = channels_last ? channels : 1;
-  return steps;
-}
-
-// 0 <= at < size.
-template <typename index_t>
-__device__ __forceinline__ bool is_within(index_t at, index_t size) {
-  using unsigned_t = std::make_unsigned_t<index_t>;
-  return static_cast<unsigned_t>(at) < static_cast<unsigned_t>(size);
-}
-
-template <typename scalar_t, int kVector>
-struct alignas(sizeof(scalar_t) * kVector) Elements {
-  scalar_t values[kVector];
-};
+// Blocks of a multiprocessor in channels-last order, each of which looks its taps up once.
+constexpr int kStagedBlocks = 8;
+constexpr int64_t kStagedBytes = 48 * 1024;
+// Channels whose taps a block must hold at least: a sector of memory.
+constexpr int kLeastStaged = 8;
+// Rows of taps that a row of src meets at once, at most: what registers hold.
+template <int kVector>
+constexpr int kTaps = kVector > 1 ? 2 : 4;
 
 template <typename Loaded, typename scalar_t>
 __device__ __forceinline__ Loaded load(const scalar_t* from) {
@@ -111,34 +39,6 @@ __device__ __forceinline__ Loaded load(const scalar_t* from) {
   const Word word = __ldg(reinterpret_cast<const Word*>(from));
   return reinterpret_cast<const Loaded&>(word);
 }
-
-template <typename scalar_t>
-bool takes_vectors(const Params& p, const Operand& a, const Operand& b) {
-  constexpr int kVector = kVectorOf<scalar_t>;
-  constexpr size_t kBytes = sizeof(scalar_t) * kVector;
-  return p.channels_last && p.multiplier == 1 && p.channels % kVector == 0 &&
-      is_aligned(a.const_data_ptr(), kBytes) && is_aligned(b.const_data_ptr(), kBytes);
-}
-
-// Forward and grad_input by a gather.
-//
-// Along one dimension, results that are dst_step apart meet the same taps, and src moves by src_of_next from
-// one to the next; so it does from a tap to the next that is link_step further. A thread has kRows such results
-// of one column (in channels-last order of a vector of channels): each row of src that it loads meets up to
-// kTaps taps of them, a column of the window after the other. In grad_input a result meets the taps of its
-// phase only, and nothing is divided between taps. Taps are read through the L1 in plane order, where a warp
-// asks for one, and from shared memory in channels-last, where it asks for many. The products of kTaps rows of
-// taps are summed by themselves first, for the sake of large kernels' rounding error. Zeros stand for rows
-// outside the image: mended() has the rest.
-
-// Blocks of a multiprocessor in channels-last order, each of which looks its taps up once.
-constexpr int kStagedBlocks = 8;
-constexpr int64_t kStagedBytes = 48 * 1024;
-// Channels whose taps a block must hold at least: a sector of memory.
-constexpr int kLeastStaged = 8;
-// Rows of taps that a row of src meets at once, at most: what registers hold.
-template <int kVector>
-constexpr int kTaps = kVector > 1 ? 2 : 4;
 
 // The taps that a result meets, from one to the next, and the position in src where it meets the first.
 template <typename index_t>
@@ -228,25 +128,25 @@ Axis<index_t> axis_of(bool by_phase, bool rows, const Side<int64_t>& side) {
   return axis;
 }
 
-// Groups of `rows` results that are dst_step apart.
+// Groups of so many results that are dst_step apart.
 template <typename index_t>
-int64_t row_groups_of(const Axis<index_t>& axis, int rows) {
-  return axis.dst_step *
-      divide_up(divide_up(axis.dst_size, axis.dst_step), static_cast<int64_t>(rows));
+int64_t groups_of(const Axis<index_t>& axis, int64_t results) {
+  return axis.dst_step * divide_up(divide_up(axis.dst_size, axis.dst_step), results);
 }
 
 template <typename index_t>
 struct Gather {
   Axis<index_t> height;
   Axis<index_t> width;
-  Steps<index_t> dst;
-  Steps<index_t> src;
+  ElementSteps<index_t> dst;
+  ElementSteps<index_t> src;
   index_t channels; // of dst
   index_t sources; // src channels that a dst channel adds up
   Divider<index_t> multiplier; // dst channels of one src channel
   // Work items: columns innermost, then groups of rows, then images (in plane order channels first).
   index_t items;
-  Divider<index_t> columns;
+  Divider<index_t> column_groups;
+  Divider<index_t> column_classes; // where a thread has two
   Divider<index_t> row_groups;
   Divider<index_t> planes; // of an image
   Divider<index_t> classes; // of rows
@@ -266,16 +166,19 @@ __device__ __noinline__ void mend_results(
     index_t channel,
     index_t row,
     index_t column,
-    int rows) {
+    int rows,
+    int columns) {
   using acc_t = opmath_type<scalar_t>;
-  for (int i = 0; i < rows * kVector; ++i) {
-    const index_t at = row + i / kVector * g.height.dst_step;
+  for (int i = 0; i < rows * columns * kVector; ++i) {
+    const index_t at = row + i / kVector % rows * g.height.dst_step;
+    const index_t beside = column + i / kVector / rows * g.width.dst_step;
     const index_t of = channel + i % kVector;
-    scalar_t& result =
-        dst[image * g.dst.image + of * g.dst.channel + at * g.dst.row + column * g.dst.column];
-    if (at < g.height.dst_size && ::isnan(static_cast<acc_t>(result))) {
+    scalar_t* const result =
+        dst + (image * g.dst.image + of * g.dst.channel + at * g.dst.row + beside * g.dst.column);
+    if (at < g.height.dst_size && beside < g.width.dst_size &&
+        ::isnan(static_cast<acc_t>(*result))) {
       const acc_t begin = bias ? static_cast<acc_t>(bias[of]) : acc_t(0);
-      result = static_cast<scalar_t>(mended(
+      *result = static_cast<scalar_t>(mended(
           src,
           weight,
           begin,
@@ -284,18 +187,24 @@ __device__ __noinline__ void mend_results(
           static_cast<int>(image),
           static_cast<int>(of),
           static_cast<int>(at),
-          static_cast<int>(column)));
+          static_cast<int>(beside)));
     }
   }
 }
 
-template <typename scalar_t, typename index_t, int kVector, int kRows, bool kChannelsLast>
+template <
+    typename scalar_t,
+    typename index_t,
+    int kVector,
+    int kRows,
+    int kColumns,
+    bool kChannelsLast>
 C10_LAUNCH_BOUNDS_2(
     kThreads,
-    (sizeof(scalar_t) == 8          ? 2
-         : kRows > 4 || kVector > 1 ? 3
-         : kRows > 2                ? 4
-                                    : 5))
+    (sizeof(scalar_t) == 8 || kRows * kColumns > 8 ? 2
+         : kRows * kColumns > 4 || kVector > 1     ? 3
+         : kRows > 2                               ? 4
+                                                   : 5))
 __global__ void gather_kernel(
     scalar_t* __restrict__ dst,
     const scalar_t* __restrict__ src,
@@ -339,7 +248,7 @@ __global__ void gather_kernel(
   const index_t step = static_cast<index_t>(gridDim.x) * workers;
   for (index_t item = static_cast<index_t>(blockIdx.x) * workers + worker; item < g.items;
        item += step) {
-    const auto by_column = g.columns.divmod(item);
+    const auto by_column = g.column_groups.divmod(item);
     const auto by_group = g.row_groups.divmod(by_column.div);
     const auto by_class = g.classes.divmod(by_group.mod);
     index_t image = by_group.div;
@@ -349,13 +258,18 @@ __global__ void gather_kernel(
       image = by_plane.div;
       channel = by_plane.mod;
     }
-    const index_t column = by_column.mod;
+    index_t column = by_column.mod;
+    if constexpr (kColumns > 1) {
+      const auto by_column_class = g.column_classes.divmod(by_column.mod);
+      column = by_column_class.div * kColumns * g.width.dst_step + by_column_class.mod;
+    }
     const index_t row = by_class.div * kRows * g.height.dst_step + by_class.mod;
     const auto columns = g.width.meet(column, 0);
     const index_t at_step = g.width.src_of_next * g.src.column;
-    acc_t sums[kRows][kVector];
+    constexpr int kResults = kRows * kColumns; // a column's after the other's
+    acc_t sums[kResults][kVector];
 #pragma unroll
-    for (int r = 0; r < kRows; ++r) {
+    for (int r = 0; r < kResults; ++r) {
 #pragma unroll
       for (int v = 0; v < kVector; ++v) {
         sums[r][v] = bias ? static_cast<acc_t>(bias[channel + v]) : acc_t(0);
@@ -384,33 +298,38 @@ __global__ void gather_kernel(
           const index_t from = first + i * g.height.src_of_next;
           offsets[i] = is_within(from, g.height.src_size) ? from * g.src.row : -1;
         }
-        acc_t sum[kRows][kVector] = {};
+        acc_t sum[kResults][kVector] = {};
         index_t w = columns.src;
         index_t at = w * g.src.column;
         index_t tap_column = tap + columns.tap;
+        Factors factor[kColumns][kCount] = {};
 #pragma unroll 1
-        for (index_t left = columns.count; left > 0;
+        for (index_t left = columns.count + kColumns - 1; left > 0;
              --left, w += g.width.src_of_next, at += at_step, tap_column += g.width.next_tap()) {
-          if (!is_within(w, g.width.src_size)) {
+          const bool is_inside = is_within(w, g.width.src_size);
+          if (kColumns == 1 && !is_inside) {
             continue;
           }
-          Factors factor[kCount];
           Loaded loaded[kLoads];
 #pragma unroll
           for (int i = 0; i < kLoads; ++i) {
             loaded[i] = Loaded{};
-            if (offsets[i] >= 0) {
+            if (is_inside && offsets[i] >= 0) {
               loaded[i] = load<Loaded>(plane + (offsets[i] + at));
             }
           }
 #pragma unroll
           for (int q = 0; q < kCount; ++q) {
+            if constexpr (kColumns > 1) {
+              factor[1][q] = factor[0][q];
+              factor[0][q] = Factors{};
+            }
             const index_t of_tap = tap_column + q * tap_pitch;
             if constexpr (kChannelsLast) {
-              factor[q] = *reinterpret_cast<const Factors*>(
+              factor[0][q] = *reinterpret_cast<const Factors*>(
                   factors + static_cast<int>(of_tap) * static_cast<int>(sources) * pitch);
-            } else {
-              factor[q].values[0] =
+            } else if (kColumns == 1 || left >= kColumns) {
+              factor[0][q].values[0] =
                   static_cast<acc_t>(load<Elements<scalar_t, 1>>(plane_taps + of_tap).values[0]);
             }
           }
@@ -420,16 +339,17 @@ __global__ void gather_kernel(
             for (int v = 0; v < kVector; ++v) {
               const acc_t value = static_cast<acc_t>(loaded[i].values[v]);
 #pragma unroll
-              for (int r = 0; r < kRows; ++r) {
-                if (i >= r && i - r < kCount) {
-                  sum[r][v] += value * factor[i - r].values[v];
+              for (int r = 0; r < kResults; ++r) {
+                const int q = i - r % kRows;
+                if (q >= 0 && q < kCount) {
+                  sum[r][v] += value * factor[r / kRows][q].values[v];
                 }
               }
             }
           }
         }
 #pragma unroll
-        for (int r = 0; r < kRows; ++r) {
+        for (int r = 0; r < kResults; ++r) {
 #pragma unroll
           for (int v = 0; v < kVector; ++v) {
             sums[r][v] += sum[r][v];
@@ -467,21 +387,22 @@ __global__ void gather_kernel(
         dst + image * g.dst.image + channel * g.dst.channel + column * g.dst.column;
     bool spoilt = false;
 #pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-      const index_t at = row + r * g.height.dst_step;
-      if (at < g.height.dst_size) {
+    for (int r = 0; r < kResults; ++r) {
+      const index_t at = row + r % kRows * g.height.dst_step;
+      const index_t beside = r / kRows * g.width.dst_step;
+      if (at < g.height.dst_size && (kColumns == 1 || column + beside < g.width.dst_size)) {
         Loaded result;
 #pragma unroll
         for (int v = 0; v < kVector; ++v) {
           spoilt = spoilt || ::isnan(sums[r][v]);
           result.values[v] = static_cast<scalar_t>(sums[r][v]);
         }
-        *reinterpret_cast<Loaded*>(to + at * g.dst.row) = result;
+        *reinterpret_cast<Loaded*>(to + at * g.dst.row + beside * g.dst.column) = result;
       }
     }
     if (spoilt) {
       mend_results<scalar_t, index_t, kVector>(
-          dst, src, weight, bias, call, g, image, channel, row, column, kRows);
+          dst, src, weight, bias, call, g, image, channel, row, column, kRows, kColumns);
     }
   }
 }
@@ -499,62 +420,79 @@ void launch_gather(const ForwardPass& pass, const Params& p, bool grad, int lane
   g.channels = grad ? p.channels : p.output_channels();
   g.sources = grad ? p.multiplier : 1;
   g.multiplier = divider<index_t>(grad ? 1 : p.multiplier);
-  g.columns = divider<index_t>(g.width.dst_size);
+  g.column_classes = divider<index_t>(g.width.dst_step);
   g.planes = divider<index_t>(g.channels);
   g.classes = divider<index_t>(g.height.dst_step);
   g.lanes = lanes;
-  const auto launch = [&](auto rows) {
-    constexpr int kRows = decltype(rows)::value;
-    const int workers = kChannelsLast ? kThreads / lanes : kThreads;
-    const int64_t channel_blocks =
-        kChannelsLast ? divide_up(g.channels, static_cast<int64_t>(lanes) * kVector) : 1;
-    const int64_t row_groups = row_groups_of(g.height, kRows);
-    g.row_groups = divider<index_t>(row_groups);
-    g.items = p.batch * row_groups * g.width.dst_size * (kChannelsLast ? 1 : g.channels);
-    const int64_t wanted = kChannelsLast
-        ? divide_up(static_cast<int64_t>(kStagedBlocks) * multiprocessors(), channel_blocks)
-        : kMaxBlocks;
-    launch_kernel(
-        gather_kernel<scalar_t, index_t, kVector, kRows, kChannelsLast>,
-        dim3(std::min(divide_up(g.items, workers), wanted), channel_blocks),
-        workers * lanes,
-        shared,
-        pass.dst.mutable_data_ptr<scalar_t>(),
-        pass.src.const_data_ptr<scalar_t>(),
-        pass.weight.const_data_ptr<scalar_t>(),
-        pointer_or_null<scalar_t>(pass.bias),
-        p,
-        g);
+  const auto columns_of = [&](int columns) {
+    return columns == 1 ? g.width.dst_size : groups_of(g.width, columns);
   };
   // Results a thread: those of the fewest instructions that leave the device full.
   const int64_t link_taps = divide_up(g.height.taps, g.height.link_step);
   const int64_t taps = std::min<int64_t>(kTaps<kVector>, link_taps);
-  const int64_t rounds =
-      g.height.links * divide_up(link_taps, taps) * divide_up(g.width.taps, g.width.link_step);
+  const int64_t rounds = g.height.links * divide_up(link_taps, taps);
   const int64_t begin = 200 + (grad ? 4 * (g.height.link_step + g.width.link_step) : 0);
-  const auto cost = [&](int rows) {
-    return row_groups_of(g.height, rows) *
-        (begin + rounds * (12 + 4 * (rows + taps - 1) + 4 * taps + rows * taps));
+  const auto threads = [&](int rows, int columns) {
+    return groups_of(g.height, rows) * columns_of(columns);
   };
-  int best = 1;
-  for (const int rows : {2, 4, 8}) {
-    // Rows that meet one tap each are not loaded once for several.
-    const bool known = kChannelsLast ? rows == 4 : rows < 8 || taps > 1;
-    const int64_t threads =
-        pass.dst.numel() / kVector / g.height.dst_size * row_groups_of(g.height, rows);
-    if (known && threads >= 8 * few_threads() && cost(rows) < cost(best)) {
-      best = rows;
+  const auto cost = [&](int rows, int columns) {
+    const int64_t steps = divide_up(g.width.taps, g.width.link_step) + columns - 1;
+    return threads(rows, columns) *
+        (begin + rounds * steps * (12 + 4 * (rows + taps - 1) + 4 * taps + rows * taps * columns));
+  };
+  constexpr bool kIsRare = sizeof(scalar_t) == 8 || sizeof(index_t) == 8; // of one kernel
+  int best_rows = kIsRare ? 4 : 1;
+  int best_columns = 1;
+  const int64_t planes = pass.dst.numel() / kVector / g.height.dst_size / g.width.dst_size;
+  // Rows and columns that meet one tap each are not loaded once for several, though in grad_input columns of a
+  // phase share that tap. Of dst rows shorter than a sector of memory, threads beside each other store whole
+  // sectors only if each has one column.
+  constexpr int kLeastPairs = 4;
+  const bool pairs =
+      (p.stride_width == 1 ? p.kernel_width > 1 : grad) && columns_of(2) >= kLeastPairs;
+  for (const auto& [rows, columns] : {std::pair(4, 1), {8, 1}, {4, 2}, {8, 2}}) {
+    const bool known =
+        kChannelsLast ? rows * columns == 4 : (rows < 8 || taps > 1) && (columns == 1 || pairs);
+    if (!kIsRare && known && planes * threads(rows, columns) >= 8 * few_threads() &&
+        cost(rows, columns) < cost(best_rows, best_columns)) {
+      best_rows = rows;
+      best_columns = columns;
     }
   }
-  if constexpr (sizeof(scalar_t) == 8 || sizeof(index_t) == 8) {
-    launch(std::integral_constant<int, 4>());
-  } else if (best == 1) {
-    launch(std::integral_constant<int, 1>());
-  } else if (best == 4) {
-    launch(std::integral_constant<int, 4>());
-  } else if constexpr (!kChannelsLast) {
-    best == 2 ? launch(std::integral_constant<int, 2>()) : launch(std::integral_constant<int, 8>());
+  auto* kernel = gather_kernel<scalar_t, index_t, kVector, 4, 1, kChannelsLast>;
+  if constexpr (!kIsRare) {
+    if (best_rows == 1) {
+      kernel = gather_kernel<scalar_t, index_t, kVector, 1, 1, kChannelsLast>;
+    } else if constexpr (!kChannelsLast) {
+      kernel = best_columns > 1
+          ? (best_rows == 4 ? gather_kernel<scalar_t, index_t, kVector, 4, 2, kChannelsLast>
+                            : gather_kernel<scalar_t, index_t, kVector, 8, 2, kChannelsLast>)
+          : best_rows == 8 ? gather_kernel<scalar_t, index_t, kVector, 8, 1, kChannelsLast>
+                           : kernel;
+    }
   }
+  const int workers = kChannelsLast ? kThreads / lanes : kThreads;
+  const int64_t channel_blocks =
+      kChannelsLast ? divide_up(g.channels, static_cast<int64_t>(lanes) * kVector) : 1;
+  const int64_t row_groups = groups_of(g.height, best_rows);
+  const int64_t column_groups = columns_of(best_columns);
+  g.row_groups = divider<index_t>(row_groups);
+  g.column_groups = divider<index_t>(column_groups);
+  g.items = p.batch * row_groups * column_groups * (kChannelsLast ? 1 : g.channels);
+  const int64_t wanted = kChannelsLast
+      ? divide_up(static_cast<int64_t>(kStagedBlocks) * multiprocessors(), channel_blocks)
+      : kMaxBlocks;
+  launch_kernel(
+      kernel,
+      dim3(std::min(divide_up(g.items, workers), wanted), channel_blocks),
+      workers * lanes,
+      shared,
+      pass.dst.mutable_data_ptr<scalar_t>(),
+      pass.src.const_data_ptr<scalar_t>(),
+      pass.weight.const_data_ptr<scalar_t>(),
+      pointer_or_null<scalar_t>(pass.bias),
+      p,
+      g);
 }
 
 template <typename scalar_t, typename index_t>
@@ -598,293 +536,6 @@ bool generic_forward(const ForwardPass& pass, const Params& p) {
     using scalar_t = decltype(scalar);
     has_short_steps(p) ? gather<scalar_t, int32_t>(pass, p, pass.grad_input)
                        : gather<scalar_t, int64_t>(pass, p, pass.grad_input);
-    return true;
-  });
-}
-
-// The weight's and the bias's gradient.
-//
-// A warp sums a group of taps of one row, or of one column where that makes fewer groups, for a chunk of
-// pixels, so that grad_output is read once for the group; the warps of a block have neighbouring groups of
-// the same chunk, and find its values in the L1. The bias is a group of its own. Chunks, and so the bits,
-// depend on the sizes only.
-
-namespace {
-
-// Taps of a group.
-constexpr int kGroup = 4;
-// Products that a lane of the weights' gradients adds in a chain.
-constexpr int kChain = 64;
-// Pixels that a lane of the weights' gradients has at least; where that leaves multiprocessors with few warps,
-// fewer, down to kFewestPixels, up to so many chunks.
-constexpr int64_t kLeastPixels = 16;
-constexpr int64_t kFewestPixels = 2;
-constexpr int64_t kFewChunks = 128;
-constexpr int64_t kMostChunks = 1024;
-
-// The weights' gradients: what a warp sums, and for which pixels.
-template <typename index_t>
-struct Weights {
-  Steps<index_t> grad; // grad_output
-  index_t channels; // of it
-  Divider<index_t> multiplier;
-  index_t height;
-  index_t width;
-  index_t src_image;
-  index_t src_channel;
-  Side<index_t> across; // from line of taps to line
-  Side<index_t> along;
-  index_t across_step; // from one element of src to the next
-  index_t along_step;
-  index_t pixels;
-  index_t chunk; // pixels of one
-  // A step of a lane, in images, rows and columns.
-  index_t next_image;
-  index_t next_row;
-  index_t next_column;
-  // Warps: groups of taps innermost, of which the last is the bias, then channels, then chunks.
-  int64_t warps;
-  index_t groups;
-  index_t line_groups; // groups of a line of taps
-  index_t channel_groups;
-  int lanes; // vectors of channels that a warp covers, a power of two
-};
-
-// Writes a chunk's rows of what add_partials() adds. Lines of taps are the columns of the window where kUpright,
-// else its rows.
-template <typename scalar_t, typename index_t, int kVector, bool kUpright>
-C10_LAUNCH_BOUNDS_1(kThreads)
-__global__ void grad_weight_partial_kernel(
-    opmath_type<scalar_t>* __restrict__ partial,
-    const scalar_t* __restrict__ grad_output,
-    const scalar_t* __restrict__ input,
-    const Weights<index_t> g) {
-  using acc_t = opmath_type<scalar_t>;
-  using Loaded = Elements<scalar_t, kVector>;
-  const int lane = threadIdx.x % kWarpSize;
-  const int channel_lane = lane % g.lanes;
-  const int pixel_lane = lane / g.lanes;
-  const int pixel_lanes = kWarpSize / g.lanes;
-  for (int64_t warp = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarpSize;
-       warp < g.warps;
-       warp += static_cast<int64_t>(gridDim.x) * kWarps) {
-    const index_t group = static_cast<index_t>(warp % g.groups);
-    const index_t rest = static_cast<index_t>(warp / g.groups);
-    const index_t chunk = rest / g.channel_groups;
-    const index_t channel = (rest % g.channel_groups * g.lanes + channel_lane) * kVector;
-    const index_t line = group / g.line_groups;
-    const index_t first_tap = group % g.line_groups * kGroup;
-    const bool is_bias = line == g.across.taps;
-    const index_t end = ::min(g.pixels, (chunk + 1) * g.chunk);
-    index_t pixel = chunk * g.chunk + pixel_lane;
-    index_t column = pixel % g.width;
-    index_t row = pixel / g.width % g.height;
-    index_t image = pixel / g.width / g.height;
-    const bool has_channel = channel < g.channels;
-    const index_t grads = channel * g.grad.channel;
-    const index_t plane = static_cast<index_t>(g.multiplier.div(channel)) * g.src_channel;
-    const auto advance = [&] {
-      pixel += pixel_lanes;
-      image += g.next_image;
-      row += g.next_row;
-      column += g.next_column;
-      if (column >= g.width) {
-        column -= g.width;
-        ++row;
-      }
-      if (row >= g.height) {
-        row -= g.height;
-        ++image;
-      }
-    };
-    const auto load_grad = [&] {
-      const index_t from = grads + image * g.grad.image + row * g.grad.row + column * g.grad.column;
-      return *reinterpret_cast<const Loaded*>(grad_output + from);
-    };
-
-    acc_t sums[kGroup][kVector] = {};
-    if (is_bias) {
-      // A bias has no products whose rounding would hide that of its sum: plainly added, double's was
-      // 1.05 to 1.2 times as far off as upstream's, in the mean square.
-      acc_t excess[kVector] = {};
-      for (; has_channel && pixel < end; advance()) {
-        const Loaded grad = load_grad();
-#pragma unroll
-        for (int v = 0; v < kVector; ++v) {
-          add_compensated(sums[0][v], excess[v], static_cast<acc_t>(grad.values[v]));
-          // An infinite sum less itself is NaN, which the next term would bring into the sum.
-          excess[v] = ::isfinite(excess[v]) ? excess[v] : acc_t(0);
-        }
-      }
-    } else {
-      const index_t first_across = line * g.across.dilation - g.across.padding;
-      const index_t first_along = first_tap * g.along.dilation - g.along.padding;
-      const index_t live = ::min(static_cast<index_t>(kGroup), g.along.taps - first_tap);
-      const index_t next = g.along.dilation * g.along_step;
-      while (has_channel && pixel < end) {
-        acc_t chain[kGroup][kVector] = {};
-        for (int i = 0; i < kChain && pixel < end; ++i, advance()) {
-          const index_t a = (kUpright ? column : row) * g.across.stride + first_across;
-          if (!is_within(a, g.across.input)) {
-            continue;
-          }
-          const Loaded grad = load_grad();
-          const index_t b = (kUpright ? row : column) * g.along.stride + first_along;
-          const index_t at = plane + image * g.src_image + a * g.across_step + b * g.along_step;
-#pragma unroll
-          for (int t = 0; t < kGroup; ++t) {
-            const index_t from = b + t * g.along.dilation;
-            if (t < live && is_within(from, g.along.input)) {
-              const Loaded loaded = *reinterpret_cast<const Loaded*>(input + (at + t * next));
-#pragma unroll
-              for (int v = 0; v < kVector; ++v) {
-                chain[t][v] +=
-                    static_cast<acc_t>(grad.values[v]) * static_cast<acc_t>(loaded.values[v]);
-              }
-            }
-          }
-        }
-#pragma unroll
-        for (int t = 0; t < kGroup; ++t) {
-#pragma unroll
-          for (int v = 0; v < kVector; ++v) {
-            sums[t][v] += chain[t][v];
-          }
-        }
-      }
-    }
-
-    for (int partner = g.lanes; partner < kWarpSize; partner *= 2) {
-#pragma unroll
-      for (int t = 0; t < kGroup; ++t) {
-#pragma unroll
-        for (int v = 0; v < kVector; ++v) {
-          sums[t][v] += __shfl_xor_sync(0xffffffffu, sums[t][v], partner);
-        }
-      }
-    }
-    if (pixel_lane == 0 && has_channel) {
-      const int64_t kernel_size = g.across.taps * g.along.taps;
-      const index_t line_step = kUpright ? 1 : g.along.taps;
-      const index_t tap_step = kUpright ? g.across.taps : 1;
-      const int64_t tap = is_bias ? kernel_size : line * line_step + first_tap * tap_step;
-      acc_t* const to = partial + (chunk * (kernel_size + kBiasRows) + tap) * g.channels + channel;
-      const index_t count =
-          is_bias ? 1 : ::min(static_cast<index_t>(kGroup), g.along.taps - first_tap);
-#pragma unroll
-      for (int t = 0; t < kGroup; ++t) {
-#pragma unroll
-        for (int v = 0; v < kVector; ++v) {
-          if (t < count) {
-            to[t * tap_step * g.channels + v] = sums[t][v];
-          }
-          if (is_bias && t == 0) {
-            to[g.channels + v] = 0;
-          }
-        }
-      }
-    }
-  }
-}
-
-// Lanes of a warp side by side along the channels: the most of which few are left over.
-int channel_lanes(int64_t vectors) {
-  constexpr int kLeast = 4;
-  int best = kLeast;
-  int64_t fewest = divide_up(vectors, kLeast) * kLeast;
-  for (int lanes = 2 * kLeast; lanes <= kWarpSize; lanes *= 2) {
-    const int64_t all = divide_up(vectors, lanes) * lanes;
-    if (all * 8 <= fewest * 9) {
-      best = lanes;
-      fewest = std::min(fewest, all);
-    }
-  }
-  return best;
-}
-
-// Whether groups of taps are of columns of the window. In channels-last order, where neighbouring taps of a row
-// lie in neighbouring lines anyway, those are slower.
-bool is_upright(const Params& p) {
-  return !p.channels_last &&
-      p.kernel_width * divide_up(p.kernel_height, kGroup) <
-      p.kernel_height * divide_up(p.kernel_width, kGroup);
-}
-
-template <typename scalar_t, typename index_t, int kVector, bool kUpright>
-Operand launch_partial(const BackwardPass& pass, const Params& p) {
-  using acc_t = opmath_type<scalar_t>;
-  Weights<index_t> g;
-  g.grad = steps_of<index_t>(p.channels_last, p.output_channels(), p.output_height, p.output_width);
-  const auto src = steps_of<index_t>(p.channels_last, p.channels, p.input_height, p.input_width);
-  g.src_image = src.image;
-  g.src_channel = src.channel;
-  g.channels = p.output_channels();
-  g.multiplier = divider<index_t>(p.multiplier);
-  g.height = p.output_height;
-  g.width = p.output_width;
-  g.across = side_of<index_t>(p, !kUpright);
-  g.along = side_of<index_t>(p, kUpright);
-  g.across_step = kUpright ? src.column : src.row;
-  g.along_step = kUpright ? src.row : src.column;
-  g.lanes = p.channels_last ? channel_lanes(divide_up(g.channels, kVector)) : 1;
-  g.channel_groups = divide_up(g.channels, static_cast<int64_t>(g.lanes) * kVector);
-  g.line_groups = divide_up(g.along.taps, kGroup);
-  g.groups = g.across.taps * g.line_groups + 1;
-  const int64_t pixels = p.batch * p.output_height * p.output_width;
-  const int64_t pixel_lanes = kWarpSize / g.lanes;
-  const int64_t of_chunk = static_cast<int64_t>(g.groups) * g.channel_groups; // warps
-  const int64_t few = std::min(
-      {multiprocessors() * 32 / of_chunk,
-       divide_up(pixels, pixel_lanes * kFewestPixels),
-       kFewChunks});
-  const int64_t many = std::min(
-      {divide_up(multiprocessors() * 128, of_chunk), // the largest devices filled twice
-       divide_up(pixels, pixel_lanes * kLeastPixels),
-       kMostChunks});
-  const int64_t wanted = divide_up(pixels, std::max<int64_t>({1, few, many}));
-  const int64_t step = wanted < kWarpSize ? pixel_lanes : kWarpSize;
-  g.pixels = pixels;
-  g.chunk = divide_up(wanted, step) * step;
-  const int64_t chunks = pixels == 0 ? 0 : divide_up(pixels, g.chunk);
-  const Operand partial =
-      empty_partial(chunks, p, sizeof(acc_t) == sizeof(double) ? Type::kDouble : Type::kFloat);
-  if (chunks == 0) {
-    return partial;
-  }
-  g.next_column = pixel_lanes % p.output_width;
-  g.next_row = pixel_lanes / p.output_width % p.output_height;
-  g.next_image = pixel_lanes / p.output_width / p.output_height;
-  g.warps = chunks * of_chunk;
-  launch_kernel(
-      grad_weight_partial_kernel<scalar_t, index_t, kVector, kUpright>,
-      std::min(kMaxBlocks, divide_up(g.warps, kWarps)),
-      kThreads,
-      0,
-      partial.mutable_data_ptr<acc_t>(),
-      pass.grad_output.const_data_ptr<scalar_t>(),
-      pass.input.const_data_ptr<scalar_t>(),
-      g);
-  return partial;
-}
-
-template <typename scalar_t>
-Operand partial_of(const BackwardPass& pass, const Params& p) {
-  constexpr int kVector = kVectorOf<scalar_t>;
-  return !has_short_steps(p) ? launch_partial<scalar_t, int64_t, 1, false>(pass, p)
-      : is_upright(p)        ? launch_partial<scalar_t, int32_t, 1, true>(pass, p)
-      : takes_vectors<scalar_t>(p, pass.grad_output, pass.input)
-      ? launch_partial<scalar_t, int32_t, kVector, false>(pass, p)
-      : launch_partial<scalar_t, int32_t, 1, false>(pass, p);
-}
-
-} // namespace
-
-bool generic_grad_weight(const BackwardPass& pass, const Params& p) {
-  return with_any_type(pass.input.type(), [&](auto scalar) {
-    if (p.output_channels() > 0) {
-      const Operand partial = partial_of<decltype(scalar)>(pass, p);
-      add_partials(pass, partial, partial.size(1), p);
-    }
     return true;
   });
 }
