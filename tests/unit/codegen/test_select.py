@@ -19,50 +19,41 @@ def lay(root: Path, added: dict[str, str], none: dict[str, str]) -> tuple[Path, 
     return root / "generated", root / "sources"
 
 
-def chosen(root: Path, *names: str, cuda: bool = False) -> set[str]:
-    generated, sources = lay(root, dict.fromkeys(names, "ours"), dict.fromkeys(names, "nothing"))
-    return {item.name for item in choose(generated, sources, cuda=cuda)}
-
-
 def test_a_file_that_is_the_same_without_the_additions_is_not_compiled(tmp_path: Path) -> None:
     same, other, new = "ATen/RegisterCPU.cpp", "ATen/RegisterMeta.cpp", "ATen/New.cpp"
+    bindings = "autograd/python_nn_functions.cpp"
     generated, sources = lay(
-        tmp_path, {same: "x", other: "ours", new: "ours"}, {same: "x", other: "none"}
+        tmp_path, {same: "x", other: "ours", new: "ours", bindings: "x"}, {same: "x", other: "none"}
     )
     got = choose(generated, sources, cuda=False)
-    assert got == [Generated(new, False), Generated(other, False)]
+    assert got == [Generated(new, False), Generated(other, False), Generated(bindings, True)]
     assert (sources / other).read_text() == "ours" and not (sources / same).exists()
 
 
-def test_one_unsharded_file_stands_for_its_shards(tmp_path: Path) -> None:
-    shards = [f"autograd/VariableType_{n}.cpp" for n in range(3)]
-    got = chosen(tmp_path, *shards, "autograd/VariableTypeEverything.cpp", "ATen/Operators_4.cpp")
-    assert got == {"autograd/VariableTypeEverything.cpp", "ATen/Operators_4.cpp"}
+CPU, WHOLE = "ATen/RegisterCPU.cpp", "autograd/VariableTypeEverything.cpp"
+CUDA = ("ATen/RegisterCUDA.cpp", "ATen/RegisterSparseCUDA.cpp", "ATen/UfuncCUDA_add.cu")
+OTHERS = (
+    "ATen/ATenOpList.cpp", "ATen/TensorMethods.cpp", "ATen/RegisterXPU.cpp",
+    "ATen/RegisterSparseMPS.cpp", "autograd/python_enum_tag.cpp", "ATen/Functions.cpp",
+    "aoti/c_shim_cpu.cpp", *CUDA,
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    "name",
+    ("names", "left_out", "cuda"),
     [
-        "ATen/ATenOpList.cpp", "ATen/TensorMethods.cpp", "ATen/RegisterXPU.cpp",
-        "ATen/RegisterSparseMPS.cpp", "autograd/python_enum_tag.cpp", "ATen/Functions.cpp",
-        "aoti/c_shim_cpu.cpp", "ATen/RegisterCUDA.cpp", "ATen/UfuncCUDA_add.cu",
+        *(((CPU,), (name,), False) for name in OTHERS),
+        (CUDA, (), True),
+        # one unsharded file stands for its shards
+        ((WHOLE, "ATen/Operators_4.cpp"), ("autograd/VariableType_0.cpp",), False),
     ],
-)  # fmt: skip
-def test_files_for_other_builds_and_fixed_values_are_left_out(tmp_path: Path, name: str) -> None:
-    assert chosen(tmp_path, name, "ATen/RegisterCPU.cpp") == {"ATen/RegisterCPU.cpp"}
-
-
-def test_registrations_for_cuda_come_with_cuda(tmp_path: Path) -> None:
-    names = {"ATen/RegisterCUDA.cpp", "ATen/RegisterSparseCUDA.cpp", "ATen/UfuncCUDA_add.cu"}
-    assert chosen(tmp_path, *names, cuda=True) == names
-
-
-def test_python_bindings_are_told_from_the_rest(tmp_path: Path) -> None:
-    generated, sources = lay(
-        tmp_path, {"autograd/python_nn_functions.cpp": "x", "autograd/Functions.cpp": "x"}, {}
-    )
-    got = {item.name: item.python for item in choose(generated, sources, cuda=False)}
-    assert got == {"autograd/python_nn_functions.cpp": True, "autograd/Functions.cpp": False}
+)
+def test_files_for_other_builds_fixed_values_and_shards_are_left_out(
+    tmp_path: Path, names: tuple[str, ...], left_out: tuple[str, ...], cuda: bool
+) -> None:
+    every = (*names, *left_out)
+    generated, sources = lay(tmp_path, dict.fromkeys(every, "ours"), dict.fromkeys(every, "none"))
+    assert {item.name for item in choose(generated, sources, cuda=cuda)} == set(names)
 
 
 def test_unchanged_files_keep_their_time_and_files_of_an_earlier_choice_go(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import zipfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -106,6 +107,7 @@ def test_a_whole_wheel_passes_and_is_reported(
     assert report.upstream_operators == 1
     assert report.files == len(sample.contents())
     assert report.python.is_relative_to(bench.root)
+    assert not list(bench.base.root.rglob("__pycache__")), "nothing is written beside the base"
 
 
 def test_the_environment_is_kept_and_the_wheel_installed_anew(bench: Bench) -> None:
@@ -125,11 +127,6 @@ def test_an_environment_of_a_killed_run_is_made_anew(bench: Bench) -> None:
     (root / "leaving").write_text("")
     bench.verify(bench.wheel(whole()))
     assert not (root / "leaving").exists()
-
-
-def test_nothing_is_written_beside_the_base(bench: Bench) -> None:
-    bench.verify(bench.wheel(whole()))
-    assert not list(bench.base.root.rglob("__pycache__"))
 
 
 STRAY = "aten::stray(Tensor self) -> Tensor"
@@ -179,8 +176,6 @@ def test_a_wheel_whose_versions_differ_is_refused(bench: Bench) -> None:
 
 
 def test_a_record_that_is_wrong_is_found(bench: Bench) -> None:
-    import zipfile
-
     wheel = bench.wheel(whole())
     with zipfile.ZipFile(wheel, "a") as archive:
         archive.writestr("torch/unlisted.py", "x = 1\n")
