@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
+from unittest.mock import patch
 
 sys.path.append(str(Path(__file__).parents[1] / "invariants"))
 sys.path.append(str(Path(__file__).parents[1] / "unit"))
@@ -30,15 +31,18 @@ import killing
 import sample_tree
 from command import PROJECT, SMALL, Command
 
+from torchfork.additions.load import load
+from torchfork.codegen import build_dir
 from torchfork.errors import StateError
+from torchfork.state import installed_torch
 from torchfork.upstream import base as bases
 from torchfork.upstream import fetch, pins, wheel
+from torchfork.upstream.base import Base
 from torchfork.upstream.tree import record_provenance
 from torchfork.util import cache as user_cache
 from torchfork.util import files
 
 IN_A_ROW = 6
-FEW = 30  # changes after which a build directory is there, and nothing is generated
 # By name, how often each is killed.
 SHARES = {
     "check": 8, "build": 20, "overlay": 8, "develop": 16, "undo": 10, "apply": 12, "unapply": 8,
@@ -122,7 +126,9 @@ class Sweep:
         known = pins.load()
         opening = wheel.Opening(bases.probe(headers=False), known, user_cache.directory())
         self.wheel = Path(base[1]) if base else fetch.fetch_wheel(known.get(), opening)
-        self.base = wheel.open_wheel(self.wheel, opening).root
+        opened = wheel.open_wheel(self.wheel, opening)
+        self.base = opened.root
+        self.take_over(opened)
 
     def sweep(self, kills: int, seed: int, done: dict[str, int], save: Callable[[], None]) -> None:
         """Add to `done` until it counts so many kills; `episode` in it is where to go on."""
@@ -200,20 +206,17 @@ class Sweep:
             made.watched.mkdir(parents=True, exist_ok=True)
             made.reset(random.Random(0))
             made.before = snapshot(made.watched)
-            if name in ("build", "overlay", "develop"):
-                self.take_over(made)
             self.run(made)
             made.after = snapshot(made.watched)
             self.known[name] = made
         return self.known[name]
 
-    def take_over(self, scenario: Scenario) -> None:
-        """Give the build directory of a command what the finished build generated."""
-        self.run(scenario, allowed=FEW)
-        for layout in self.command.work.glob("torch-*/"):
-            if not (layout / "generated").exists():
-                for part in ("generated", "templates"):
-                    shutil.copytree(self.finished / part, layout / part, symlinks=True)
+    def take_over(self, base: Base) -> None:
+        """Give the build directory of a base what the finished build generated."""
+        with patch.dict(os.environ, self.command.env()):
+            layout = build_dir.for_base(base, load(SMALL), self.command.work)
+        for part in ("generated", "templates"):
+            shutil.copytree(self.finished / part, layout.root / part, symlinks=True)
 
     def make(self, name: str) -> Scenario:
         """What is needed for it, and it."""
@@ -319,6 +322,9 @@ class Sweep:
             venv.create(root, symlinks=True)
             [site] = root.glob("lib/*/site-packages")
             shutil.copytree(self.base, site, copy_function=os.link, dirs_exist_ok=True)
+            python = bases.probe(root / "bin" / "python", headers=False)
+            opening = wheel.Opening(python, pins.load(), user_cache.directory())
+            self.take_over(installed_torch.open_base(opening))
         [site] = root.glob("lib/*/site-packages")
         return root / "bin" / "python", site
 
