@@ -130,12 +130,8 @@ def _wrong_words(entry: Entry, key: str, formula: str) -> Iterator[DerivativeErr
         yield DerivativeError(
             f"'{entry.name}' has an argument '{word}', which its formula cannot use",
             where=entry.where(key),
-            why="in a formula 'grad' is the gradient of the result"
-            if word == "grad"
-            else "the autograd node that the generator writes has something called so",
-            next=f"call the argument {word}_output, here and in the declaration"
-            if word == "grad"
-            else f"call the argument x{word}, here and in the declaration",
+            why=f"in a formula '{word}' is something of the autograd node's own",
+            next=f"call the argument {word}_output or x{word}, here and in the declaration",
         )
 
 

@@ -48,7 +48,8 @@ def output_error(path: Path, error: OSError) -> ForkError:
         "cannot write here",
         where=str(path),
         why=error.strerror or str(error),
-        next="choose another place with --out DIR, or make this one writable",
+        next="choose another place (--out DIR, --work DIR, TORCHFORK_CACHE=DIR), or make this one "
+        "writable",
     )
 
 
