@@ -186,31 +186,23 @@ def _change_after_import(spec: ModuleSpec) -> None:
     loader.exec_module = exec_module  # type: ignore[method-assign]
 
 
-def _extensions_find_cxx(module: ModuleType) -> None:
+def _extensions_find_cxx(module: Any) -> None:
     """torch.utils.cpp_extension: the overlay's headers and library come before torch's own."""
     include, library = str(HERE / "torch" / "include"), str(HERE / "torch" / "lib")
-    include_paths, library_paths = module.include_paths, module.library_paths
+    linked = [f"-L{library}", f"-Wl,-rpath,{library}"]
+    headers, libraries = module.include_paths, module.library_paths
     prepare = module._prepare_ldflags
-
-    def with_headers(*arguments: Any, **options: Any) -> list[str]:
-        return [include, *include_paths(*arguments, **options)]
-
-    def with_library(*arguments: Any, **options: Any) -> list[str]:
-        return [library, *library_paths(*arguments, **options)]
-
-    def with_flags(flags: Sequence[str], *arguments: Any, **options: Any) -> list[str]:
-        ours = [f"-L{library}", f"-Wl,-rpath,{library}"]
-        result: list[str] = prepare([*flags, *ours], *arguments, **options)
-        return result
-
-    module.include_paths, module.library_paths = with_headers, with_library  # type: ignore[attr-defined]
-    module._prepare_ldflags = with_flags  # type: ignore[attr-defined]
+    module.include_paths = lambda *args, **options: [include, *headers(*args, **options)]
+    module.library_paths = lambda *args, **options: [library, *libraries(*args, **options)]
+    module._prepare_ldflags = lambda flags, *args, **options: prepare(
+        [*flags, *linked], *args, **options
+    )
 
 
-def _cmake_finds_cxx(module: ModuleType) -> None:
+def _cmake_finds_cxx(module: Any) -> None:
     """torch.utils: the overlay's TorchConfig.cmake, which includes torch's own, comes first."""
     own = str(HERE / "torch" / "share" / "cmake")
-    module.cmake_prefix_path = f"{own};{module.cmake_prefix_path}"  # type: ignore[attr-defined]
+    module.cmake_prefix_path = f"{own};{module.cmake_prefix_path}"
 
 
 AFTER_IMPORT = {"torch.utils.cpp_extension": _extensions_find_cxx, "torch.utils": _cmake_finds_cxx}
