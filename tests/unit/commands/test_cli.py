@@ -16,6 +16,7 @@ import sample_additions
 import torchfork
 from torchfork import cli
 from torchfork.errors import KernelError
+from torchfork.util import process
 
 LIB = Path(torchfork.__file__).parents[1]
 Raise = Callable[[BaseException], None]
@@ -192,6 +193,19 @@ def test_the_version_of_the_tooling_is_printed(capsys: pytest.CaptureFixture[str
         cli.main(["--version"])
     assert caught.value.code == 0
     assert capsys.readouterr().out == f"torchfork {torchfork.__version__}\n"
+
+
+@pytest.mark.parametrize("flags", [[], ["-v"]])
+def test_programs_are_shown_as_they_can_be_pasted_where_that_is_asked_for(
+    monkeypatch: Patch, capsys: pytest.CaptureFixture[str], flags: list[str]
+) -> None:
+    def run(*arguments: object) -> None:
+        process.run(["echo", "a b", "[red]", ":b:"])
+        raise KernelError("no such kernel", next="write it")
+
+    monkeypatch.setattr("torchfork.commands.build.load_additions", run)
+    assert cli.main(["check", *flags]) == 14
+    assert ("+ echo 'a b' '[red]' :b:\n" in capsys.readouterr().err) == bool(flags)
 
 
 def test_control_characters_reach_the_terminal_escaped(

@@ -49,7 +49,9 @@ class Ui:
     """Prints steps to stderr; stdout stays free for results that scripts read."""
 
     def __init__(self, *, quiet: bool = False) -> None:
-        self.console = Console(stderr=True, highlight=False, soft_wrap=True, quiet=quiet)
+        self.console = Console(
+            stderr=True, highlight=False, soft_wrap=True, emoji=False, quiet=quiet
+        )
         self.seconds: dict[str, float] = {}
         self._count = 0
 
