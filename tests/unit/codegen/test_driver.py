@@ -56,7 +56,11 @@ def refused(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Re
         additions = sample.write(root / "additions", native, derivatives)
         tree = merge.prepare(Installed(), additions, root / "tree")
         manifest = client.describe(tree, additions, schemas, root)
-        errors = client.try_sources(tree, additions, manifest, root)
+        errors: list[ForkError] = []
+        try:
+            client.try_sources(tree, additions, manifest, root)
+        except ForkError as error:
+            errors = [error, *error.also]
         assert not list(root.glob(".trial*")), "something was kept"
         return [(type(error), int(error.where.rpartition(":")[2])) for error in errors]
 

@@ -10,7 +10,7 @@ import sample_additions as sample
 from torchfork.additions import merge
 from torchfork.codegen import build_dir, client
 from torchfork.codegen.model import Manifest
-from torchfork.errors import AdditionsError, DerivativeError, ForkError
+from torchfork.errors import AdditionsError, ForkError
 from torchfork.pipelines import graft
 from torchfork.util.ui import Ui
 
@@ -21,19 +21,23 @@ def test_a_trial_is_made_again_until_nothing_is_refused(
     base, additions = sample.base(tmp_path / "base"), sample.write(tmp_path / "additions")
     layout = build_dir.for_base(base, additions, tmp_path / "work")
     context = graft.BuildContext(base, additions, layout)
-    found: list[list[ForkError]] = [[AdditionsError("one"), DerivativeError("other")], [], []]
-    monkeypatch.setattr(client, "try_sources", lambda *_: found.pop(0))
+    outcomes: list[ForkError | None] = [AdditionsError("one"), None, None]
+
+    def try_sources(*_arguments: object) -> None:
+        if (error := outcomes.pop(0)) is not None:
+            raise error
+
+    monkeypatch.setattr(client, "try_sources", try_sources)
 
     def tried() -> None:
         tree = merge.prepare(base, additions, layout.tree)
         graft.try_generator(context, graft.Merged(tree, Manifest((), ()), {}), Ui(quiet=True))
 
-    with pytest.raises(AdditionsError) as caught:
+    with pytest.raises(AdditionsError):
         tried()
-    assert [error.what for error in caught.value.also] == ["other"]
     tried()
     tried()
-    assert len(found) == 1, "it was made again though nothing changed"
+    assert len(outcomes) == 1, "it was made again though nothing changed"
     with (layout.tree / merge.MERGED_FILES["derivatives"]).open("a") as stream:
         stream.write("# changed\n")
     graft.try_generator(
@@ -41,4 +45,4 @@ def test_a_trial_is_made_again_until_nothing_is_refused(
         graft.Merged(merge.MergedTree(layout.tree, {}), Manifest((), ()), {}),
         Ui(quiet=True),
     )
-    assert not found
+    assert not outcomes

@@ -24,6 +24,7 @@ from ..errors import (
     ForkError,
     InternalError,
     KilledError,
+    combined,
 )
 from ..upstream.base import Upstream
 from ..util import memo, process
@@ -184,8 +185,8 @@ def try_sources(
     manifest: Manifest,
     scratch: Path,
     symbolic_meta: Path | None = None,
-) -> list[ForkError]:
-    """What the generator refuses only when it makes the added functions' sources.
+) -> None:
+    """Raise all that the generator refuses only when it makes the added functions' sources.
 
     symbolic_meta: gets the one file of them that a tree's own build does not make.
     """
@@ -201,9 +202,10 @@ def try_sources(
             },
         }
         refused = run_driver(tree.root, request, scratch)["refused"]
-        if symbolic_meta and not refused:
+        if refused:
+            raise combined([translate(CodegenRefusal(r), tree, additions) for r in refused])
+        if symbolic_meta:
             write_if_changed(symbolic_meta, (out / "ATen" / SYMBOLIC_SOURCE).read_bytes())
-    return [translate(CodegenRefusal(report), tree, additions) for report in refused]
 
 
 def formulas(additions: Additions) -> list[str]:

@@ -255,9 +255,7 @@ def try_generator(context: BuildContext, merged: Merged, ui: Ui) -> None:
     layout, additions = context.layout, context.additions
 
     def tried() -> bool:
-        refused = client.try_sources(merged.tree, additions, merged.manifest, layout.root)
-        if refused:
-            raise combined(refused)
+        client.try_sources(merged.tree, additions, merged.manifest, layout.root)
         return True
 
     with ui.step("try the generator"):

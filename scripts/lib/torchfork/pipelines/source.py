@@ -131,11 +131,7 @@ def _try_once(
     editable = lists.edited_files("graft")
     in_wheel = {name: edits[in_tree(name)] for name in editable if in_tree(name) in edits}
     merge.apply_edits(copy, merged, in_wheel, editable)
-    refused = client.try_sources(
-        merged, additions, manifest, layout.root, symbolic_meta=layout.symbolic_meta
-    )
-    if refused:
-        raise combined(refused)
+    client.try_sources(merged, additions, manifest, layout.root, symbolic_meta=layout.symbolic_meta)
     files.write_json(note, key)
 
 
