@@ -144,7 +144,7 @@ def test_every_objection_of_a_run_is_named(tmp_path: Path) -> None:
     ]
 
 
-PAIR = "pair(Tensor x, Tensor grad, int name) -> (Tensor low, Tensor high)"
+PAIR = "pair(Tensor x, Tensor grad, int name, int x_ix) -> (Tensor low, Tensor high)"
 FORMULAS = [
     ("- name: relu(Tensor self) -> Tensor\n  self: grad", 1, NeedsSourceLaneError, "would change"),
     ("- name: nobody(Tensor self) -> Tensor\n  self: grad", 1, DerivativeError, "nowhere"),
@@ -202,6 +202,7 @@ def test_a_registration_for_an_operator_that_nobody_declares_is_refused(tmp_path
         ("  x: grad_low * result", 2, "uses 'result'"),
         ("  grad: not_differentiable", 2, "no formula"),
         ("  x: grads[0] * x.size(name)", 2, "argument 'name'"),
+        ("  x: grads[0] * x.size(x_ix)", 2, "argument 'x_ix'"),
     ],
 )
 def test_words_that_formulas_use_for_something_else_are_refused(

@@ -19,7 +19,10 @@ SPECIAL = frozenset({"auto_linear", "auto_element_wise", "non_differentiable"})
 # Dispatch keys of kernels that are made of other operators, which autograd sees instead.
 _IMPLICIT = frozenset({"CompositeImplicitAutograd", "CompositeImplicitAutogradNestedTensor"})
 # Names that a generated node, or its function, has for something of its own.
-_OF_NODES = frozenset({"grad", "grads", "name"})
+_OF_NODES = """
+grad grads name gen lock args saved packed_args grad_inputs grad_result any_grad_defined next_edges
+retain_variables variable_list task_should_compute_output copy_range IndexRangeGenerator
+"""
 _NEAR_SPECIAL = re.compile(r"(?i)(not|non|no|un)[_ -]?differentiable")
 _STRING = re.compile(r'"(?:\\.|[^"\\])*"|\'(?:\\.|[^\'\\])*\'')
 # A word that no qualifier and no object precedes: x of `x`, `x(...)`, not of `a.x`, `a->x`, `a::x`.
@@ -126,7 +129,8 @@ def _wrong_words(entry: Entry, key: str, formula: str) -> Iterator[DerivativeErr
                 next="use these names",
             )
     # What a formula uses becomes a member of the generated node and a variable of its function.
-    for word in sorted(_OF_NODES & used & set(arguments)):
+    taken = {*_OF_NODES.split(), *(f"{argument}_ix" for argument in arguments)}
+    for word in sorted(taken & used & set(arguments)):
         yield DerivativeError(
             f"'{entry.name}' has an argument '{word}', which its formula cannot use",
             where=entry.where(key),

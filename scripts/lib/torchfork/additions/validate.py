@@ -37,7 +37,8 @@ _CONSTANTS = frozenset({"None", "True", "False"})
 # What the functions that torchgen writes around a kernel call their own variables.
 _LOCALS = """
 op ks dispatchKeySet guard _any_requires_grad grad_fn _tmp node tracer_state op_name results
-common_device device_guard maybe_layer cur_level batch_rule batch_rule_t tmp_output Tensor
+common_device device_guard maybe_layer cur_level batch_rule batch_rule_t tmp_output Tensor unpack
+no_gil SavedVariable compute_requires_grad collect_next_edges set_history
 """
 
 
