@@ -4,11 +4,11 @@
 #include <c10/util/Logging.h>
 
 #ifndef AT_PER_OPERATOR_HEADERS
-#include <ATen/Functions.h>
 #include <ATen/NativeFunctions.h>
+#include <ATen/Operators.h>
 #else
-#include <ATen/ops/gdh_copy.h>
 #include <ATen/ops/gdh_copy_native.h>
+#include <ATen/ops/gdh_copy_ops.h>
 #include <ATen/ops/gdh_native.h>
 #endif
 
@@ -48,7 +48,7 @@ Tensor gdh(const Tensor& self) {
   if (self.is_contiguous()) {
     return self.view(-1);
   }
-  return at::gdh_copy(self);
+  return at::_ops::gdh_copy::call(self);
 }
 
 // Always memory of its own, also for a contiguous input: the schema promises a fresh result.

@@ -1,15 +1,22 @@
-// vmap of sigmoid_ext, sigmoid_ext_backward and axpy_ext: the operator itself on the physical
-// tensors, once they broadcast and promote as the logical ones do.
+// vmap of the small operators, in one file because most of its compilation is the headers.
+//
+// gdh and gdh_copy are compositions of operators that have batch rules. A composite operator is not
+// taken apart for vmap on its own: upstream lists each of its own (OP_DECOMPOSE in
+// BatchRulesDecompositions.cpp), and without an entry vmap refuses a view operator and runs gdh_copy
+// in a loop.
+// sigmoid_ext, sigmoid_ext_backward and axpy_ext: the operator itself on the physical tensors, once
+// they broadcast and promote as the logical ones do.
 #include <ATen/functorch/BatchRulesExtHelper.h>
 #include <ATen/native/TypeProperties.h>
 
 #ifndef AT_PER_OPERATOR_HEADERS
-#include <ATen/Functions.h>
+#include <ATen/NativeFunctions.h>
 #include <ATen/Operators.h>
 #else
-#include <ATen/ops/axpy_ext.h>
-#include <ATen/ops/sigmoid_ext.h>
-#include <ATen/ops/sigmoid_ext_backward.h>
+#include <ATen/ops/axpy_ext_ops.h>
+#include <ATen/ops/gdh_native.h>
+#include <ATen/ops/sigmoid_ext_backward_ops.h>
+#include <ATen/ops/sigmoid_ext_ops.h>
 #endif
 
 #include <algorithm>
@@ -19,6 +26,10 @@
 namespace at::functorch {
 
 namespace {
+
+Tensor gdh_copy_decomposition(const Tensor& input) {
+  return input.clone(at::MemoryFormat::Contiguous).view(-1);
+}
 
 struct Operand {
   Tensor tensor; // batch dimension first
@@ -129,6 +140,10 @@ void axpy_ext_in_place_batch_rule(
 } // namespace
 
 TORCH_LIBRARY_IMPL(aten, FuncTorchBatched, m) {
+  // Under the runtime key: torch 2.6 does not look at the alias key that upstream uses
+  // (FuncTorchBatchedDecomposition) for an operator that is declared after libtorch is loaded.
+  m.impl("gdh", TORCH_FN(at::native::gdh));
+  m.impl("gdh_copy", TORCH_FN(gdh_copy_decomposition));
   m.impl("sigmoid_ext", batched_kernel<at::_ops::sigmoid_ext, sigmoid_ext_batch_rule>());
   m.impl("sigmoid_ext_", batched_kernel<at::_ops::sigmoid_ext_, sigmoid_ext_in_place_batch_rule>());
   m.impl(
