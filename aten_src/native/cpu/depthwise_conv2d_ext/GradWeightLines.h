@@ -160,23 +160,6 @@ BlockFunction<acc_t> short_block_function(bool first, bool last) {
               : &add_block<acc_t, kShortBlock, kTaps, kReach, -kReach, kEnd>;
 }
 
-// Where a wide window ends, not all of a block's sums are taps: half of them and one, which k13 and k31 leave,
-// are 34 of 49 products.
-template <typename acc_t>
-BlockFunction<acc_t> wide_block_function(int64_t first_tap, int64_t taps, int64_t& skipped) {
-  constexpr int kFew = kWideBlock + 1;
-  constexpr int kSkipped = 2 * kWideBlock - 1 - kFew;
-  skipped = 0;
-  if (first_tap + kFew >= taps) {
-    return &add_block<acc_t, kWideBlock, kFew, kWideBlock - 1, 0, kWideBlock>;
-  }
-  if (first_tap + kSkipped <= 0) {
-    skipped = kSkipped;
-    return &add_block<acc_t, kWideBlock, kFew, kWideBlock - 1 - kSkipped, 0, kWideBlock>;
-  }
-  return &add_block<acc_t, kWideBlock, 2 * kWideBlock - 1, kWideBlock - 1, 0, kWideBlock>;
-}
-
 // Pixels of windows of 5 and 7 are faster where they are but for planes of so many columns: 240@28 k5 81 us and
 // 112 as lines, 192@28 k7 132 and 130, but 384@14 k7 87 and 59, 1152@7 k5 67 and 34.
 constexpr int64_t kLinePixels5 = 7;
@@ -505,10 +488,8 @@ class LineGradWeight {
         block.input = scratch.input.data() + i * form_.columns * kLanes;
         block.first_tap = (i - b) * form_.columns + p.padding_width - (form_.columns - 1);
         if (block.first_tap > -(2 * form_.columns - 1) && block.first_tap < p.kernel_width) {
-          int64_t skipped = 0;
-          const auto add = wide_block_function<acc_t>(block.first_tap, p.kernel_width, skipped);
-          block.first_tap += skipped;
-          add(block, p, scratch.ahead);
+          add_block<acc_t, kWideBlock, 2 * kWideBlock - 1, kWideBlock - 1, 0, kWideBlock>(
+              block, p, scratch.ahead);
         }
       }
     }

@@ -268,7 +268,7 @@ class PixelGradWeight {
 
   // What is to be done for some rows.
   template <typename stored_t>
-  RowPlan<stored_t> plan_rows(const PixelView<stored_t>& view, Range rows) const {
+  C10_NOINLINE RowPlan<stored_t> plan_rows(const PixelView<stored_t>& view, Range rows) const {
     const Params& p = call_.p;
     RowPlan<stored_t> plan{
         rows, view.grad + rows.begin * p.output_width * view.pitch, view.pitch, {}};

@@ -3,7 +3,7 @@
 // A tile (Tiles.h) is some pixels of a row by one or two vectors of channels: a source pixel is loaded once a
 // kernel row for all of the results that it meets. Channels follow each other innermost, so that memory is
 // read in the order in which it lies; the weights, tap by tap for each vector of channels, are then read once
-// a tile. Windows of 3 x 3 go through one or two rows at once. Pixels outside the image are passed over, never
+// a tile. Windows of 3 x 3 have a loop of their own. Pixels outside the image are passed over, never
 // multiplied. 16-bit values are converted as they are loaded and stored.
 #pragma once
 
@@ -24,25 +24,25 @@ namespace {
 constexpr int64_t kMarchResults = 16;
 constexpr int64_t kLongMarchResults = 128;
 
-// A march along one or two rows of results, column by column of the three or four rows of pixels that they
-// meet: each pixel, once loaded, is multiplied into all results that have a tap for it. A result is three
-// columns' sums, those of the first two one chain of additions that begins with the bias, that of the last
-// another. So each row has but two sums between columns. With two rows of two vectors they, the weights of
-// two taps across and what a column needs for itself are AVX-512's registers; the other weights are operands
-// in memory. None of the sums may be: their stores would wait in the core's buffer behind those of results,
-// which wait for memory (384@14 N=16 517 us with ten such stores a column, 369 without).
+// A march along a row of results, column by column of the three rows of pixels that they meet: each pixel,
+// once loaded, is multiplied into all results that have a tap for it. A result is three columns' sums, those
+// of the first two one chain of additions that begins with the bias, that of the last another. So there are
+// but two sums between columns. Of two vectors they, the weights of two taps across and what a column needs
+// for itself are in registers; the other weights are operands in memory. None of the sums may be: their stores
+// would wait in the core's buffer behind those of results, which wait for memory (384@14 N=16 517 us with ten
+// such stores a column, 369 without).
 //
-// Of two rows of results the first and the last row of pixels may be outside the image. All indices are
-// constants from the start: those of loops are too late for GCC 12, which then keeps sums in memory.
-template <typename scalar_t, int kVectors, int kRows>
+// All indices are constants from the start: those of loops are too late for GCC 12, which then keeps sums in
+// memory.
+template <typename scalar_t, int kVectors>
 class PixelMarch {
   using acc_t = opmath_type<scalar_t>;
   using Vec = Vectorized<acc_t>;
   static constexpr int kLanes = Vec::size();
   static constexpr int kSide = 3;
-  static constexpr int kSums = kRows * kVectors;
   template <int kCount>
   using Numbers = std::make_integer_sequence<int, kCount>;
+  using Vectors = Numbers<kVectors>;
   static constexpr int kHeld = kSide * (kSide - 1) * kVectors;
   // In each column: [taps down, and what sums begin with][vectors][lanes].
   using Read = std::array<acc_t, (kSide + 1) * kVectors * kLanes>;
@@ -59,44 +59,38 @@ class PixelMarch {
       Vec::loadu(t.start + start_of<acc_t>(at) + v * kLanes)
           .store(&read[(kSide * kVectors + v) * kLanes]);
     }
-    PixelMarch(t, at, results, read.data(), Numbers<kHeld>(), Numbers<kSums>()).march();
+    PixelMarch(t, at, results, read.data(), Numbers<kHeld>(), Vectors()).march();
   }
 
  private:
-  template <int... h, int... s>
+  template <int... h, int... v>
   C10_ALWAYS_INLINE PixelMarch(
       const Tiles<scalar_t>& t,
       TilePlace at,
       Range results,
       const acc_t* read,
       std::integer_sequence<int, h...> /*held*/,
-      std::integer_sequence<int, s...> /*sums*/)
+      std::integer_sequence<int, v...> /*vectors*/)
       : ahead_(at.ahead),
         stream_(t.stream),
         read_(read),
         columns_(results.size() + kSide - 1),
         inside_{t.groups[0].lines.begin - results.begin, t.groups[0].lines.end - results.begin},
         line_step_(t.line_step),
-        pixel_(
-            t.source + t.groups[0].source + t.cross[1].source + at.lane +
-            results.begin * t.line_step),
-        row_before_(t.cross[0].source - t.cross[1].source),
-        row_step_(t.cross[2].source - t.cross[1].source),
+        pixel_(t.source + t.groups[0].source + at.lane + results.begin * t.line_step),
+        rows_{t.cross[0].source, t.cross[1].source, t.cross[2].source},
         target_(t.target + results.begin * t.target_step + at.lane),
         target_step_(t.target_step),
-        second_row_(t.second_row),
-        first_inside_(kRows == 1 || t.first_inside),
-        last_inside_(kRows == 1 || t.last_inside),
         held_{held_in_register(
             Vec::loadu(
                 t.weights + at.weights + t.groups[0].weight +
                 t.cross[h / kVectors / (kSide - 1)].weight +
                 h / kVectors % (kSide - 1) * t.groups[0].weight_step +
                 h % kVectors * t.block_step))...},
-        older_{start(s % kVectors)...},
-        newer_{start(s % kVectors)...},
-        last_{start(s % kVectors)...},
-        begun_{start(s % kVectors)...} {}
+        older_{start(v)...},
+        newer_{start(v)...},
+        last_{start(v)...},
+        begun_{start(v)...} {}
 
   C10_ALWAYS_INLINE void march() {
     const int64_t begin = std::clamp<int64_t>(inside_.begin, 0, columns_);
@@ -104,10 +98,10 @@ class PixelMarch {
     pass(begin);
     pixel_ += begin * line_step_;
     while (column_ < std::min<int64_t>(end, kSide - 1)) {
-      add<false>(Numbers<kVectors>());
+      add<false>(Vectors());
     }
     while (column_ < end) {
-      add<true>(Numbers<kVectors>());
+      add<true>(Vectors());
     }
     pass(columns_);
   }
@@ -122,13 +116,13 @@ class PixelMarch {
       if (column_ >= kSide - 1) {
         store(older_);
       }
-      move_on(Numbers<kSums>());
+      move_on(Vectors());
     }
   }
-  template <int... s>
-  C10_ALWAYS_INLINE void move_on(std::integer_sequence<int, s...> /*sums*/) {
-    ((older_[s] = newer_[s]), ...);
-    ((newer_[s] = start(s % kVectors)), ...);
+  template <int... v>
+  C10_ALWAYS_INLINE void move_on(std::integer_sequence<int, v...> /*vectors*/) {
+    ((older_[v] = newer_[v]), ...);
+    ((newer_[v] = start(v)), ...);
   }
 
   // The next column, which is inside, and which results begin with or end too.
@@ -136,7 +130,7 @@ class PixelMarch {
   C10_ALWAYS_INLINE void add(std::integer_sequence<int, v...> /*vectors*/) {
     ahead_.ask_for_part();
     read_ = held_in_register(read_); // no more registers than there are
-    (add_vector<kEnds, v>(Numbers<kRows>()), ...);
+    (add_vector<kEnds, v>(Numbers<kSide>()), ...);
     pixel_ += line_step_;
     if constexpr (kEnds) {
       store(last_);
@@ -144,24 +138,26 @@ class PixelMarch {
     ++column_;
   }
 
-  // The rows that all results meet first.
-  template <bool kEnds, int v, int... r>
-  C10_ALWAYS_INLINE void add_vector(std::integer_sequence<int, r...> rows) {
-    (add_pixel<kEnds, v, r + 1>(rows), ...);
-    if (first_inside_) {
-      add_pixel<kEnds, v, 0>(rows);
+  template <bool kEnds, int v, int... c>
+  C10_ALWAYS_INLINE void add_vector(std::integer_sequence<int, c...> /*rows*/) {
+    (add_pixel<kEnds, v, c>(), ...);
+    if constexpr (kEnds) {
+      last_[v] = older_[v] + last_[v];
     }
-    if (last_inside_) {
-      add_pixel<kEnds, v, kRows + 1>(rows);
-    }
-    (finish<kEnds, r * kVectors + v>(), ...);
+    older_[v] = newer_[v];
+    newer_[v] = begun_[v];
   }
 
-  template <bool kEnds, int v, int kRow, int... r>
-  C10_ALWAYS_INLINE void add_pixel(std::integer_sequence<int, r...> /*rows*/) {
-    const Vec values =
-        held_in_register(load<v>(pixel_ + (kRow == 0 ? row_before_ : (kRow - 1) * row_step_)));
-    (multiply<kEnds, v, kRow, r>(values), ...);
+  template <bool kEnds, int v, int c>
+  C10_ALWAYS_INLINE void add_pixel() {
+    const Vec values = held_in_register(load<v>(pixel_ + rows_[c]));
+    if constexpr (kEnds) {
+      const Vec weight = Vec::loadu(read_ + (c * kVectors + v) * kLanes);
+      last_[v] = c == 0 ? values * weight : vec::fmadd(values, weight, last_[v]);
+    }
+    newer_[v] = vec::fmadd(values, held_[(c * (kSide - 1) + 1) * kVectors + v], newer_[v]);
+    begun_[v] =
+        vec::fmadd(values, held_[c * (kSide - 1) * kVectors + v], c == 0 ? start(v) : begun_[v]);
   }
 
   template <int v>
@@ -173,43 +169,8 @@ class PixelMarch {
     }
   }
 
-  template <bool kEnds, int v, int kRow, int r>
-  C10_ALWAYS_INLINE void multiply(const Vec& values) {
-    constexpr int c = kRow - r; // the tap down
-    if constexpr (c >= 0 && c < kSide) {
-      constexpr int i = r * kVectors + v;
-      constexpr bool kBegins = kRow == 1;
-      if constexpr (kEnds) {
-        const Vec weight = Vec::loadu(read_ + (c * kVectors + v) * kLanes);
-        last_[i] = kBegins ? values * weight : vec::fmadd(values, weight, last_[i]);
-      }
-      newer_[i] = vec::fmadd(values, held_[(c * (kSide - 1) + 1) * kVectors + v], newer_[i]);
-      begun_[i] =
-          vec::fmadd(values, held_[c * (kSide - 1) * kVectors + v], kBegins ? start(v) : begun_[i]);
-    }
-  }
-
-  template <bool kEnds, int i>
-  C10_ALWAYS_INLINE void finish() {
-    if constexpr (kEnds) {
-      last_[i] = older_[i] + last_[i];
-    }
-    older_[i] = newer_[i];
-    newer_[i] = begun_[i];
-  }
-
   C10_ALWAYS_INLINE void store(const Vec* sums) {
-    if (stream_) {
-      stream_vectors<kVectors>(sums, target_);
-      if constexpr (kRows == 2) {
-        stream_vectors<kVectors>(sums + kVectors, target_ + second_row_);
-      }
-    } else {
-      store_vectors<kVectors>(sums, target_);
-      if constexpr (kRows == 2) {
-        store_vectors<kVectors>(sums + kVectors, target_ + second_row_);
-      }
-    }
+    stream_ ? stream_vectors<kVectors>(sums, target_) : store_vectors<kVectors>(sums, target_);
     target_ += target_step_;
   }
 
@@ -219,21 +180,16 @@ class PixelMarch {
   int64_t columns_;
   Range inside_; // the columns that are
   int64_t line_step_;
-  const scalar_t* pixel_; // of the next column, in row 1
-  // From row 1 to row 0, and to the next; of a single row of results with strides the former may be any.
-  int64_t row_before_;
-  int64_t row_step_;
+  const scalar_t* pixel_; // of the next column
+  std::array<int64_t, kSide> rows_; // where they begin
   scalar_t* target_; // of the next result
   int64_t target_step_;
-  int64_t second_row_;
-  bool first_inside_; // rows of pixels
-  bool last_inside_;
   int64_t column_ = 0;
   Vec held_[kHeld]; // [taps down][first taps across][vectors]
-  Vec older_[kSums]; // [rows][vectors] of results that want one more column
-  Vec newer_[kSums]; // two
-  Vec last_[kSums];
-  Vec begun_[kSums];
+  Vec older_[kVectors]; // of results that want one more column
+  Vec newer_[kVectors]; // two
+  Vec last_[kVectors];
+  Vec begun_[kVectors];
 };
 
 // Whether a line's results are those of a window of three by three.
@@ -243,7 +199,7 @@ bool is_marched(const Tiles<scalar_t>& t) {
       t.groups[0].taps == 3;
 }
 
-template <typename scalar_t, int kRows>
+template <typename scalar_t>
 void march_of_pixels(const Tiles<scalar_t>& t) {
   if constexpr (!kVectorsAreArrays) {
     const bool is_long = sizeof(scalar_t) == 2 || t.stream;
@@ -251,8 +207,8 @@ void march_of_pixels(const Tiles<scalar_t>& t) {
     const TileShape shape{static_cast<int>(length), 2};
     for_each_tile(t, shape, false, length, [&](const TilePlace& at, int vectors) {
       const Range results{at.first, std::min(at.first + length, t.results)};
-      vectors == 2 ? PixelMarch<scalar_t, 2, kRows>::run(t, at, results)
-                   : PixelMarch<scalar_t, 1, kRows>::run(t, at, results);
+      vectors == 2 ? PixelMarch<scalar_t, 2>::run(t, at, results)
+                   : PixelMarch<scalar_t, 1>::run(t, at, results);
     });
   }
 }
@@ -260,6 +216,11 @@ void march_of_pixels(const Tiles<scalar_t>& t) {
 // Bytes of weights that are gone through for each tile: what stays in a first-level cache beside the
 // pixels. Of more channels than these are, a part is done for the whole row before the next.
 constexpr int64_t kWeightBytes = 16 << 10;
+// Bytes of the source that a row of results meets, likewise, where the source is in a second-level cache: of
+// more channels than these a part is done for all rows, if it is so many bytes of each pixel. fp32, one thread:
+// 1152@7 k5 44 us and 38, 768@7 k7 60 and 56, 384@14 k3 24 and 20; 144@56 k3 by 128 bytes 214 and 269.
+constexpr int64_t kSourceBytes = 24 << 10;
+constexpr size_t kPartBytes = 256;
 
 // What the last vector of weights is of, where the channels are no whole number of vectors.
 enum class LastVector {
@@ -443,65 +404,6 @@ class PixelRows {
       int64_t first_weight,
       Range ahead = {0, 0}) {
     find_kernel_rows(row);
-    run_phases(image, result, channels, first_weight, ahead, [](const auto& tiles) {
-      const bool marches = is_marched<scalar_t>(tiles) && tiles.results > tiles.shape.rows;
-      marches ? march_of_pixels<scalar_t, 1>(tiles) : run_tiles<scalar_t, Weights::kOfLane>(tiles);
-    });
-  }
-
-  // The same for this row and, where are_taken_by_pairs and it exists, the next.
-  void run_pair(
-      const scalar_t* image,
-      scalar_t* result,
-      int64_t row,
-      Range channels,
-      int64_t first_weight,
-      Range ahead) {
-    const int64_t next = results_.row;
-    const TapGroup& group = kernel_rows_.of_phase(0)[0];
-    const auto source_row = [&](int64_t i) {
-      return group.source + (row + i) * source_step_;
-    };
-    const auto is_inside = [&](int64_t i) {
-      return source_row(i) >= 0 && source_row(i) < height_.sources;
-    };
-    const bool has_next = row + 1 < height_.results;
-    if (!has_next || !is_inside(1) || !is_inside(2)) {
-      run(image, result, row, channels, first_weight, ahead);
-      if (has_next) {
-        run(image, result + next, row + 1, channels, first_weight);
-      }
-      return;
-    }
-    cross_.clear();
-    for (const auto i : c10::irange(4)) {
-      const int64_t tap = group.first + i * group.step;
-      cross_.push_back({source_row(i) * sources_.row, tap * row_weights_});
-    }
-    run_phases(image, result, channels, first_weight, ahead, [&](auto& tiles) {
-      tiles.second_row = next;
-      tiles.first_inside = is_inside(0);
-      tiles.last_inside = is_inside(3);
-      march_of_pixels<scalar_t, 2>(tiles);
-    });
-  }
-
- private:
-  // Results of which the same taps have neighbouring sources.
-  struct Phase {
-    int64_t results;
-    int64_t first_group;
-    int64_t group_count;
-  };
-
-  template <typename F>
-  void run_phases(
-      const scalar_t* image,
-      scalar_t* result,
-      Range channels,
-      int64_t first_weight,
-      Range ahead,
-      const F& run_phase) {
     Tiles<scalar_t> tiles{};
     tiles.shape = shape_;
     tiles.source = image;
@@ -521,9 +423,18 @@ class PixelRows {
       tiles.groups = groups_.data() + phases_[phase].first_group;
       tiles.group_count = phases_[phase].group_count;
       tiles.ahead = std::exchange(ahead, Range{0, 0});
-      run_phase(tiles);
+      const bool marches = is_marched(tiles) && tiles.results > tiles.shape.rows;
+      marches ? march_of_pixels(tiles) : run_tiles<scalar_t, Weights::kOfLane>(tiles);
     }
   }
+
+ private:
+  // Results of which the same taps have neighbouring sources.
+  struct Phase {
+    int64_t results;
+    int64_t first_group;
+    int64_t group_count;
+  };
 
   void add_phase(int64_t phase, ArrayRef<TapGroup> taps, ArrayRef<int64_t> order) {
     const auto first = static_cast<int64_t>(groups_.size());
@@ -618,17 +529,7 @@ inline int64_t rows_met_before(int64_t row, const Params& p, Direction direction
       : floor_div(row - 1 + p.padding_height, p.stride_height) + 1;
 }
 
-// Whether two rows of results are taken at once.
-template <typename acc_t>
-bool are_taken_by_pairs(int64_t channels, const Dimension& height, const Dimension& width) {
-  const auto is_of_three = [](const Dimension& d) {
-    return d.kernel == 3 && d.groups() == 1 && d.result_step() == 1;
-  };
-  return !kVectorsAreArrays && channels >= Vectorized<acc_t>::size() && is_of_three(height) &&
-      is_of_three(width);
-}
-
-// A task is one row of results, or two.
+// A task is one row of results.
 template <typename scalar_t>
 void pixel_pass(const Pass& pass) {
   using acc_t = opmath_type<scalar_t>;
@@ -637,10 +538,15 @@ void pixel_pass(const Pass& pass) {
   const Params& p = of.params;
   const Dimension& height = of.height;
   const Dimension& width = of.width;
-  const int64_t channel_bytes = p.kernel_size() * static_cast<int64_t>(sizeof(acc_t));
-  const int64_t part =
-      std::max(kWeightBytes / channel_bytes / (2 * kLanes), int64_t(1)) * 2 * kLanes;
   const bool distant = pass.source.nbytes() > kDistantBytes && !of.down;
+  const int64_t weight_bytes = p.kernel_size() * static_cast<int64_t>(sizeof(acc_t));
+  const int64_t source_bytes =
+      height.source_reach(1) * width.sources * static_cast<int64_t>(sizeof(scalar_t));
+  const int64_t fitting = kSourceBytes / source_bytes;
+  const bool by_parts = !distant && fitting * sizeof(scalar_t) >= kPartBytes;
+  const int64_t most = by_parts ? fitting : p.channels;
+  const int64_t part =
+      std::max(std::min(kWeightBytes / weight_bytes, most) / (2 * kLanes), int64_t(1)) * 2 * kLanes;
   const bool stream = pass.result.nbytes() > kStreamBytes &&
       p.channels * sizeof(scalar_t) % kCacheLine == 0 &&
       reinterpret_cast<uintptr_t>(of.results) % kCacheLine == 0;
@@ -651,37 +557,33 @@ void pixel_pass(const Pass& pass) {
         std::clamp<int64_t>(image * height.sources + met, 0, p.batch * height.sources);
     return reinterpret_cast<int64_t>(of.sources + index * width.sources * p.channels);
   };
-  const int64_t rows_at_once = are_taken_by_pairs<acc_t>(p.channels, height, width) ? 2 : 1;
-  const int64_t tasks = ceil_div(height.results, rows_at_once); // of an image
-  const auto grain = grain_of(rows_at_once * p.output_width * p.channels * p.kernel_size());
-  at::parallel_for(0, p.batch * tasks, grain, [&](int64_t begin, int64_t end) {
+  const auto grain = grain_of(p.output_width * p.channels * p.kernel_size());
+  at::parallel_for(0, p.batch * height.results, grain, [&](int64_t begin, int64_t end) {
     PixelRows<scalar_t> rows(p, pass.direction, of.weights, p.channels, of.down);
     if (stream) {
       rows.stream();
     }
-    for (const auto task : c10::irange(begin, end)) {
-      const int64_t image = task / tasks;
-      const int64_t row = task % tasks * rows_at_once;
-      Range ahead{0, 0};
-      if (distant) {
-        const int64_t next = row + rows_at_once;
-        ahead = {source_row(image, next), source_row(image, next + rows_at_once)};
-      }
+    for (int64_t task = begin; task < end;) {
+      const int64_t image = task / height.results;
+      const int64_t first = task % height.results;
+      const int64_t last = distant ? first + 1 : std::min(height.results, first + end - task);
       const scalar_t* const sources =
           of.sources + image * height.sources * width.sources * p.channels;
-      scalar_t* const results = of.results + image * height.results * width.results * p.channels +
-          row * rows.result_row();
+      scalar_t* const results = of.results + image * height.results * width.results * p.channels;
+      Range ahead{0, 0};
+      if (distant) {
+        ahead = {source_row(image, last), source_row(image, last + 1)};
+      }
       for (int64_t channel = 0; channel < p.channels; channel += part) {
         const Range channels{channel, std::min(p.channels, channel + part)};
         const Range ahead_of_part{
             ahead.begin + ahead.size() * channels.begin / p.channels,
             ahead.begin + ahead.size() * channels.end / p.channels};
-        if (rows_at_once == 2) {
-          rows.run_pair(sources, results, row, channels, 0, ahead_of_part);
-        } else {
-          rows.run(sources, results, row, channels, 0, ahead_of_part);
+        for (const auto row : c10::irange(first, last)) {
+          rows.run(sources, results + row * rows.result_row(), row, channels, 0, ahead_of_part);
         }
       }
+      task += last - first;
     }
     if (stream) {
       finish_stream();

@@ -43,7 +43,7 @@ constexpr TileShape kPartialTile{kPixelTile.rows, 0};
 
 template <int... kTaps>
 using TapCounts = std::integer_sequence<int, kTaps...>;
-template <typename acc_t, int kVectors>
+template <typename acc_t>
 constexpr auto tap_counts() {
   if constexpr (kVectorsAreArrays) {
     return TapCounts<1, 3>();
@@ -145,11 +145,6 @@ struct Tiles {
   Range
       ahead; // addresses of what later lines will read: asked for meanwhile, a part with each tile
   bool stream; // results past the caches; whole cache lines of them, but for parts of a vector
-  // Of two rows at once: from the first one's lane 0 to the second one's, and whether the first and the last
-  // of the cross taps' rows are inside the image.
-  int64_t second_row;
-  bool first_inside;
-  bool last_inside;
 };
 
 // One of the tiles: the results from `first` on, the lanes from `lane` on.
@@ -232,7 +227,7 @@ class TileSums {
     return (uint32_t(1) << end) - (uint32_t(1) << begin);
   }
 
-  template <int kFirst, int kSecond>
+  template <int kTaps>
   C10_ALWAYS_INLINE void add_taps(
       Range cross,
       const Group* groups,
@@ -241,14 +236,10 @@ class TileSums {
       const TilePlace& at) {
     for (int64_t tap = cross.begin; tap < cross.end; ++tap) {
       const CrossTap& here = t.cross[tap];
-      if constexpr (kSecond > 0) {
-        add_tap(here, groups[0], inside[0], t, at, Numbers<kFirst>(), lines_of<kFirst>());
-        add_tap(here, groups[1], inside[1], t, at, Numbers<kSecond>(), lines_of<kSecond>());
-      } else {
-        for (int64_t g = 0; g < groups->together; ++g) {
-          if (inside[g] != 0) {
-            add_tap(here, groups[g], inside[g], t, at, Numbers<kFirst>(), lines_of<kFirst>());
-          }
+      for (int64_t g = 0; g < groups->together; ++g) {
+        if (inside[g] != 0) {
+          add_tap(
+              here, groups[g], inside[g], t, at, Numbers<kTaps>(), Numbers<kRows + kTaps - 1>());
         }
       }
     }
@@ -259,10 +250,6 @@ class TileSums {
   explicit C10_ALWAYS_INLINE TileSums(std::integer_sequence<int, n...> /*sums*/)
       : sums_{(void(n), Vec(acc_t(0)))...} {}
 
-  template <int kTaps>
-  static constexpr auto lines_of() {
-    return Numbers<kRows + kTaps - 1>();
-  }
   template <typename T>
   static C10_ALWAYS_INLINE T held(T value) {
     if constexpr (kHolds) {
@@ -432,8 +419,8 @@ constexpr int64_t kMostOneChain = 2;
 // Groups that are taken at once.
 constexpr int64_t kMostTogether = 32;
 
-// A tile's results from some groups of as many taps, or from two that differ.
-template <typename scalar_t, Weights kWeights, int kRows, int kVectors, int kFirst, int kSecond = 0>
+// A tile's results from some groups of as many taps.
+template <typename scalar_t, Weights kWeights, int kRows, int kVectors, int kTaps>
 C10_NOINLINE void add_groups(
     const Tiles<scalar_t>& t,
     const TilePlace& at,
@@ -441,18 +428,15 @@ C10_NOINLINE void add_groups(
     opmath_type<scalar_t>* in_memory) {
   using Sums = TileSums<scalar_t, kWeights, kRows, kVectors>;
   uint32_t inside[kMostTogether];
-  for (int64_t g = 0; g < (kSecond > 0 ? 1 : groups->together); ++g) {
-    inside[g] = Sums::template lines_inside<kFirst>(groups[g], t, at);
-  }
-  if constexpr (kSecond > 0) {
-    inside[1] = Sums::template lines_inside<kSecond>(groups[1], t, at);
+  for (int64_t g = 0; g < groups->together; ++g) {
+    inside[g] = Sums::template lines_inside<kTaps>(groups[g], t, at);
   }
   // A loop over both halves: written twice they would double the code of all tiles.
   typename Sums::Kept first_half;
   Sums sums(t, at, in_memory);
   Range half{0, t.cross_count > kMostOneChain ? ceil_div(t.cross_count, 2) : t.cross_count};
   while (true) {
-    sums.template add_taps<kFirst, kSecond>(half, groups, inside, t, at);
+    sums.template add_taps<kTaps>(half, groups, inside, t, at);
     if (half.end == t.cross_count) {
       break;
     }
@@ -484,18 +468,6 @@ void choose_taps(TileGroup<scalar_t>& group, int64_t taps, TapCounts<kTaps...> /
    ...);
 }
 
-// Two groups at once, of kernels of 3 and 5 taps at a stride of 2.
-template <typename scalar_t, Weights kWeights, int kRows, int kFirst, int kSecond>
-bool choose_both(ArrayRef<TapGroup> taps, TileGroup<scalar_t>& group) {
-  const bool matches = taps.size() == 2 && taps[0].count == kFirst && taps[1].count == kSecond;
-  if (matches) {
-    group.functions[0] = &add_groups<scalar_t, kWeights, kRows, 1, kFirst, kSecond>;
-    group.functions[1] = &add_groups<scalar_t, kWeights, kRows, 2, kFirst, kSecond>;
-    group.together = 2;
-  }
-  return matches;
-}
-
 // Adds a phase's groups of taps to `groups`, split as tiles take them. `place` says where the first tap of one
 // has its source and weight.
 template <typename scalar_t, Weights kWeights, int kRows, int kVectors, typename Place>
@@ -513,7 +485,7 @@ void add_tile_groups(
     part.together = 1;
     part.taps = 1;
     for (int64_t left = group.count; left > 0; left -= part.taps) {
-      choose_taps<scalar_t, kWeights, kRows, kVectors>(part, left, tap_counts<acc_t, kVectors>());
+      choose_taps<scalar_t, kWeights, kRows, kVectors>(part, left, tap_counts<acc_t>());
       groups.push_back(part);
       part.source += part.taps * line_step;
       part.lines = {part.lines.begin - part.taps, part.lines.end - part.taps};
@@ -523,7 +495,7 @@ void add_tile_groups(
   if (taps.empty()) { // results are what sums begin with
     TileGroup<scalar_t> none{};
     none.together = none.taps = 1;
-    choose_taps<scalar_t, kWeights, kRows, kVectors>(none, 1, tap_counts<acc_t, kVectors>());
+    choose_taps<scalar_t, kWeights, kRows, kVectors>(none, 1, tap_counts<acc_t>());
     groups.push_back(none);
     return;
   }
@@ -531,10 +503,6 @@ void add_tile_groups(
     auto& before = groups[last - 1];
     const bool joins = before.taps == groups[last].taps && groups[last].together < kMostTogether;
     before.together = joins ? groups[last].together + 1 : 1;
-  }
-  if constexpr (kVectors == 2 && !std::is_same_v<acc_t, double>) {
-    choose_both<scalar_t, kWeights, kRows, 2, 1>(taps, groups[first]) ||
-        choose_both<scalar_t, kWeights, kRows, 3, 2>(taps, groups[first]);
   }
 }
 

@@ -111,7 +111,6 @@ void small_plane_pass(const Pass& pass) {
   const PixelOperands<scalar_t> of(pass, LastVector::kPadded);
   const Params& p = of.params;
   const int64_t lanes = p.channels > kLanes ? 2 * kLanes : kLanes;
-  const bool pairs = are_taken_by_pairs<acc_t>(lanes, of.height, of.width);
   for_planes_as_lanes(of, p, lanes, [&] {
     return [&, rows = PixelRows<acc_t>(p, pass.direction, of.weights, lanes, of.down)](
                const acc_t* pixels,
@@ -121,19 +120,14 @@ void small_plane_pass(const Pass& pass) {
                Range ahead,
                Range written) mutable {
       const int64_t height = of.height.results;
-      const int64_t step = pairs ? 2 : 1;
-      AheadParts ahead_parts = AheadParts::of(ahead, ceil_div(height, step));
-      AheadParts written_parts = AheadParts::of(written, ceil_div(height, step));
-      for (int64_t row = 0; row < height; row += step) {
+      AheadParts ahead_parts = AheadParts::of(ahead, height);
+      AheadParts written_parts = AheadParts::of(written, height);
+      for (const auto row : c10::irange(height)) {
         written_parts.ask_for_part<Ask::kToWrite>();
         acc_t* const target = results + row * rows.result_row();
         const Range channels{0, round_up(count, kLanes)};
         const Range part = ahead_parts.take(1).left;
-        if (pairs) {
-          rows.run_pair(pixels, target, row, channels, channel, part);
-        } else {
-          rows.run(pixels, target, row, channels, channel, part);
-        }
+        rows.run(pixels, target, row, channels, channel, part);
       }
     };
   });
