@@ -135,8 +135,11 @@ def overlay(session: nox.Session) -> None:
             _pytest(session, suite, python, parallel=True, may_select_none=True)
         if "ops" in suites:
             variables = {"TORCHFORK_TEST_WHEEL": str(built), "TORCHFORK_TEST_PYTHON": str(python)}
-            on_overlays = ("-m", "overlay")
-            _pytest(session, "wheel", None, *on_overlays, variables=variables, may_select_none=True)
+            options = ("-m", "overlay", "--dist", "loadscope")  # as in the session wheel
+            _pytest(
+                session, "wheel", None, *options,
+                variables=variables, parallel=True, may_select_none=True,
+            )  # fmt: skip
 
 
 @nox.session
