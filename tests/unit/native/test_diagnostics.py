@@ -120,16 +120,26 @@ def test_errors_of_our_files_come_first_and_name_them(loaded: load.Additions) ->
     assert "Full log: /b/compile.log" in error.next
 
 
-def test_a_full_disk_is_no_fault_of_the_kernel_and_a_name_that_means_atens_gets_a_hint(
-    loaded: load.Additions,
-) -> None:
+def test_a_full_disk_is_no_fault_of_the_kernel(loaded: load.Additions) -> None:
     full = failure("/tmp/c.s: fatal error: writing to x.o: No space left on device\n", loaded)
     assert isinstance(full, OutputError) and "disk is full" in full.what and full.where == "/b"
-    text = (
-        f"{ADDITIONS_COPY}/native/Swing.cpp:7:1: error: invalid initialization of reference of "
-        "type 'const at::Tensor&' from expression of type 'float'\n"
-    )
-    assert "std::floor" in failure(text, loaded).why
+
+
+@pytest.mark.parametrize(
+    ("error", "note"),
+    [
+        ("invalid initialization of reference of type 'const at::Tensor&' from expression of type "
+         "'float'", "std::floor"),
+        ("no match for 'operator*' (operand types are 'const at::Tensor' and 'const at::Tensor')",
+         "<ATen/TensorOperators.h>"),
+        ("'where' is not a member of 'at'", "<ATen/ops/where.h>"),
+    ],
+)  # fmt: skip
+def test_what_kernels_commonly_lack_gets_a_hint(
+    loaded: load.Additions, error: str, note: str
+) -> None:
+    place = f"{ADDITIONS_COPY}/native/Swing.cpp:7:1"
+    assert f"{note}" in failure(f"{place}: error: {error}\n", loaded).why.partition("\nnote: ")[2]
 
 
 @pytest.mark.parametrize(

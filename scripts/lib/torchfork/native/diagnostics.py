@@ -35,11 +35,15 @@ _STATUS = re.compile(r"^\[\d+/\d+\] .*\n", re.MULTILINE)
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[mK]")
 _LINES = 15  # of one error that are shown
 _FILES = 10  # with errors that are shown
-# Inside at::native the names of ATen's operators hide those of the C++ library.
-_MATH = re.compile(
+# What a first line of an error means in a kernel; upstream's own includes are one by one.
+_NOTES = {
     r"(?:cannot convert|could not convert|invalid initialization)(?=.*\bTensor\b)"
-    r"(?=.*'(?:const )?(?:float|double|int|long int|scalar_t|opmath_t)')"
-)
+    r"(?=.*'(?:const )?(?:float|double|int|long int|scalar_t|opmath_t)')":
+        "in at::native a plain floor(x) or exp(x) is at::floor; write std::floor(x)",
+    r"no match for 'operator[^']*' \(operand types? .*\bat::Tensor\b":
+        "tensors' operators are in <ATen/TensorOperators.h>",
+    r"'(\w+)' is not a member of 'at'": r"an operator of at is in <ATen/ops/\1.h>",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -149,8 +153,9 @@ def _error(where: str, diagnostic: Diagnostic, log: Path) -> CompileError:
     if diagnostic.count > 1:
         plural = "s" * (diagnostic.count > 2)
         why += f"\nand {diagnostic.count - 1} more error{plural} in this file"
-    if _MATH.search(diagnostic.text.partition("\n")[0]) and diagnostic.file:
-        why += "\nnote: in at::native a plain floor(x) or exp(x) is at::floor; write std::floor(x)"
+    for pattern, note in _NOTES.items() if diagnostic.file else ():
+        if found := re.search(pattern, diagnostic.text.partition("\n")[0]):
+            why += f"\nnote: {found.expand(note)}"
     return CompileError(what, where=where or diagnostic.place or str(log), why=why)
 
 
