@@ -48,6 +48,8 @@ CALLS = [
     Call("sequence", BF16, PIXELS, FORWARD, Case(3, 8, 1, (1, 301), (1, 4), (1, 1), (0, 3))),
     Call("sequence", FP32, PIXELS, ALL, Case(3, 8, 1, (1, 301), (1, 4), (1, 1), (0, 3))),
     Call("by_planes", BF16, PIXELS, FORWARD, Case(3, 8, 1, (7, 7), (13, 13), (1, 1), (6, 6))),
+    Call("by_planes", FP32, PIXELS, WEIGHT, Case(3, 8, 2, (7, 7), (3, 3), (1, 1), (1, 1))),
+    Call("by_planes", BF16, PIXELS, WEIGHT, Case(3, 8, 3, (9, 7), (5, 5), (2, 2), (2, 2))),
     Call("by_planes", BF16, PIXELS, WEIGHT, Case(3, 8, 1, (7, 7), (13, 13), (1, 1), (6, 6))),
     Call("sequence", BF16, PLANES, FORWARD, Case(3, 7, 1, (301, 1), (31, 1), (1, 1), (15, 0))),
     Call("sequence", BF16, PLANES, WEIGHT, Case(3, 7, 1, (301, 1), (31, 1), (1, 1), (15, 0))),

@@ -103,24 +103,17 @@ bool gradients(const BackwardPass& pass, const Params& p) {
   return choose(call, [&](auto& row) { return row.backward(pass, p); });
 }
 
-ForwardPass of_input(const BackwardPass& pass) {
-  return {pass.grad_input, pass.grad_output, pass.weight, kNone, true};
-}
-
-BackwardPass of_weight(const BackwardPass& pass) {
-  return {kNone, pass.grad_weight, pass.grad_bias, pass.grad_output, pass.input, pass.weight};
-}
-
 // One kernel for all that is wanted if there is one for that, else grad_input and the others apart.
 void backward(const BackwardPass& pass, const Params& p) {
   if (pass.grad_input.defined() && pass.asks_weight() && gradients(pass, p)) {
     return;
   }
   if (pass.grad_input.defined()) {
-    data(of_input(pass), p);
+    data({pass.grad_input, pass.grad_output, pass.weight, kNone, true}, p);
   }
   if (pass.asks_weight()) {
-    gradients(of_weight(pass), p);
+    gradients(
+        {kNone, pass.grad_weight, pass.grad_bias, pass.grad_output, pass.input, pass.weight}, p);
   }
 }
 

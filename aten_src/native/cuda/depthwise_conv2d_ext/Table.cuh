@@ -71,8 +71,10 @@ constexpr Row kTable[] = {
     {"boxes", kGradWeight, kPixels, kFloats, kStride1, kOne, {25, 49}, {2, kNoLimit}, 9, nullptr, boxes_backward},
     {"sequence", kData, kPixels, kFloats, kStride1, kOne, {2, 64}, kAny, 7, sequence_forward, nullptr},
     {"sequence", kWeights, kPixels, kFloats, kStride1, kOne, {2, 64}, kAny, 7, nullptr, sequence_backward},
-    {"by_planes", kData, kPixels, kAll, kStride1 | kTwo, kAnyOutputs, {64, kNoLimit}, kAny, 7, by_planes_forward, nullptr},
-    {"by_planes", kWeights, kPixels, kAll, kStride1 | kTwo, kAnyOutputs, {64, kNoLimit}, kAny, 7, nullptr, by_planes_backward},
+    {"by_planes", kData, kPixels, kAll, kStride1 | kTwo, kAnyOutputs, {65, kNoLimit}, kAny, 7, by_planes_forward, nullptr},
+    {"by_planes", kGradWeight, kPixels, kFloats, kStride1 | kTwo, kSeveral, {9, 9}, kAny, 7, nullptr, by_planes_backward},
+    {"by_planes", kGradWeight, kPixels, kFloats, kStride1 | kTwo, kSeveral, {25, 25}, kAny, 7, nullptr, by_planes_backward},
+    {"by_planes", kWeights, kPixels, kAll, kStride1 | kTwo, kAnyOutputs, {150, kNoLimit}, kAny, 7, nullptr, by_planes_backward},
     // NCHW. Windows of one dimension; tensor cores, small planes first; planes in shared memory.
     {"sequence", kData, kPlanes, kFloats, kStride1, kOne, {2, 64}, kAny, 7, sequence_forward, nullptr},
     {"sequence", kWeights, kPlanes, kFloats, kStride1, kOne, {2, 64}, kAny, 7, nullptr, sequence_backward},
