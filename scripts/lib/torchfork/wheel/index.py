@@ -117,7 +117,7 @@ def _entry(wheel: Path) -> Entry:
             next="remove it, or give it the name that it was built with",
         ) from error
     beside = wheel.with_name(f"{wheel.name}.metadata")
-    files.write_if_changed(beside, metadata)
+    files.write_bytes(beside, metadata)
     required = parse_email(metadata)[0].get("requires_python", "")
     return Entry(
         wheel.name, project, files.sha256_file(wheel), files.sha256_file(beside), required,
