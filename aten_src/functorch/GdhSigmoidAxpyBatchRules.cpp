@@ -1,4 +1,5 @@
-// vmap of the small operators, in one file because most of its compilation is the headers.
+// vmap of gdh, gdh_copy, sigmoid_ext, sigmoid_ext_backward and axpy_ext, in one file because most of its
+// compilation is that of headers.
 //
 // gdh and gdh_copy are compositions of operators that have batch rules. A composite operator is not
 // taken apart for vmap on its own: upstream lists each of its own (OP_DECOMPOSE in
