@@ -365,7 +365,7 @@ Tensor tensor_or_undefined(const std::optional<Tensor>& tensor) {
   return tensor.has_value() ? *tensor : Tensor();
 }
 
-// A kernel's scratch grows with the sizes. What of it cannot be had is told with them;
+// A kernel's scratch grows with the sizes. Where it is not available the error has them;
 // std::bad_alloc names nothing.
 template <typename Kernel>
 void run_kernel(const char* op, const Shapes<int64_t>& shapes, const Kernel& kernel) {

@@ -234,8 +234,8 @@ int64_t crop(Params& p, bool down) {
   return first;
 }
 
-// A call without taps that meet padding alone, where that is worth the copies: most of the window, unless there is
-// a kernel for windows of its very size.
+// A call without taps that meet padding alone, where these are half the window or more, which is worth a copy of the
+// others. Not in channels-last order where there is a kernel for windows of its very size.
 struct Cropped {
   Params params;
   int64_t row; // of the call's window, where this one begins
