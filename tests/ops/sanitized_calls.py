@@ -42,7 +42,7 @@ PLANES = [
     ("fhb", Case(7, 72, 1, (7, 7), (5, 5), **FIVE)),  # patches of whole planes
     ("fhb", Case(13, 11, 1, (67, 64), (3, 3), **SMALL)),  # patches in bands
     ("fhb", Case(3, 5, 1, (40, 1001), (3, 3), **SMALL)),
-    ("f", Case(17, 33, 1, (20, 14), (9, 9), padding=(4, 4))),  # generic
+    ("f", Case(17, 33, 1, (20, 14), (9, 9), padding=(4, 4))),  # plane_gemm of larger planes; tiles
     ("f", Case(17, 3, 1, (6, 28), (29, 9), padding=(20, 4))),
     ("fhb", Case(70, 24, 1, (7, 14), (9, 9), padding=(4, 4))),  # plane_gemm
     ("hb", Case(22, 100, 1, (10, 56), (7, 7), **SEVEN)),  # bands
@@ -52,7 +52,7 @@ PLANES = [
 ]
 CHANNELS_LAST = [
     ("fhbd", Case(2, 3, 2, (31, 17), (11, 11), padding=(5, 5))),  # copies; bands, generic
-    ("fhb", Case(2, 33, 3, (20, 21), (3, 3), **SMALL)),
+    ("fhb", Case(2, 33, 3, (20, 21), (3, 3), **SMALL)),  # generic; copies, march
     ("fhb", Case(3, 7, 1, (2, 5), (3, 3), padding=(3, 2))),  # march
     ("fhb", Case(2, 20, 1, (9, 11), (3, 3), **SMALL)),  # of whole vectors
     ("fhb", Case(2, 37, 1, (9, 7), (7, 7), **SEVEN)),

@@ -96,7 +96,7 @@ SIZES = [
     Case(2, 210, 1, (14, 14), (3, 3), padding=(1, 1)),  # planes that ask for the next one's memory
     Case(3, 411, 1, (8, 8), (3, 3), padding=(1, 1)),  # and for two, one left over
     Case(9, 64, 1, (90, 90), (3, 3), padding=(1, 1)),  # of pixels past the caches
-    # Of two rows of pixels: no more of them, one more; neither the first nor the last line inside
+    # Few rows of pixels: zeros all around, above and below alone, beside them alone
     Case(2, 40, 1, (2, 20), (3, 3), padding=(1, 1)),
     Case(2, 40, 1, (3, 18), (3, 3), padding=(1, 0)),
     Case(2, 50, 1, (4, 17), (3, 3), padding=(0, 2)),
@@ -314,7 +314,7 @@ BOXES = [
     Case(2, 12, 1, (30, 30), (3, 3), padding=(1, 1)),
     Case(2, 24, 1, (11, 13), (3, 3), padding=(3, 2), dilation=(3, 2)),
     Case(9, 24, 1, (60, 230), (3, 3), padding=(1, 1)),  # few channels: a warp to ask for boxes
-    Case(7, 40, 2, (61, 67), (3, 3), padding=(1, 1)),  # two outputs of a channel: by planes
+    Case(7, 40, 2, (61, 67), (3, 3), padding=(1, 1)),  # two outputs of a channel: no boxes
     Case(16, 8, 2, (70, 72), (3, 3), padding=(1, 1)),
     Case(5, 72, 2, (60, 62), (3, 3), padding=(2, 2), dilation=(2, 2)),
     # The weight's gradient and all gradients: tiles of seven columns, two rows a share at least.
