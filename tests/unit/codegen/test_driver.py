@@ -67,6 +67,14 @@ def refused(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Re
     return tried
 
 
+def test_dispatch_keys_are_those_that_have_kernels(tmp_path: Path) -> None:
+    """The enumeration has others, which the generator refuses: an operator may be called dense."""
+    assert FOUND is not None and FOUND.origin is not None
+    keys = client.list_operators(Path(FOUND.origin).parents[1], tmp_path).dispatch_keys
+    assert {"CPU", "CUDA", "Meta", "SparseCPU", "CompositeExplicitAutograd"} <= keys
+    assert not {"Dense", "Named", "Autograd", "Undefined"} & keys
+
+
 @pytest.mark.parametrize("formula", ["", FORMULA])
 def test_what_the_generator_takes_is_not_refused(
     refused: Callable[[str, str], Refused], formula: str

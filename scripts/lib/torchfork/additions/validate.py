@@ -285,8 +285,8 @@ def _keys(entry: Entry, upstream: Upstream, version: str) -> Iterator[ForkError]
     for key in entry.kernels:
         if key not in upstream.dispatch_keys:
             yield NeedsSourceLaneError(
-                f"'{entry.name}' names the dispatch key '{key}', which torch {version} does not "
-                "have",
+                f"'{entry.name}' names the dispatch key '{key}', which no operator of torch "
+                f"{version} can have a kernel for",
                 where=entry.where("dispatch"),
                 why="dispatch keys are an enumeration that is compiled into libtorch",
                 next="correct the key (CPU, CUDA, Meta, CompositeExplicitAutograd, ...); a new one "

@@ -318,9 +318,9 @@ def _dotted(name: str) -> str:
 def _names(generator: Generator, schemas: list[str]) -> dict[str, Any]:
     """What a tree has, as upstream.Upstream holds it."""
     from torchgen.gen import parse_tags_yaml
-    from torchgen.model import DispatchKey
+    from torchgen.model import dispatch_keys
 
-    keys, tags = DispatchKey.__members__, parse_tags_yaml(generator.tags_yaml)
+    keys, tags = map(str, dispatch_keys), parse_tags_yaml(generator.tags_yaml)
     return {"schemas": schemas, "dispatch_keys": sorted(keys), "tags": sorted(tags)}
 
 

@@ -133,9 +133,10 @@ class Base:
 
 @dataclass(frozen=True)
 class Upstream:
-    """What an unmodified base has: functions, tags and dispatch keys, by its code generator.
+    """What an unmodified base has: functions and tags, by its code generator.
 
-    attributes: names that its Python modules have, by their place (python_names.attributes).
+    dispatch_keys: those that a declaration may name; the enumeration has more.
+    attributes: names that are no operators, by their place (python_names.attributes).
     """
 
     schemas: tuple[str, ...]
