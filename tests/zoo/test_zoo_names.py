@@ -26,7 +26,8 @@ def known() -> dict[str, frozenset[str]]:
         path = SITE / name
         return path.read_text("utf-8") if path.is_file() else None
 
-    return python_names.attributes(read, SITE, [SITE / "torch/lib/libtorch_python.so"])
+    compiled = [SITE / "torch/lib/libtorch_python.so"]
+    return python_names.attributes(read, SITE, compiled, SITE / "torch/include")
 
 
 @pytest.mark.parametrize("home", PLACES)

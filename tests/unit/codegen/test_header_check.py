@@ -80,19 +80,3 @@ def test_an_edited_header_is_named(
 def test_a_base_without_any_generated_header_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BaseRefusedError, match="holds none"):
         header_check.compare_headers(sample.base(tmp_path), tmp_path / "generated")
-
-
-def test_namespaces_and_functions_of_at_are_names_that_no_operator_can_have(tmp_path: Path) -> None:
-    header = """\
-namespace at::vitals { inline void deep() {} }  // namespace at::comment {
-namespace at {
-namespace outer { namespace inner { void hidden(); } }
-TORCH_API std::vector<int64_t> infer_size(IntArrayRef a, IntArrayRef b);
-struct TORCH_API Named { int member(); };
-inline bool check(const Tensor& x) { return helper(x); }
-}
-namespace c10::core { void other(); }
-"""
-    lay(tmp_path / "ATen", {"core/a.h": header, "ops/relu.h": "namespace at { void relu(); }"})
-    expected = {"vitals", "outer", "infer_size", "check"}
-    assert header_check.names_in_at(tmp_path) == expected

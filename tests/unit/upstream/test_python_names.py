@@ -74,7 +74,7 @@ def test_the_attributes_of_modules_and_of_tensor_are_found(tmp_path: Path) -> No
     library, source = tmp_path / "libtorch_python.so", tmp_path / "manual.cpp"
     library.write_bytes(b"\x7fELF\0_from_blob\0_ZN2at4reluE\0visible\0a_tail\0")
     source.write_text('{"_freeze", freeze}, m.def("shown")')
-    found = python_names.attributes(FILES.get, tmp_path, [library, source])
+    found = python_names.attributes(FILES.get, tmp_path, [library, source], tmp_path)
     assert {"math", "_os", "load", "save", "einsum", "Generator", "float32", "compile", "listed",
             "real", "tried", "caught", "fallback", "function", "Kind", "fft", "_ops",
             "ignored", "uint1", "cpp", "_from_blob", "_freeze", "_sym_cos", "_sym_log2",
@@ -94,12 +94,29 @@ def test_the_attributes_of_modules_and_of_tensor_are_found(tmp_path: Path) -> No
 
 def test_a_file_that_this_python_cannot_read_has_no_names_and_is_no_failure() -> None:
     texts = {**FILES, "torch/functional.py": "def f(:\n", "torch/special/__init__.py": "\0"}
-    found = python_names.attributes(texts.get, Path("nowhere"))
+    found = python_names.attributes(texts.get, Path("nowhere"), [], Path("nowhere"))
     assert "save" in found["torch"] and found["special"] == python_names.IMPLICIT
     # a source tree's stubs are read from their templates
     text = "class TensorBase:\n    ${tensor_method_hints}\n    def item(self): ...\n"
-    found = python_names.attributes({"torch/_C/__init__.pyi.in": text}.get, Path("nowhere"))
+    stubs = {"torch/_C/__init__.pyi.in": text}
+    found = python_names.attributes(stubs.get, Path("nowhere"), [], Path("nowhere"))
     assert found["Tensor"] - python_names.IMPLICIT == {"item"}
+
+
+def test_namespaces_and_functions_of_at_are_names_that_no_operator_can_have(tmp_path: Path) -> None:
+    header = """\
+namespace at::vitals { inline void deep() {} }  // namespace at::comment {
+namespace at {
+namespace outer { namespace inner { void hidden(); } }
+TORCH_API std::vector<int64_t> infer_size(IntArrayRef a, IntArrayRef b);
+struct TORCH_API Named { int member(); };
+inline bool check(const Tensor& x) { return helper(x); }
+}
+namespace c10::core { void other(); }
+"""
+    lay(tmp_path / "ATen", {"core/a.h": header, "ops/relu.h": "namespace at { void relu(); }"})
+    found = python_names.attributes(dict[str, str]().get, Path("nowhere"), [], tmp_path)
+    assert found["at"] == {"vitals", "outer", "infer_size", "check"}
 
 
 def test_many_threads_may_read_at_once() -> None:

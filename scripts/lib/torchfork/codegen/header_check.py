@@ -5,7 +5,6 @@ regenerate its own headers.
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -95,33 +94,8 @@ def _with_attributes(upstream: Upstream, base: Base) -> Upstream:
 
     library = base.library("torch_python")
     compiled = [library] if library.is_file() else []
-    attributes = python_names.attributes(read, base.root, compiled)
-    return replace(upstream, attributes={**attributes, "at": names_in_at(base.include)})
-
-
-_SCOPES = re.compile(
-    r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"|\bnamespace\s+([\w:]+)\s*\{"
-    r"|^[A-Za-z][\w:<>,&* ]*[ &*](\w+)\(|[{}]",
-    re.DOTALL | re.MULTILINE,
-)
-
-
-def names_in_at(include: Path) -> frozenset[str]:
-    """The namespaces and functions directly in namespace at, by its headers' text; no operators."""
-    found: set[str] = set()
-    for header in (include / "ATen").rglob("*.h"):
-        scopes: list[str] = []
-        text = "" if header.parent.name == "ops" else header.read_text("utf-8", errors="replace")
-        for token in _SCOPES.finditer(text):
-            if token[0] == "}":
-                scopes = scopes[:-1]
-            elif token[2] and scopes == ["at"]:
-                found.add(token[2])
-            elif token[1] or token[0] == "{":
-                scopes.append(token[1] or "{")
-                if token[1] and (names := "::".join(scopes).split("::"))[0] == "at" != names[-1]:
-                    found.add(names[1])
-    return frozenset(found)
+    attributes = python_names.attributes(read, base.root, compiled, base.include)
+    return replace(upstream, attributes=attributes)
 
 
 def _check(base: Base, note: Path) -> CheckedBase:

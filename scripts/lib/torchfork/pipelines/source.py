@@ -10,7 +10,6 @@ from ..additions.load import Additions
 from ..additions.merge import MERGED_FILES, MergedTree, merge_text
 from ..codegen import client, templates
 from ..codegen.build_dir import GENERATOR_ROOMS, BuildDir, tooling_fingerprint
-from ..codegen.header_check import names_in_at
 from ..codegen.model import Manifest
 from ..edits import lists, patches
 from ..errors import AdditionsError, NeedsSourceLaneError, StateError, combined
@@ -98,9 +97,8 @@ def _list_operators(tree: SourceTree, read: Read, copy: Mirror, layout: BuildDir
         lambda: client.list_operators(copy.root, layout.root),
     )  # fmt: skip
     compiled = (tree.root / "torch/csrc").rglob("*.cpp")
-    attributes = python_names.attributes(read, tree.root, compiled)
-    at = names_in_at(tree.root / "aten" / "src")
-    return replace(upstream, attributes={**attributes, "at": at})
+    attributes = python_names.attributes(read, tree.root, compiled, tree.root / "aten" / "src")
+    return replace(upstream, attributes=attributes)
 
 
 def _merge(copy: Mirror, additions: Additions, layout: BuildDir) -> MergedTree:

@@ -1,7 +1,7 @@
-"""Python source and stubs read without running them: torch is not imported.
+"""Python source, stubs and headers read without running them: torch is not imported.
 
 The attributes that a torch's modules have are what an added operator of the same name would
-overwrite.
+overwrite; with what namespace at has, its functions would clash.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..util.blocks import strip_blocks
 
 Read = Callable[[str], str | None]
 
-TENSOR = "Tensor"
+TENSOR, AT = "Tensor", "at"
 # Where upstream binds operators -> the files that hold the names of that place.
 HOMES = {
     "torch": ("torch/__init__.py", "torch/_C/_VariableFunctions.pyi"),
@@ -49,6 +49,12 @@ _PRIVATE_STRING = re.compile(rb"[\0\"](_[a-z]\w*)(?=[\0\"])")
 _TYPING_ONLY = re.compile(r"^( *)if (?:typing\.)?TYPE_CHECKING:\n(?:\1 .*\n|\n)*", re.MULTILINE)
 _ALL = re.compile(r"^__all__\b[^=\n]*=(.*?)(?=^[\w@#]|\Z)", re.MULTILINE | re.DOTALL)
 _STUB_NAME = re.compile(r"^(?:async )?(?:def|class) (\w+)|^(\w+) *[:=]", re.MULTILINE)
+# Comments and strings, namespaces, functions at the beginning of a line, and braces.
+_SCOPES = re.compile(
+    r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"|\bnamespace\s+([\w:]+)\s*\{"
+    r"|^[A-Za-z][\w:<>,&* ]*[ &*](\w+)\(|[{}]",
+    re.DOTALL | re.MULTILINE,
+)
 
 
 def parse(text: str) -> ast.Module:
@@ -92,11 +98,14 @@ def annotation_names(hint: str) -> set[str]:
     return {node.id for node in ast.walk(parse(hint)) if isinstance(node, ast.Name)}
 
 
-def attributes(read: Read, root: Path, compiled: Iterable[Path] = ()) -> dict[str, frozenset[str]]:
-    """The names by home: a key of HOMES, or TENSOR for the attributes of torch.Tensor.
+def attributes(
+    read: Read, root: Path, compiled: Iterable[Path], include: Path
+) -> dict[str, frozenset[str]]:
+    """The names by home: a key of HOMES, TENSOR for attributes of torch.Tensor, or AT.
 
     read: the text of a file of site-packages or of a source tree, None where it has none.
     root: that directory. compiled: what binds names from C++, libraries or sources.
+    include: the directory that has ATen's headers.
     """
     found = {
         home: IMPLICIT | _of_files(read, files) | submodules_of(root / Path(files[0]).parent)
@@ -114,7 +123,26 @@ def attributes(read: Read, root: Path, compiled: Iterable[Path] = ()) -> dict[st
     found[TENSOR] = frozenset(members).union(
         {*_of_tensor(read), *IMPLICIT, *re.findall(r"\bTensor\.(\w+)", overrides)}
     )
+    found[AT] = _in_at(include)
     return found
+
+
+def _in_at(include: Path) -> frozenset[str]:
+    """The namespaces and functions directly in namespace at, by its headers' text; no operators."""
+    found: set[str] = set()
+    for header in (include / "ATen").rglob("*.h"):
+        scopes: list[str] = []
+        text = "" if header.parent.name == "ops" else header.read_text("utf-8", errors="replace")
+        for token in _SCOPES.finditer(text):
+            if token[0] == "}":
+                scopes = scopes[:-1]
+            elif token[2] and scopes == ["at"]:
+                found.add(token[2])
+            elif token[1] or token[0] == "{":
+                scopes.append(token[1] or "{")
+                if token[1] and (names := "::".join(scopes).split("::"))[0] == "at" != names[-1]:
+                    found.add(names[1])
+    return frozenset(found)
 
 
 def private_strings(file: Path) -> set[str]:
