@@ -313,6 +313,13 @@ def test_the_same_torch_from_elsewhere_has_it(user: Environment, tmp_path: Path)
     assert user.ask(OPERATORS, PYTHONPATH=str(tmp_path)) == (ADDED, "")
 
 
+def test_other_programs_finders_are_passed_over(user: Environment) -> None:
+    """Also one of before Python 3.4, as Python itself does."""
+    old = "type('Old', (), {'find_module': lambda *_: None})()"
+    (user.site / "first.pth").write_text(f"import sys; sys.meta_path.insert(0, {old})\n")
+    assert user.ask(OPERATORS) == (ADDED, "")
+
+
 def test_an_environment_above_another_one_has_torch_from_below(
     kept: Environment, bare: Environment
 ) -> None:

@@ -89,7 +89,8 @@ def _nothing(name: str, path: Sequence[str] | None, target: ModuleType | None) -
 def _installed_torch() -> Path | None:
     """Where torch is: on the path, or where the finder of an editable installation has it."""
     for finder in sys.meta_path:
-        if not hasattr(finder, "torchfork_overlay") and (spec := finder.find_spec("torch", None)):
+        find = getattr(finder, "find_spec", _nothing)  # some have none, and Python passes them over
+        if not hasattr(finder, "torchfork_overlay") and (spec := find("torch", None, None)):
             return Path(spec.origin).parent if spec.origin else None
     return None
 
