@@ -69,7 +69,7 @@ def world(base: Base, tmp_path_factory: pytest.TempPathFactory) -> World:
     (root / "added" / "patches" / "named" / "patch.toml").write_text(FOLDER)
     (root / "cache" / "unpacked").mkdir(parents=True)
     (root / "cache" / "unpacked" / "origin").symlink_to(base.root)
-    opening = targets.Opening(base.interpreter, pins.load(), root / "cache", "", False)
+    opening = targets.TargetOpening(base.interpreter, pins.load(), root / "cache", "", False)
     settings = run.Settings(load(root / "added"), opening, "ab", root / "work", 1, 1, True)
     return World(base, root, settings)
 

@@ -115,7 +115,7 @@ def world(base: Base, tmp_path_factory: pytest.TempPathFactory) -> World:
     (root / "added" / "native_functions_additions.yaml").write_text(ADDED)
     (root / "added" / "derivatives_additions.yaml").write_text(FORMULAS)
     pins = releases.load()
-    opening = targets.Opening(base.interpreter, pins, root / "cache", "", False)
+    opening = targets.TargetOpening(base.interpreter, pins, root / "cache", "", False)
     settings = run.Settings(load(root / "added"), opening, "abc", root / "work", 1, 1, True)
     return World(base, root, settings)
 

@@ -123,7 +123,7 @@ def test_the_json_keeps_its_form() -> None:
 def settings(tmp_path: Path, additions: Additions) -> run.Settings:
     python = probe(headers=False)
     pins = sample_wheel.releases(tmp_path / "releases.toml")
-    opening = targets.Opening(python, pins, tmp_path / "cache", "", False)
+    opening = targets.TargetOpening(python, pins, tmp_path / "cache", "", False)
     return run.Settings(additions, opening, "abcd", tmp_path / "work", 1, 1, False)
 
 

@@ -310,7 +310,7 @@ def _defaults(entry: Entry, upstream: Upstream) -> Iterator[AdditionsError]:
         if word not in _CONSTANTS and (kind, word) not in known:
             words = sorted(w for k, w in known if k == kind)
             yield AdditionsError(
-                f"'{entry.name}' has '{word}' as the default of '{name}', which no C++ is made of",
+                f"'{word}', the default of '{name}' in '{entry.name}', has no translation to C++",
                 where=entry.where(),
                 why=f"of this type upstream's own functions have {', '.join(words) or 'None'}",
                 next=f"write one of these, or declare '{kind}? {name}=None'",

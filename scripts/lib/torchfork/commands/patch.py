@@ -48,7 +48,7 @@ def open_target(word: str, mode: BuildMode | None, ui: Ui) -> PatchTarget:
     [target] = targets.parse([word], pinned, everything=False)
     python = probe(None, headers=False)
     with ui.step("open upstream") as step:
-        opening = targets.Opening(python, pinned, cache.directory(), UPSTREAM, runnable=False)
+        opening = targets.TargetOpening(python, pinned, cache.directory(), UPSTREAM, runnable=False)
         base = targets.open_target(target, opening, step.show)
         step.say(f"torch {base.version}")
     return PatchTarget(patches.directory(base.root), base.version, mode or "graft")

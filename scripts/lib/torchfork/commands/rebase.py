@@ -70,7 +70,7 @@ def run(options: argparse.Namespace, ui: Ui) -> None:
     jobs = min(options.jobs or toolchain.cores(), len(chosen))
     settings = runner.Settings(
         additions=load_additions(options.additions),
-        opening=targets.Opening(
+        opening=targets.TargetOpening(
             interpreter=probe(options.python, headers="d" in letters),
             pins=pins,
             cache=cache.directory(),

@@ -97,8 +97,8 @@ def merge_and_validate(context: BuildContext, upstream: Upstream, ui: Ui) -> Mer
     the places where the additions go.
     """
     base, additions = context.base, context.additions
-    upstreams = patches.directory(base.root)
-    patched = patches.wheel_texts(apply_patches(additions, upstreams, base.version, "graft", ui))
+    texts = apply_patches(additions, patches.directory(base.root), base.version, "graft", ui)
+    patched = patches.wheel_texts(texts)
     with ui.step("check and merge the YAML") as step:
         found = source_text.objections(additions, base, lambda: exports(context).names)
         tree, manifest = merge_and_parse(context, upstream, patched, found)

@@ -42,9 +42,9 @@ def plan(tree: SourceTree, additions: Additions, layout: BuildDir, ui: Ui) -> Pl
     The caller holds the layout. Errors name the line of the additions' files.
     """
     # As the tree's commit has it, whatever is applied.
-    upstreams = patches.Tree(source_tree.reader(tree), patches.directory(tree.root).names)
-    patched = graft.apply_patches(additions, upstreams, tree.version, "source", ui)
-    read = patches.layered(upstreams, patched).read
+    unapplied = patches.Tree(source_tree.reader(tree), patches.directory(tree.root).names)
+    patched = graft.apply_patches(additions, unapplied, tree.version, "source", ui)
+    read = patches.layered(unapplied, patched).read
     with ui.step("read the tree") as step:
         copy = mirror_generator(tree, read, layout.mirror, tuple(patched))
         upstream = _list_operators(tree, read, copy, layout)

@@ -19,7 +19,7 @@ from ..util import files, memo
 from ..util.ui import Ui
 from . import compare, model, targets, tiers
 from .model import TRANSIENT, Facts, Matrix, Row, TargetResult, TierResult, finding_of
-from .targets import Opening, Target
+from .targets import Target, TargetOpening
 from .tiers import Context, Say, TierFailed
 
 ROOM = Path(__file__).parent  # what findings say is part of a result
@@ -31,7 +31,7 @@ class Settings:
     """How to run the matrix."""
 
     additions: Additions
-    opening: Opening
+    opening: TargetOpening
     tiers: str  # letters, in order
     work: Path
     jobs: int  # targets at once

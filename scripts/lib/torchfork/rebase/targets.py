@@ -32,7 +32,7 @@ class Target:
 
 
 @dataclass(frozen=True)
-class Opening(wheel.Opening):
+class TargetOpening(wheel.Opening):
     """What is needed to open any target."""
 
     repository: str  # where git refs are fetched from
@@ -66,7 +66,7 @@ def _one(word: str, pins: Releases) -> Target:
     return Target(REF, word, place=word)
 
 
-def open_target(target: Target, opening: Opening, progress: Callable[[str], None]) -> Base:
+def open_target(target: Target, opening: TargetOpening, progress: Callable[[str], None]) -> Base:
     """The target as a base: fetched, checked and unpacked."""
     if target.kind == REF:
         return tree.open_ref(target.place, opening.repository, opening.interpreter, opening.cache)
@@ -83,7 +83,7 @@ def open_target(target: Target, opening: Opening, progress: Callable[[str], None
     )
 
 
-def _wheel(target: Target, opening: Opening, progress: Callable[[str], None]) -> Path:
+def _wheel(target: Target, opening: TargetOpening, progress: Callable[[str], None]) -> Path:
     if target.release is None:
         return Path(target.place)
     choose = fetch.fetch_wheel if opening.runnable else fetch.fetch_smallest

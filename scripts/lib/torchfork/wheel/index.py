@@ -84,7 +84,7 @@ def constrain(wheel: Path, torch: str) -> tuple[Path, str]:
     needed = ", ".join(f'"{line}"' for line in lines)
     flat = f"[project]\ndependencies = [{needed}]\n\n{uv_sources([project], wheel.parent, 'flat')}"
     if project != "torch" and "+" in torch:
-        flat += f"# and the index that has torch {torch}, where uv's default index has not\n"
+        flat += f"# and the index that has torch {torch}, where uv's default index lacks it\n"
     return place, flat
 
 
