@@ -144,7 +144,7 @@ class StateError(ForkError, exit_code=32):
 
 
 class KilledError(ForkError, exit_code=33):
-    """A program that was killed, or got no memory."""
+    """The code generator was killed, or got no memory."""
 
 
 class VerificationError(ForkError, exit_code=40):
