@@ -51,7 +51,7 @@ def _named(env: Mapping[str, str]) -> Path:
 def remove(root: Path) -> int:
     """Delete what is in a cache that torchfork made; the bytes that were freed.
 
-    The directory stays, with its tag: what a run that waits for this one writes is in a cache.
+    The directory stays, with its tag: a run that waits for this one goes on in a cache.
     Raises UsageError for any other directory, BusyError while a run uses it.
     """
     if root.is_symlink() or not _is_ours(root):
