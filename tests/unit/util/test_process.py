@@ -34,7 +34,7 @@ def test_output_comes_back_and_what_is_missing_or_too_slow_is_named(supervised: 
 def test_commands_are_logged_as_they_can_be_pasted(
     caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
-    caplog.set_level(logging.INFO)
+    caplog.set_level(logging.INFO, "torchfork")
     process.run(["echo", "a b"], cwd=tmp_path)
     assert caplog.messages == [f"+ cd {tmp_path} && echo 'a b'"]
 
