@@ -268,6 +268,8 @@ FEW_PIXELS = [
     Case(1, 24, 1, (13, 8), (3, 3), padding=(3, 4), dilation=(2, 3)),  # phases
     Case(3, 12, 1, (2, 5), (3, 3), padding=(1, 2)),
     Case(2, 16, 1, (3, 33), (1, 3), padding=(0, 1)),
+    # Of two taps that meet padding alone CUDA leaves out the left one
+    Case(2, 16, 1, (1, 2), (3, 6), padding=(1, 13), dilation=(1, 3)),
 ]
 # What CUDA's kernels of fixed windows and strides leave: results by phase of the stride, of a
 # vector of channels or of one, groups of 2, 3 and 4 taps.

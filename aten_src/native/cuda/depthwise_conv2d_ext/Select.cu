@@ -210,7 +210,8 @@ bool by_planes_backward(const BackwardPass& pass, const Params& p) {
 namespace {
 
 // Leaves out the taps before the first and after the last that meet the image, of the columns or, if `down`, the
-// rows; how many before. Neither the forward's padding nor that of grad_input becomes less than zero by it.
+// rows; how many before. Neither the forward's padding nor that of grad_input becomes less than zero by it, but what
+// is left behind the image need not be what is left before it.
 int64_t crop(Params& p, bool down) {
   const int64_t size = down ? p.input_height : p.input_width;
   const int64_t outputs = down ? p.output_height : p.output_width;

@@ -412,12 +412,13 @@ Sequence sequence_of(const Params& p) {
   return s;
 }
 
-// grad_input as a pass over grad_output, with sums as far as the last tap meets it.
+// grad_input as a pass over grad_output, with sums as far as the last tap meets it. Its length says how far that is:
+// padding need not be the same on both sides once Select.cu has left out taps.
 Sequence reversed(const Sequence& s, bool sums) {
   Sequence r = s;
   r.padding = s.dilation * (s.taps - 1) - s.padding;
   std::swap(r.src_length, r.dst_length);
-  r.positions = r.dst_length + (sums ? s.padding : 0);
+  r.positions = sums ? std::max(r.dst_length, r.padding + r.src_length) : r.dst_length;
   r.flip = true;
   return r;
 }
