@@ -76,17 +76,21 @@ class Links(HTMLParser):
 def test_pages_link_every_wheel_with_its_hashes(shelf: Path) -> None:
     projects = Links((shelf / "simple/index.html").read_text()).found
     assert [link["href"] for link in projects] == ["torch/", "torch-ext/"]
-    links = Links((shelf / "simple/torch/index.html").read_text()).found
-    wheels = sorted(shelf.glob("torch-*.whl"))
-    assert len(wheels) == 2
-    for link, wheel in zip(links, wheels, strict=True):
+    page = shelf / "simple/torch"
+    links = Links((page / "index.html").read_text()).found
+    listed = json.loads((page / "index.json").read_text())["files"]
+    assert len(links) == len(listed) == 2
+    for link, entry in zip(links, listed, strict=True):
         target, _, fragment = str(link["href"]).partition("#")
+        wheel = shelf / entry["filename"]
         # a + in a file name is %2B in a link
-        assert target == f"../../{wheel.name}".replace("+", "%2B")
-        assert fragment == f"sha256={hashlib.sha256(wheel.read_bytes()).hexdigest()}"
+        assert target == f"../../{wheel.name}".replace("+", "%2B") == entry["url"]
+        digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+        assert fragment == f"sha256={digest}" and entry["hashes"] == {"sha256": digest}
         beside = hashlib.sha256((shelf / f"{wheel.name}.metadata").read_bytes()).hexdigest()
         assert link["data-core-metadata"] == f"sha256={beside}"
-    assert [link.get("data-requires-python") for link in links] == [">=3.10", None]
+        assert entry["core-metadata"] == {"sha256": beside}
+    assert links[0]["data-requires-python"] == listed[0]["requires-python"] == ">=3.10"
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,13 @@
 """A static package index of wheels in a directory, which any web server or a file:// URL serves.
 
-After PEP 503 (HTML pages), and 658 and 714 (METADATA beside each wheel, so that a resolver reads a
-few kilobytes and not a wheel). Clients would get the JSON pages of PEP 691 at the same URL, which
-takes a server that looks at what they accept.
+After PEP 503 (HTML), PEP 691 (JSON) and PEP 658 and 714 (METADATA beside each wheel, so that a
+resolver reads a few kilobytes and not a wheel).
 """
 
 from __future__ import annotations
 
 import html
+import json
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -56,10 +56,11 @@ def make(directory: Path) -> list[Entry]:
     for entry in entries:
         projects[entry.project].append(entry)
     for project, members in projects.items():
-        page = directory / SIMPLE / project / "index.html"
-        files.write_text(page, _page(project, members))
+        place = directory / SIMPLE / project
+        files.write_text(place / "index.html", _page(project, members))
+        files.write_text(place / "index.json", _json(project, members))
     # Of wheels that are gone: a resolver would be sent to what is not there.
-    pages = (directory / SIMPLE).glob("*/index.html")
+    pages = (directory / SIMPLE).glob("*/index.*")
     stale = [page for page in pages if page.parent.name not in projects]
     stale += [m for m in directory.glob("*.whl.metadata") if not m.with_suffix("").exists()]
     for path in stale:
@@ -142,3 +143,20 @@ def _html(title: str, body: str) -> str:
         '<meta name="pypi:repository-version" content="1.1">\n'
         f"<title>{title}</title>\n</head>\n<body>\n{body}</body>\n</html>\n"
     )
+
+
+def _json(project: str, entries: list[Entry]) -> str:
+    listed = [
+        {
+            "filename": entry.file,
+            "url": f"../../{quote(entry.file)}",
+            "hashes": {"sha256": entry.sha256},
+            "core-metadata": {"sha256": entry.metadata_sha256},
+            "size": entry.size,
+            **({"requires-python": entry.requires_python} if entry.requires_python else {}),
+        }
+        for entry in entries
+    ]
+    versions = sorted({str(parse_wheel_filename(entry.file)[1]) for entry in entries})
+    page = {"meta": {"api-version": "1.1"}, "name": project, "versions": versions, "files": listed}
+    return json.dumps(page, indent=1, sort_keys=True) + "\n"
