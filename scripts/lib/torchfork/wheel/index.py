@@ -1,7 +1,8 @@
 """A static package index of wheels in a directory, which any web server or a file:// URL serves.
 
-After PEP 503 (HTML), PEP 691 (JSON) and PEP 658 and 714 (METADATA beside each wheel, so that a
-resolver reads a few kilobytes and not a wheel).
+After PEP 503 (HTML), PEP 691 (JSON, for servers that choose a page by what a client accepts), and
+PEP 658 and 714 (METADATA beside each wheel, so that a resolver reads a few kilobytes and not a
+wheel).
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def make(directory: Path) -> list[Entry]:
     for project, members in projects.items():
         place = directory / SIMPLE / project
         files.write_text(place / "index.html", _page(project, members))
-        files.write_text(place / "index.json", _json(project, members))
+        files.write_text(place / "index.json", _json(_listing(project, members)))
     # Of wheels that are gone: a resolver would be sent to what is not there.
     pages = (directory / SIMPLE).glob("*/index.*")
     stale = [page for page in pages if page.parent.name not in projects]
@@ -67,6 +68,8 @@ def make(directory: Path) -> list[Entry]:
         path.unlink()
     links = "".join(f'<a href="{name}/">{name}</a><br>\n' for name in sorted(projects))
     files.write_text(directory / SIMPLE / "index.html", _html("Simple index", links))
+    listed = [{"name": name} for name in sorted(projects)]
+    files.write_text(directory / SIMPLE / "index.json", _json({"projects": listed}))
     return entries
 
 
@@ -145,7 +148,7 @@ def _html(title: str, body: str) -> str:
     )
 
 
-def _json(project: str, entries: list[Entry]) -> str:
+def _listing(project: str, entries: list[Entry]) -> dict[str, object]:
     listed = [
         {
             "filename": entry.file,
@@ -158,5 +161,8 @@ def _json(project: str, entries: list[Entry]) -> str:
         for entry in entries
     ]
     versions = sorted({str(parse_wheel_filename(entry.file)[1]) for entry in entries})
-    page = {"meta": {"api-version": "1.1"}, "name": project, "versions": versions, "files": listed}
-    return json.dumps(page, indent=1, sort_keys=True) + "\n"
+    return {"name": project, "versions": versions, "files": listed}
+
+
+def _json(page: dict[str, object]) -> str:
+    return json.dumps({"meta": {"api-version": "1.1"}, **page}, indent=1, sort_keys=True) + "\n"
