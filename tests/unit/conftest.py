@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+import sample_wheel
+
+from torchfork.upstream.base import Interpreter
+from torchfork.util import files
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -15,3 +19,19 @@ def no_constraint_of_the_users(tmp_path_factory: pytest.TempPathFactory) -> Iter
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PIP_CONSTRAINT", str(empty))
         yield
+
+
+@pytest.fixture(scope="session")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Interpreter:
+    """A virtual environment that tests take in turn: see `interpreter`."""
+    return sample_wheel.environment(tmp_path_factory.mktemp("ö environment") / "venv")
+
+
+@pytest.fixture
+def interpreter(environment: Interpreter) -> Iterator[Interpreter]:
+    """A virtual environment without pip; what a test puts into its site-packages goes with it."""
+    site = environment.site_packages
+    before = set(site.iterdir())
+    yield environment
+    for path in set(site.iterdir()) - before:
+        files.remove(path)

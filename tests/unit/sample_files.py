@@ -1,14 +1,19 @@
-"""Files, programs and repositories that tests write, and programs that run this Python."""
+"""Files, programs and repositories that tests write and serve, and programs in this Python."""
 
 from __future__ import annotations
 
+import http.server
 import os
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 # git's own settings of whoever runs the tests must not count.
 GIT = {
@@ -64,6 +69,29 @@ def started(text: str, *arguments: object, **options: Any) -> subprocess.Popen[s
         [sys.executable, "-c", text, *map(str, arguments)],
         env={**os.environ, "PYTHONPATH": path}, text=True, **options,
     )  # fmt: skip
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    """Serves a directory, and logs nothing."""
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@contextmanager
+def served(directory: Path, handler: type[Quiet]) -> Iterator[str]:
+    """The address of a server on this machine, which no proxy of the user's stands before."""
+    answer = partial(handler, directory=str(directory))
+    direct = {"NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
+    with (
+        patch.dict(os.environ, direct),
+        http.server.ThreadingHTTPServer(("127.0.0.1", 0), answer) as server,
+    ):
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
 
 
 def eventually(holds: Callable[[], Any], seconds: float = 30) -> Any:

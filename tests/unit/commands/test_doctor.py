@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -58,26 +58,12 @@ class Patient:
         return installed_torch.store(self.site)
 
 
-@pytest.fixture(scope="module")
-def interpreter(tmp_path_factory: pytest.TempPathFactory) -> Interpreter:
-    return sample.environment(tmp_path_factory.mktemp("environment") / "venv")
-
-
 @pytest.fixture
-def patient(
-    interpreter: Interpreter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Patient]:
+def patient(interpreter: Interpreter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Patient:
     known = sample.releases(tmp_path / "releases.toml")
     monkeypatch.setattr(pins, "load", lambda: known)
     monkeypatch.delenv(SWITCH, raising=False)
-    site = interpreter.site_packages
-    before = set(site.iterdir())
-    yield Patient(interpreter, tmp_path)
-    for path in set(site.iterdir()) - before:
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
+    return Patient(interpreter, tmp_path)
 
 
 def beside_another_overlay_json(patient: Patient) -> None:

@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -90,13 +90,8 @@ SECOND = {
 }
 
 
-@pytest.fixture(scope="module")
-def interpreter(tmp_path_factory: pytest.TempPathFactory) -> Interpreter:
-    return sample.environment(tmp_path_factory.mktemp("ö environment") / "venv")
-
-
 @pytest.fixture
-def world(tmp_path: Path, interpreter: Interpreter) -> Iterator[World]:
+def world(tmp_path: Path, interpreter: Interpreter) -> World:
     sample.install(interpreter.site_packages)
     compiled = interpreter.site_packages / "torch" / "__pycache__"
     compiled.mkdir()
@@ -105,9 +100,7 @@ def world(tmp_path: Path, interpreter: Interpreter) -> Iterator[World]:
     pins = sample.releases(tmp_path / "releases.toml")
     made = World(tmp_path, Opening(interpreter, pins, tmp_path / "cache"))
     made.lay(FIRST)
-    yield made
-    for name in ("torch", "torchgen", "torch-9.1.0+cpu.dist-info"):
-        shutil.rmtree(interpreter.site_packages / name, ignore_errors=True)
+    return made
 
 
 def test_the_installed_torch_is_described_as_its_wheel_would_be(world: World) -> None:

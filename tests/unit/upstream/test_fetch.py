@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import http.server
 import platform
-import threading
 import urllib.parse
-from functools import partial
 from pathlib import Path
 
 import pytest
 import sample_wheel as sample
+from sample_files import Quiet, served
 
 from torchfork.errors import DownloadError, HashMismatchError, OutputError, ToolMissingError
 from torchfork.upstream.fetch import cached_wheels, fetch_wheel
@@ -101,7 +99,7 @@ def test_an_empty_index_is_an_error_that_offers_a_wheel_at_hand(
     assert f"--base {got}" in caught.value.next
 
 
-class _Breaking(http.server.SimpleHTTPRequestHandler):
+class Breaking(Quiet):
     """An index whose server promises the whole wheel and hangs up in the middle."""
 
     def do_GET(self) -> None:
@@ -115,27 +113,19 @@ class _Breaking(http.server.SimpleHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body[: len(body) // 2] if is_wheel else body)
 
-    def log_message(self, format: str, *args: object) -> None:
-        """Keep quiet."""
-
 
 def test_a_connection_that_breaks_leaves_no_wheel(
     tmp_path: Path, shelf: Path, pins: Releases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    handler = partial(_Breaking, directory=str(shelf))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        monkeypatch.delenv("PIP_NO_INDEX")
+    monkeypatch.delenv("PIP_NO_INDEX")
+    with served(shelf, Breaking) as address:
         settings = {
-            "PIP_FIND_LINKS": "", "PIP_RETRIES": "0", "NO_PROXY": "127.0.0.1",
-            "no_proxy": "127.0.0.1",
-            "PIP_INDEX_URL": f"http://127.0.0.1:{server.server_port}/simple",
+            "PIP_FIND_LINKS": "", "PIP_RETRIES": "0", "PIP_INDEX_URL": f"{address}/simple"
         }  # fmt: skip
         for name, value in settings.items():
             monkeypatch.setenv(name, value)
         with pytest.raises(DownloadError, match="broke off"):
             fetched(tmp_path, pins)
-        server.shutdown()
     assert not (tmp_path / "cache" / "wheels").exists()
 
 

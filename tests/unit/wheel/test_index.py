@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
-import http.server
 import importlib.metadata
 import json
 import os
@@ -12,7 +10,6 @@ import shutil
 import subprocess
 import sys
 import textwrap
-import threading
 import urllib.request
 import zipfile
 from collections.abc import Sequence
@@ -23,6 +20,7 @@ from pathlib import Path
 import pytest
 import tomlkit
 from killing import every_kill
+from sample_files import Quiet, served
 
 from torchfork import cli
 from torchfork.errors import UsageError
@@ -180,7 +178,7 @@ def test_pip_takes_the_newest_of_an_extra_index(resolver: Resolver) -> None:
     assert found == {"torch-ext": OVERLAY[1], "torch": GRAFTED[1]}
 
 
-class JsonPages(http.server.SimpleHTTPRequestHandler):
+class JsonPages(Quiet):
     """A server that answers with the JSON page of a directory."""
 
     def translate_path(self, path: str) -> str:
@@ -190,21 +188,15 @@ class JsonPages(http.server.SimpleHTTPRequestHandler):
         is_page = Path(path).name == "index.json"
         return "application/vnd.pypi.simple.v1+json" if is_page else super().guess_type(path)
 
-    def log_message(self, *_: object) -> None:
-        pass
-
 
 def test_pip_reads_the_json_pages_of_a_server_that_sends_them(resolver: Resolver) -> None:
     made_up(resolver.ours, *GRAFTED)
     index.make(resolver.ours)
-    handler = functools.partial(JsonPages, directory=str(resolver.ours))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        url = f"http://127.0.0.1:{server.server_port}/simple/"
+    with served(resolver.ours, JsonPages) as address:
+        url = f"{address}/simple/"
         assert resolver.pip("--index-url", url, "torch") == {"torch": GRAFTED[1]}
         with urllib.request.urlopen(url) as answer:
             assert json.load(answer)["projects"] == [{"name": "torch"}]
-        server.shutdown()
 
 
 @pytest.mark.parametrize(

@@ -20,11 +20,12 @@ import pytest
 import sample_wheel as sample
 from sample_files import lay
 
-from torchfork.upstream.base import Base
+from torchfork.upstream.base import Base, Interpreter
 from torchfork.upstream.wheel import Opening, open_wheel
 from torchfork.wheel.overlay import Name, pack
 from torchfork.wheel.pack import DEFAULT_EPOCH
 
+pytestmark = pytest.mark.skipif(not shutil.which("gcc"), reason="makes shared libraries")
 TORCH = "torch==9.1.0+cpu"
 COMMIT, OTHER = sample.COMMIT[:12], sample.OTHER_COMMIT[:12]
 OPERATORS = "import torch; print(*torch._C.operators())"
@@ -85,13 +86,18 @@ class Shelf:
 class Environment:
     """A virtual environment, with what the index has."""
 
-    python: Path
+    interpreter: Interpreter
     shelf: Shelf
+
+    @property
+    def python(self) -> Path:
+        """Its program."""
+        return self.interpreter.executable
 
     @property
     def site(self) -> Path:
         """Its site-packages."""
-        return next(self.python.parents[1].glob("lib/*/site-packages"))
+        return self.interpreter.site_packages
 
     def variables(self, more: Mapping[str, str]) -> dict[str, str]:
         """As a user has them, who installs from the shelf into this environment."""
@@ -162,14 +168,14 @@ def shelf(tmp_path_factory: pytest.TempPathFactory) -> Shelf:
 
 @pytest.fixture
 def bare(shelf: Shelf, tmp_path: Path) -> Environment:
-    return Environment(sample.environment(tmp_path / "venv").executable, shelf)
+    return Environment(sample.environment(tmp_path / "venv"), shelf)
 
 
 @pytest.fixture(scope="module")
 def kept(shelf: Shelf, tmp_path_factory: pytest.TempPathFactory) -> Environment:
     """Official torch and the overlay, for tests that change nothing."""
     root = tmp_path_factory.mktemp("kept") / "venv"
-    made = Environment(sample.environment(root).executable, shelf)
+    made = Environment(sample.environment(root), shelf)
     made.install("install", TORCH, shelf.overlay)
     return made
 
@@ -222,8 +228,8 @@ def test_where_pth_files_are_not_read_it_is_imported_before_torch(
         path = os.pathsep.join((str(tmp_path), path))
     assert kept.ask(OPERATORS, "-S", PYTHONPATH=path) == (STOCK, "")
     assert kept.ask(f"import torch_ext\n{OPERATORS}", "-S", PYTHONPATH=path) == (ADDED, "")
-    told, warned = kept.ask(f"{OPERATORS}\nimport torch_ext", "-S", PYTHONPATH=path)
-    assert told == STOCK
+    out, warned = kept.ask(f"{OPERATORS}\nimport torch_ext", "-S", PYTHONPATH=path)
+    assert out == STOCK
     assert warned.startswith("<string>:2: UserWarning: torch was imported before torch_ext")
     off = {"PYTHONPATH": path, "TORCHFORK_OVERLAY": "0"}
     assert kept.ask(f"{OPERATORS}\nimport torch_ext", "-S", **off) == (STOCK, "")
@@ -252,9 +258,9 @@ def test_what_cannot_be_is_refused_by_one_line_however_often_it_is_tried(
     """Programs catch an ImportError of torch and go on, and it must not be there by half then."""
     variables = arrange(user)
     once = "import torch_ext\nfor _ in range(3):\n try: import torch\n"
-    told, error = user.ask(f"{once} except ImportError as error: print(error)", flags, **variables)
-    assert error == "" and told.count(said) == 3 and len(told.splitlines()) == 3
-    assert "TORCHFORK_OVERLAY=0" in told
+    out, error = user.ask(f"{once} except ImportError as error: print(error)", flags, **variables)
+    assert error == "" and out.count(said) == 3 and len(out.splitlines()) == 3
+    assert "TORCHFORK_OVERLAY=0" in out
     off = user.ask(OPERATORS, flags, **variables, TORCHFORK_OVERLAY="0")
     assert off == (STOCK, "")
 
@@ -296,8 +302,8 @@ def test_for_another_torch_one_warning_says_so_and_its_command_mends_it(
     user: Environment, arrange: Callable[[Environment], dict[str, str]], found: str
 ) -> None:
     variables = arrange(user)
-    told, warned = user.ask(f"\n{OPERATORS}; import torchgen", **variables)
-    assert told == STOCK
+    out, warned = user.ask(f"\n{OPERATORS}; import torchgen", **variables)
+    assert out == STOCK
     made_for = f"torch-ext 1.0+torch9.1.0.cpu was made for torch 9.1.0+cpu (commit {COMMIT}"
     assert warned.startswith(f"<string>:2: UserWarning: {made_for}")
     assert warned.count("UserWarning") == 1 and found in warned

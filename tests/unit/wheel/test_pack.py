@@ -16,7 +16,7 @@ from sample_files import lay, snapshot
 
 from torchfork.errors import BaseRefusedError, OutputError, UsageError
 from torchfork.upstream.archives import read_record, record_hash
-from torchfork.upstream.base import Base, probe
+from torchfork.upstream.base import Base
 from torchfork.upstream.wheel import Opening, open_wheel
 from torchfork.wheel.pack import DEFAULT_EPOCH, LATEST, Writer, epoch_from, pack, wheel_name
 
@@ -26,8 +26,7 @@ NEW = "9.1.0+cpu.ext1"
 def based(tmp_path: Path, files: dict[str, bytes] | None = None, **name: str) -> Base:
     wheel = sample.write_wheel(tmp_path / "base", files, **name)
     pins = sample.releases(tmp_path / "releases.toml", wheel)
-    interpreter = probe(sys.executable, headers=False)
-    return open_wheel(wheel, Opening(interpreter, pins, tmp_path / "cache"))
+    return open_wheel(wheel, Opening(sample.this_python(), pins, tmp_path / "cache"))
 
 
 def overlaid(tmp_path: Path) -> Path:
