@@ -139,7 +139,7 @@ def test_what_kernels_commonly_lack_gets_a_hint(
     loaded: load.Additions, error: str, note: str
 ) -> None:
     place = f"{ADDITIONS_COPY}/native/Swing.cpp:7:1"
-    assert f"{note}" in failure(f"{place}: error: {error}\n", loaded).why.partition("\nnote: ")[2]
+    assert note in failure(f"{place}: error: {error}\n", loaded).why.partition("\nnote: ")[2]
 
 
 @pytest.mark.parametrize(

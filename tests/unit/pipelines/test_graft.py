@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -29,10 +30,8 @@ def test_a_trial_is_made_again_until_nothing_is_refused(
 
     monkeypatch.setattr(client, "try_sources", try_sources)
 
-    def tried() -> None:
-        tree = merge.prepare(base, additions, layout.tree)
-        graft.try_generator(context, graft.Merged(tree, Manifest((), ()), {}), Ui(quiet=True))
-
+    merged = graft.Merged(merge.prepare(base, additions, layout.tree), Manifest((), ()), {})
+    tried = partial(graft.try_generator, context, merged, Ui(quiet=True))
     with pytest.raises(AdditionsError):
         tried()
     tried()
@@ -40,9 +39,5 @@ def test_a_trial_is_made_again_until_nothing_is_refused(
     assert len(outcomes) == 1, "it was made again though nothing changed"
     with (layout.tree / merge.MERGED_FILES["derivatives"]).open("a") as stream:
         stream.write("# changed\n")
-    graft.try_generator(
-        context,
-        graft.Merged(merge.MergedTree(layout.tree, {}), Manifest((), ()), {}),
-        Ui(quiet=True),
-    )
+    tried()
     assert not outcomes

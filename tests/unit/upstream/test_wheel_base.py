@@ -210,13 +210,10 @@ def test_what_is_no_torch_wheel_is_refused(
 def test_a_second_run_waits_for_the_first(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     wheel = sample.write_wheel(tmp_path)
     guard = tmp_path / "cache" / "locks" / f"unpack-{sample.sha256(wheel)[:16]}.lock"
-    first = contextlib.ExitStack()
-    first.enter_context(files.lock(guard, "unpacking it", 1))
-    with ThreadPoolExecutor(1) as pool:
+    with ThreadPoolExecutor(1) as pool, files.lock(guard, "unpacking it", 1):
         second = pool.submit(opened, tmp_path, wheel)
         assert eventually(lambda: caplog.messages)
         assert not second.done() and not (tmp_path / "cache" / "unpacked").exists()
-        first.close()
     assert second.result().root.is_dir()
 
 
