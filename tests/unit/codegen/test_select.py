@@ -46,6 +46,7 @@ OTHERS = (
         (CUDA, (), True),
         # one unsharded file stands for its shards
         ((WHOLE, "ATen/Operators_4.cpp"), ("autograd/VariableType_0.cpp",), False),
+        (("autograd/Functions.cpp",), ("ATen/Functions.cpp",), False),
     ],
 )
 def test_files_for_other_builds_fixed_values_and_shards_are_left_out(

@@ -137,6 +137,8 @@ def test_a_build_directory_of_other_settings_is_rebuilt_only_with_consent(bench:
     with pytest.raises(StateError, match="other settings") as caught:
         same(bench, Setting("CXX", "g++-13", "user", ""))
     assert "CXX: (unset) → g++-13" in caught.value.why and "--fresh" in caught.value.next
+    with pytest.raises(StateError, match=r"→ \(unset\)"):
+        settings.require_same_settings(bench.tree, Environment(bench.python, ()), fresh=False)
     assert (bench.tree.root / "build").is_dir()
     same(bench, Setting("CXX", "g++-13", "user", ""), fresh=True)
     assert not (bench.tree.root / "build").exists()

@@ -219,7 +219,9 @@ def test_what_a_build_says_keeps_its_wheel_beside_packages_that_want_torch(
     assert resolver.uv("", ["fakevision"]) == stock
     kept, settings = index.constrain(wheel, expected["torch"])
     expected = {**expected, "fakevision": "0.1"}
-    if "and the index that has torch 2.13.0+cpu" in settings:
+    lacked = expected["torch"] == "2.13.0+cpu"
+    assert ("and the index that has torch 2.13.0+cpu" in settings) == lacked
+    if lacked:
         cpu = (resolver.root / "cpu/simple").as_uri()
         official += ["--extra-index-url", cpu]
         settings += f'[[tool.uv.index]]\nname = "cpu"\nurl = "{cpu}"\n'

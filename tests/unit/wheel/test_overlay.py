@@ -145,7 +145,8 @@ def shelf(tmp_path_factory: pytest.TempPathFactory) -> Shelf:
     init = {
         "torch/__init__.py": b"from . import _C, overrides\nfrom .version import __version__\n",
         "torchgen/__init__.py": b"",
-    }
+        "torch/nn/__init__.py": b"", "torch/nn/functional.py": b"",
+    }  # fmt: skip
 
     def torch(version: str, commit: str = sample.COMMIT) -> Path:
         files = {**sample.contents(version, commit=commit), **libraries, **init}
@@ -162,7 +163,8 @@ def shelf(tmp_path_factory: pytest.TempPathFactory) -> Shelf:
     compiled(tree, {**SOURCES, **WITH_GDH})
     for name in ("torch_cpu", "torch_python"):
         (tree / "torch" / "lib" / f"lib{name}.so").unlink()
-    lay(tree, {"torch/overrides.py": "NAMES = ['relu', 'gdh']\n", "torch/added.pyi": ""})
+    names = {"torch/overrides.py": "NAMES = ['relu', 'gdh']\n", "torch/added.pyi": ""}
+    lay(tree, {**names, "torch/nn/__init__.py": "ADDED = 'Gdh'\n"})
     return Shelf(root, base, pack(base, tree, Name("torch-ext", "1.0"), index, DEFAULT_EPOCH))
 
 
@@ -312,6 +314,12 @@ def test_for_another_torch_one_warning_says_so_and_its_command_mends_it(
     command = shlex.split(warned.partition("To mend it: python -m pip ")[2].partition(" (")[0])
     user.install(*command, by="pip")
     assert user.ask(OPERATORS) == (ADDED, "")
+
+
+def test_a_changed_package_has_torchs_other_modules_and_place(kept: Environment) -> None:
+    place = kept.site / "torch" / "nn" / "__init__.py"
+    program = "import torch.nn.functional; print(torch.nn.ADDED, torch.nn.__file__)"
+    assert kept.ask(program) == (f"Gdh {place}", "")
 
 
 def test_the_same_torch_from_elsewhere_has_it(user: Environment, tmp_path: Path) -> None:
