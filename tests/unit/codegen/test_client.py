@@ -82,6 +82,15 @@ def test_what_the_machine_refuses_is_no_fault_of_the_additions(
         client.run_driver(home, {"task": "describe", "packaged": str(home)}, tmp_path)
 
 
+def test_only_a_generator_without_memory_asks_for_memory(tmp_path: Path) -> None:
+    for number, asks in ((9, True), (11, False)):
+        end = f"import os, __main__\n__main__._fork_all([lambda: os.kill(os.getpid(), {number})])"
+        home = torchgen(tmp_path / f"home{number}", end)
+        with pytest.raises(KilledError, match=f"status -{number}") as caught:
+            client.run_driver(home, {"task": "describe", "packaged": str(home)}, tmp_path)
+        assert ("memory" in caught.value.next) == asks
+
+
 def test_nor_is_what_the_trial_reports_of_a_process_that_was_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -50,8 +50,7 @@ NEVER = re.compile(
 _SHARD = re.compile(r"^(?P<stem>.*)_\d+$")
 _CUDA_KEY = re.compile(r"^(Register\w*CUDA|Ufunc\w*CUDA)")
 _OTHER_DEVICE = re.compile(r"^Register\w*(MPS|XPU|MTIA|HIP|VE|IPU|HPU|Vulkan|PrivateUse1)")
-
-
+_AGAIN = "run the same command again; if it stays, report it with this text"
 # What some of the generator's messages ask for, in words of the YAML.
 _CURES = {
     "non-modifying function": "give it a functional form: 'autogen: NAME, NAME.out', or an entry",
@@ -94,7 +93,7 @@ def run_driver(torchgen_home: Path, request: dict[str, Any], scratch: Path) -> d
             f"the code generator ended with status {outcome.returncode} and no answer",
             where=outcome.command,
             why=outcome.stderr[-2000:],
-            next="run the same command again; if it stays, report it with this text",
+            next=_AGAIN,
         )
     if "error" in reply:
         raise CodegenRefusal(reply["error"])
@@ -104,17 +103,21 @@ def run_driver(torchgen_home: Path, request: dict[str, Any], scratch: Path) -> d
 def _surroundings(reply: dict[str, Any], outcome: process.Outcome, scratch: Path) -> None:
     """Raise what the machine refused the generator, or any of its processes."""
     reports = [r for r in (reply.get("error"), *reply.get("refused", [])) if r]
-    said = [r["message"] for r in reports if r["type"] in ("OSError", "MemoryError", "Killed")]
+    said = [r["message"] for r in reports if r["type"] == "OSError"]
     if any(DISK_FULL in text for text in (outcome.stderr, *said)):
         raise output_error(scratch, OSError(errno.ENOSPC, DISK_FULL))
-    killed = outcome.returncode in (-signal.SIGKILL, 128 + signal.SIGKILL)
-    if killed or any(r["type"] in ("MemoryError", "Killed") for r in reports):
-        raise KilledError(
-            "PyTorch's code generator was killed",
-            where=outcome.command,
-            why=said[0] if said else "by signal 9, which the kernel sends where memory runs out",
-            next="free some memory, then run the same command again",
-        )
+    if outcome.returncode in (-signal.SIGKILL, 128 + signal.SIGKILL):
+        reason = "by signal 9, which the kernel sends where memory runs out"
+        reports.append({"type": "Killed", "message": reason})
+    for report in reports:
+        if report["type"] in ("MemoryError", "Killed", "Crashed"):
+            crashed = report["type"] == "Crashed"
+            raise KilledError(
+                "PyTorch's code generator was killed",
+                where=outcome.command,
+                why=report["message"] or report["type"],
+                next=_AGAIN if crashed else "free some memory, then run the same command again",
+            )
 
 
 def regenerate_base(

@@ -414,9 +414,10 @@ def _write_half(half: int) -> None:
 
 
 def trial(request: dict[str, Any]) -> dict[str, Any]:
-    """What only the generation of sources refuses, one report for each operator; nothing is kept.
+    """What only the generation of sources refuses, one report for each operator.
 
-    An operator that was refused is left out, and the rest generated again, until nothing is.
+    An operator that was refused is left out, and the rest generated again, until nothing is. The
+    sources stay below `out`, which the caller deletes.
     """
     packaged, out = Path(request["packaged"]), Path(request["out"])
     generator = Generator.over(packaged)
@@ -496,12 +497,13 @@ def _wait(child: int, pipe: int) -> Any:
     """The child's report, or None where it succeeded."""
     with os.fdopen(pipe, "rb") as stream:
         text = stream.read()
-    status = os.waitpid(child, 0)[1]
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if text:
         return json.loads(text)
     if status:
-        signal = os.waitstatus_to_exitcode(status)
-        return {"type": "Killed", "message": f"the generator ended with {signal}", "trace": ""}
+        kind = "Killed" if status == -signal.SIGKILL else "Crashed"
+        message = f"one of its processes ended with status {status}"
+        return {"type": kind, "message": message, "trace": ""}
     return None
 
 
