@@ -18,7 +18,7 @@ from sample_manifest import operator
 
 from torchfork import cli
 from torchfork.additions.load import load as load_additions
-from torchfork.codegen.model import FinishedOperator
+from torchfork.codegen.model import FinishedOperator, OperatorGroup
 from torchfork.commands import conformance
 from torchfork.conformance import plan, run
 from torchfork.conformance import table as tables
@@ -364,7 +364,7 @@ def test_a_torch_that_cannot_be_imported_is_reported_as_it_ended(standing_in: Wo
 
 def whole(at: Workers, *, chosen: run.Chosen | None = None) -> Table:
     planned = plan.Plan(
-        tuple(plan.Planned(entry(n), (), False, False) for n in OPERATORS), None, ()
+        tuple(OperatorGroup(entry(n), (), False, False) for n in OPERATORS), None, ()
     )
     only = chosen or run.Chosen((), ("full", "gap", "built"))
     return run.run(planned, at, [explain("thrice", "gap")], only, 2, lambda *_: None)
@@ -407,7 +407,7 @@ def test_an_operator_is_found_by_its_base_name_and_by_a_variants(additions: Any)
     functions = {operator.qualified: operator for operator in found}
     groups = ((functions["hypot.zoo"], ()), (functions["hypot.b"], ()),
               (functions["twice"], tuple(found[3:])))  # fmt: skip
-    made = plan.Plan(tuple(plan.Planned(*group, False, False) for group in groups), None, ())
+    made = plan.Plan(tuple(OperatorGroup(*group, False, False) for group in groups), None, ())
     assert made.matching([]) == ["hypot.zoo", "hypot.b", "twice"]
     assert made.matching(["hypot"]) == ["hypot.zoo", "hypot.b"]
     assert made.matching(["hypot.b", "twice_"]) == ["hypot.b", "twice"]

@@ -80,14 +80,14 @@ def _of_declaration(
     entry: Entry, known: dict[str, str], schemas: list[str], upstream: Upstream, version: str
 ) -> Iterator[ForkError]:
     unusable = list(_unusable_names(entry))
-    unusable += _names_of_atens_own(entry, known, upstream)
+    unusable += _names_of_atens_own(entry, upstream)
     if unusable:
         yield from unusable
         return
     if entry.name in known:
         yield _existing(entry, known[entry.name], version)
     else:
-        yield from _overwritten_attributes(entry, known, upstream, version)
+        yield from _overwritten_attributes(entry, upstream, version)
     yield from _ambiguous(entry, schemas)
     yield from _tags(entry, upstream, version)
     yield from _keys(entry, upstream, version)
@@ -144,13 +144,11 @@ def _unusable_names(entry: Entry) -> Iterator[ForkError]:
         )
 
 
-def _names_of_atens_own(
-    entry: Entry, known: dict[str, str], upstream: Upstream
-) -> Iterator[CollisionError]:
+def _names_of_atens_own(entry: Entry, upstream: Upstream) -> Iterator[CollisionError]:
     """Names that a namespace has, or a function that is no operator."""
     name = entry.name.partition(".")[0]
     taken = {"at", "c10", "std", "torch"}
-    if "function" in entry.variants and not any(n.partition(".")[0] == name for n in known):
+    if "function" in entry.variants and name not in upstream.operators:
         taken |= upstream.attributes.get("at", frozenset())
         taken |= {key.lower() for key in upstream.dispatch_keys}  # at::cpu has CPU's functions
     if name in taken:
@@ -165,11 +163,11 @@ def _names_of_atens_own(
 
 
 def _overwritten_attributes(
-    entry: Entry, known: dict[str, str], upstream: Upstream, version: str
+    entry: Entry, upstream: Upstream, version: str
 ) -> Iterator[CollisionError]:
     """A binding silently takes the place of a Python attribute that has its name."""
     name = entry.name.partition(".")[0]
-    if any(existing.partition(".")[0] == name for existing in known):
+    if name in upstream.operators:
         return  # a new overload: what upstream has under the name, it has already
     module = entry.fields.get("python_module")
     homes = []
@@ -300,14 +298,14 @@ _WORD_AS_DEFAULT = re.compile(r"\b(\w+)(?:\[\d*\])?\??\s+(\w+)=([A-Za-z_]\w*)(?=
 
 def _defaults(entry: Entry, upstream: Upstream) -> Iterator[AdditionsError]:
     """Words that torchgen hands on to C++ as they are: it translates those that upstream uses."""
-    found = _WORD_AS_DEFAULT.findall(entry.key)
-    if all(word in _CONSTANTS for _, _, word in found):
-        return
+    found = [one for one in _WORD_AS_DEFAULT.findall(entry.key) if one[2] not in _CONSTANTS]
     known = {
-        (kind, word) for s in upstream.schemas for kind, _, word in _WORD_AS_DEFAULT.findall(s)
+        (kind, word)
+        for schema in (upstream.schemas if found else ())
+        for kind, _, word in _WORD_AS_DEFAULT.findall(schema)
     }
     for kind, name, word in found:
-        if word not in _CONSTANTS and (kind, word) not in known:
+        if (kind, word) not in known:
             words = sorted(w for k, w in known if k == kind)
             yield AdditionsError(
                 f"'{word}', the default of '{name}' in '{entry.name}', has no translation to C++",

@@ -124,7 +124,7 @@ class FinishedOperator(Operator):
 
 
 @dataclass(frozen=True)
-class Planned:
+class OperatorGroup:
     """An operator of the additions with its variants, as conformance checks them.
 
     entry: the variant that gives the operator its name; variants: all others.

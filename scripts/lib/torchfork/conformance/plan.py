@@ -15,7 +15,7 @@ from ..additions.formulas import FIELD_NAMES
 from ..additions.load import Additions
 from ..additions.yaml_file import words
 from ..codegen import client
-from ..codegen.model import FinishedOperator, Kind, Planned
+from ..codegen.model import FinishedOperator, Kind, OperatorGroup
 from ..errors import AdditionsError, BaseRefusedError, UsageError
 from ..upstream import archives
 from ..upstream.base import Interpreter, probe, read_text, require_python_tag
@@ -77,7 +77,7 @@ def require_declared(additions: Additions, wanted: Iterable[str]) -> None:
 class Plan:
     """The operators to check, and where their inputs come from."""
 
-    operators: tuple[Planned, ...]
+    operators: tuple[OperatorGroup, ...]
     samples: Path | None
     documented: tuple[str, ...]
 
@@ -154,7 +154,7 @@ def declared(additions: Additions) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def grouped(found: Iterable[FinishedOperator], additions: Additions) -> list[Planned]:
+def grouped(found: Iterable[FinishedOperator], additions: Additions) -> list[OperatorGroup]:
     """One operator for each group of variants that somebody wrote, in the file's order."""
     kinds = get_args(Kind)
     groups: dict[str, list[FinishedOperator]] = {}
@@ -168,7 +168,7 @@ def grouped(found: Iterable[FinishedOperator], additions: Additions) -> list[Pla
             continue
         entry = min(written, key=lambda e: (kinds.index(e.kind), e.overload))
         others = tuple(e for e in group if e is not entry)
-        made.append(Planned(entry, others, *formulas(group, additions)))
+        made.append(OperatorGroup(entry, others, *formulas(group, additions)))
     return sorted(made, key=lambda planned: order[planned.entry.qualified])
 
 

@@ -24,6 +24,7 @@ from rich.console import Console
 from rich.table import Table as Grid
 from rich.text import Text
 
+from ..additions import paths
 from ..errors import AdditionsError
 from ..util import files
 
@@ -151,7 +152,7 @@ def load(root: Path) -> tuple[Explanation, ...]:
     if not path.exists():
         return ()
     try:
-        content = files.parse_toml(path.read_text(encoding="utf-8"))
+        content = files.parse_toml(paths.read_text(path))
     except ValueError as error:
         raise AdditionsError("malformed TOML", where=str(path), why=str(error)) from error
     gaps = content.pop("gap", [])

@@ -177,7 +177,6 @@ def _scope(context: BuildContext, upstream: Upstream) -> formulas.Scope:
     manual = base.include / "torch" / "csrc" / "autograd" / "FunctionsManual.h"
     header = manual.read_text(encoding="utf-8") if manual.is_file() else ""
     yaml = (base.packaged / "autograd" / "derivatives.yaml").read_text(encoding="utf-8")
-    operators = frozenset(schema.partition("(")[0].partition(".")[0] for schema in upstream.schemas)
     folders = ("ATen", "ATen/core", "ATen/native", "torch/csrc/autograd")
 
     def exported(helpers: Collection[str]) -> set[str]:
@@ -187,8 +186,8 @@ def _scope(context: BuildContext, upstream: Upstream) -> formulas.Scope:
         return {name for name in helpers if f"9generated7details{len(name)}{name}" in names}
 
     return formulas.Scope(
-        words=operators | formulas.words_in(yaml) | formulas.words_in(header),
-        operators=operators,
+        words=upstream.operators | formulas.words_in(yaml) | formulas.words_in(header),
+        operators=upstream.operators,
         manual=header,
         provided=compile_steps.provided_helpers(),
         elsewhere=lambda wanted: formulas.headers_with(base.include, folders, wanted),

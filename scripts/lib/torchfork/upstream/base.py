@@ -10,6 +10,7 @@ import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -147,6 +148,11 @@ class Upstream:
     def by_name(self) -> dict[str, str]:
         """Schemas by operator name with overload."""
         return {schema.partition("(")[0]: schema for schema in self.schemas}
+
+    @cached_property
+    def operators(self) -> frozenset[str]:
+        """The names without their overloads."""
+        return frozenset(name.partition(".")[0] for name in self.by_name())
 
 
 def probe(path: str | Path | None = None, *, headers: bool = True) -> Interpreter:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import tomlkit
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
@@ -56,7 +55,7 @@ def named(root: Path, given: str | None) -> Name:
     place = root / SETTINGS
     try:
         text = place.read_text(encoding="utf-8") if place.is_file() else ""
-        settings = tomlkit.parse(text).unwrap()
+        settings = files.parse_toml(text)
         distribution = given or str(settings.get("name", ""))
         version = str(settings.get("version", "1.0"))
         canonicalize_name(distribution, validate=True)

@@ -10,14 +10,14 @@ from typing import Any
 
 import torch
 
-from ...codegen.model import CppCall, FinishedOperator, Planned
+from ...codegen.model import CppCall, FinishedOperator, OperatorGroup
 
 # The shape or the control flow of what follows depends on the values.
 _DATA = {"data_dependent_output", "dynamic_output_shape"}
 
 
 @dataclass(frozen=True)
-class Operator(Planned):
+class Operator(OperatorGroup):
     """An operator of the plan, which this torch has."""
 
     @property
