@@ -9,10 +9,12 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,20 +37,32 @@ from torchfork.pipelines import settings as build_settings
 from torchfork.upstream import pins
 from torchfork.upstream import wheel as wheels
 from torchfork.upstream.base import Upstream
+from torchfork.upstream.tree import open_tree
 from torchfork.wheel import overlay, pack
 
 INPUTS = int(os.environ.get("TORCHFORK_FUZZ", "10000"))
 SEED = int(os.environ.get("TORCHFORK_FUZZ_SEED", "0"))
 SECONDS = 120  # of a busy machine
+# Where a disk would take most of an input's time.
+MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 Check = Callable[..., object]
 
 
-def fuzz(percent: float, *strategies: st.SearchStrategy[Any]) -> Callable[[Check], Check]:
-    """Make a check of generated values a test of this part of all inputs."""
+def fuzz(
+    percent: float,
+    *strategies: st.SearchStrategy[Any],
+    laid: Callable[[Path], object] | None = None,
+) -> Callable[[Check], Check]:
+    """Make a check of generated values a test of this part of all inputs.
+
+    laid: makes what lies in the directory of each input, once.
+    """
 
     def test_of(check: Check) -> Check:
         def test(tmp_path: Path) -> None:
             tried = 0
+            if laid:
+                laid(tmp_path / "laid")
 
             @seed(SEED)
             @settings(
@@ -59,7 +73,9 @@ def fuzz(percent: float, *strategies: st.SearchStrategy[Any]) -> Callable[[Check
             def one(values: tuple[Any, ...]) -> None:
                 nonlocal tried
                 tried += 1
-                with tempfile.TemporaryDirectory(dir=tmp_path) as name, ended():
+                with tempfile.TemporaryDirectory(dir=MEMORY or tmp_path) as name, ended():
+                    if laid:
+                        shutil.copytree(tmp_path / "laid", name, dirs_exist_ok=True)
                     check(Path(name), *values)
 
             one()
@@ -260,9 +276,9 @@ def opened(root: Path, wheel: Path) -> None:
     wheels.open_wheel(wheel, wheels.Opening(sample_wheel.this_python(), known, root / "cache"))
 
 
-@fuzz(8, BYTES)
+@fuzz(8, BYTES, laid=sample_wheel.write_wheel)
 def test_damaged_archives(root: Path, changes: list[tuple[float, int]]) -> None:
-    wheel = sample_wheel.write_wheel(root)
+    [wheel] = root.iterdir()
     raw = bytearray(wheel.read_bytes())
     for place, value in changes:
         raw[int(place * (len(raw) - 1))] = value
@@ -300,9 +316,19 @@ VARIABLES = (
 ENVIRONMENTS = st.dictionaries(st.sampled_from(VARIABLES), ODD, max_size=5)
 
 
-@fuzz(6, ENVIRONMENTS)
+def project(root: Path) -> None:
+    """Additions, a tree and a wheel that is pinned."""
+    sample.write(root / "additions")
+    sample_tree.unpacked(root / "tree")
+    sample_wheel.releases(root / "releases.toml", sample_wheel.write_wheel(root))
+    sample_wheel.this_python()  # by this process, once, as all that is imported
+    for command in cli.COMMANDS:
+        importlib.import_module(f"torchfork.commands.{command.module}")
+
+
+@fuzz(6, ENVIRONMENTS, laid=project)
 def test_variables(root: Path, chosen: dict[str, str]) -> None:
-    tree = sample_tree.unpacked(root / "tree")
+    tree = open_tree(root / "tree")
     for action in (
         lambda: toolchain.find(sample.base(root / "base"), chosen),
         lambda: toolchain.architecture_flags(chosen.get("TORCH_CUDA_ARCH_LIST", "")),
@@ -346,16 +372,18 @@ SOUND = [
 ]  # fmt: skip
 
 
-@fuzz(10, st.one_of(LINES, st.sampled_from(SOUND)), ENVIRONMENTS)
+@fuzz(10, st.one_of(LINES, st.sampled_from(SOUND)), ENVIRONMENTS, laid=project)
 def test_options_and_variables(root: Path, line: list[str], chosen: dict[str, str]) -> None:
     """The command line in a process of its own, where no program can be started."""
     child = os.fork()
     if not child:
-        code = 1
+        code = InternalError.exit_code
         try:
             code = _run(root, line, chosen)
         except SystemExit as error:
             code = error.code if isinstance(error.code, int) else 1
+        except BaseException:
+            traceback.print_exc()
         finally:
             sys.stderr.flush()
             os._exit(code)
@@ -370,10 +398,6 @@ def _run(root: Path, line: Sequence[str], chosen: Mapping[str, str]) -> int:
     signal.alarm(SECONDS)
     sys.stdout = sys.stderr = (root / "said").open("w", encoding="utf-8", errors="replace")
     os.chdir(root)
-    sample.write(root / "additions")
-    sample_tree.unpacked(root / "tree")
-    wheel = sample_wheel.write_wheel(root)
-    sample_wheel.releases(root / "releases.toml", wheel)
 
     def no_program(*arguments: object, **options: object) -> None:
         raise FileNotFoundError
