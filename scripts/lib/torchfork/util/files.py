@@ -208,10 +208,10 @@ def sha256_file(path: Path) -> str:
 
 
 def sha256_text(*parts: str) -> str:
-    """One sha256 over several texts; their borders count."""
+    """One sha256 over several texts, any that the system gives; their borders count."""
     digest = hashlib.sha256()
     for part in parts:
-        raw = part.encode()
+        raw = part.encode("utf-8", "surrogatepass")
         digest.update(str(len(raw)).encode() + b":" + raw)
     return digest.hexdigest()
 
