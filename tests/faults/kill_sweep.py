@@ -50,11 +50,11 @@ SHARES = {
 }  # fmt: skip
 Files = dict[str, tuple[int, bytes]]
 Words = list[str | Path]
-# A compiler launcher: the object of generated code is that of the finished build, as it is the same
-# wherever the headers of a base lie. Kernels are compiled.
+# A compiler launcher: an object is that of the finished build, as it is the same wherever the headers
+# of a base lie. Runs that are killed compile the kernels.
 LAUNCHER = """#!/bin/sh
 for word; do [ "$before" = -o ] && object=$word; before=$word; done
-case $object in *WheelTestStep*) exec "$@" ;; esac
+case $KILLED$object in 1*WheelTestStep*) exec "$@" ;; esac
 [ -f "$FINISHED/$object" ] && exec cp "$FINISHED/$object" "$object"
 exec "$@"
 """
@@ -152,13 +152,14 @@ class Sweep:
             allowed = int(scenario.changes ** rng.random()) - 1
             seconds = rng.choice([0, 0, rng.expovariate(1)])
             if self.run(scenario, allowed, seconds) is not None:
-                break  # it had less left to do
+                break  # it had less left to do, and did it
             kills += 1
             now = snapshot(scenario.watched)
             for file in now.keys() | scenario.before.keys() | scenario.after.keys():
                 known = (scenario.before.get(file), scenario.after.get(file))
                 assert now.get(file) in known, f"{name}, {allowed}, {seconds}: {file}"
-        self.run(scenario)
+        else:
+            self.run(scenario)
         wrong = differing(snapshot(scenario.watched), scenario.after)
         assert not wrong, f"{name}, finished: {wrong}"
         folders = [scenario.watched, *self.root.glob("work/*/"), *self.root.glob("fresh/*/")]
@@ -170,7 +171,10 @@ class Sweep:
         """The changes that a run makes; None if it is killed."""
         report = self.root / "report"
         program: Words = [sys.executable, killing.__file__, report, str(allowed), str(seconds)]
-        lib = {"PYTHONPATH": str(self.project / "scripts" / "lib"), **scenario.environment}
+        lib = {
+            "PYTHONPATH": str(self.project / "scripts" / "lib"),
+            "KILLED": "1" if allowed < sys.maxsize else "", **scenario.environment,
+        }  # fmt: skip
         done = subprocess.run(
             [*program, "-m", "torchfork", *scenario.argv], env=self.command.env(lib), cwd=self.root,
             capture_output=True, text=True, check=False, timeout=1800,
@@ -285,11 +289,13 @@ class Sweep:
         raise ValueError(name)
 
     def fresh(self, argv: Words, *, cold: bool = False) -> Scenario:
-        """A command with nothing kept of earlier runs; cold: nor in the cache."""
+        """A command that misses one result of earlier runs, or all; cold: those in the cache too."""
         work, place = self.root / "fresh", self.root / "cold"
 
         def reset(rng: random.Random) -> None:
-            for folder in (work, place, self.project / ".torchfork"):
+            results = [*work.glob("torch-*/*"), work]
+            files.remove(rng.choice(results))
+            for folder in (place, self.project / ".torchfork"):
                 shutil.rmtree(folder, ignore_errors=True)
 
         variables = {"TORCHFORK_CACHE": str(place)} if cold else {}
@@ -384,7 +390,8 @@ def main() -> int:
         print(described(done), flush=True)
 
     base = ("--base", str(options.base.absolute())) if options.base else ()
-    finished = Command(place / "finished", base)
+    place.mkdir(parents=True, exist_ok=True)
+    finished = Command(options.state.absolute() / "finished", base)
     finished.root.mkdir(parents=True, exist_ok=True)
     assert finished.run().code == 0
     Sweep(place / "sweep", finished).sweep(options.kills, options.seed, done, save)
