@@ -50,8 +50,8 @@ SHARES = {
 }  # fmt: skip
 Files = dict[str, tuple[int, bytes]]
 Words = list[str | Path]
-# A compiler launcher: an object is that of the finished build, as it is the same wherever the headers
-# of a base lie. Runs that are killed compile the kernels.
+# A compiler launcher: an object is that of the finished build, as it is the same wherever the
+# headers of a base lie. Runs that are killed compile the kernels.
 LAUNCHER = """#!/bin/sh
 for word; do [ "$before" = -o ] && object=$word; before=$word; done
 case $KILLED$object in 1*WheelTestStep*) exec "$@" ;; esac
@@ -289,7 +289,7 @@ class Sweep:
         raise ValueError(name)
 
     def fresh(self, argv: Words, *, cold: bool = False) -> Scenario:
-        """A command that misses one result of earlier runs, or all; cold: those in the cache too."""
+        """A command that misses one result of earlier runs, or all; cold: those of the cache."""
         work, place = self.root / "fresh", self.root / "cold"
 
         def reset(rng: random.Random) -> None:
