@@ -1,5 +1,5 @@
 // depthwise_conv2d_ext: checks, allocation and dispatch. The kernels are in
-// cpu/DepthwiseConv2dExtKernel.cpp and cuda/depthwise_conv2d_ext/Select.cu.
+// cpu/DepthwiseConv2dExtKernel.cpp and cuda/depthwise_conv2d_ext/Select.cpp.
 #define TORCH_ASSERT_ONLY_METHOD_OPERATORS
 #include <ATen/core/Tensor.h>
 #include <ATen/native/DepthwiseConv2dExt.h>

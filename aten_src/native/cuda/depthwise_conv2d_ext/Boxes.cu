@@ -281,8 +281,10 @@ bool launch_boxes(const ForwardPass& pass, const Params& call, const UnitStrideP
   if (!has_shared(shared)) {
     return false;
   }
-  const auto grid = static_cast<unsigned int>(
-      plan_box_shares(plan, resident_blocks(kernel, plan.threads, shared), Traits::kHeight - 1));
+  const auto grid = static_cast<unsigned int>(plan_box_shares(
+      plan,
+      resident_blocks(reinterpret_cast<const void*>(kernel), plan.threads, shared),
+      Traits::kHeight - 1));
   launch_kernel(
       kernel,
       grid,

@@ -743,7 +743,8 @@ bool launch(const BackwardPass& pass, const Params& params) {
           input_map, pass.input, Traits::kChannels, s.box_columns, 1, s.images, s.dilation_width)) {
     return false;
   }
-  const int64_t resident = resident_blocks(kernel, all_threads, shared);
+  const int64_t resident =
+      resident_blocks(reinterpret_cast<const void*>(kernel), all_threads, shared);
   const int64_t chunks = std::max<int64_t>(
       {1, std::min(resident / groups, most_chunks), divide_up(s.all_rows, kMostRows)});
   const Operand partial = empty_partial(chunks, params);

@@ -6,7 +6,6 @@
 #include <ATen/native/cuda/depthwise_conv2d_ext/Vectors.cuh>
 #include <algorithm>
 #include <cstdint>
-#include <limits>
 #include <utility>
 
 namespace at::native::depthwise_conv2d_ext_cuda {
@@ -26,22 +25,6 @@ void add_partials(
 
 // Of a grid's second and third dimension.
 constexpr int64_t kMostGridRows = 65535;
-
-inline int64_t divide_up(int64_t value, int64_t by) {
-  return (value + by - 1) / by;
-}
-
-// Whether 32 bits hold every offset and coordinate, with room for a tile that reaches past the end.
-inline bool fits_32_bits(const Params& p) {
-  constexpr int64_t kLimit = std::numeric_limits<int32_t>::max() / 2;
-  constexpr int64_t kSideLimit = 1 << 24;
-  return p.batch * p.channels * p.input_height * p.input_width < kLimit &&
-      p.batch * p.output_channels() * p.output_height * p.output_width < kLimit &&
-      p.input_height < kSideLimit && p.input_width < kSideLimit && p.padding_height < kSideLimit &&
-      p.padding_width < kSideLimit && p.output_height < kSideLimit && p.output_width < kSideLimit &&
-      p.kernel_height * p.dilation_height < kSideLimit &&
-      p.kernel_width * p.dilation_width < kSideLimit;
-}
 
 // A pass at stride 1, as boxes see it: dst[h][w] = sum of
 // src[h + kh * dilation_height - padding_height][w + kw * dilation_width - padding_width] * tap[kh][kw],
@@ -233,14 +216,15 @@ struct RowRing {
 };
 
 // Where the products of one kernel row are added up: the sums themselves or, if `own`, a row of
-// their own that finish() adds to them. `own` is known when the loop around it is unrolled.
-template <int kTile, int kVector>
+// their own that finish() adds to them. `own` is known when the loop around it is unrolled; as a
+// constant's type it spares the compiler a branch of each product.
+template <int kTile, int kVector, typename Own = bool>
 struct RowSums {
   float (&sums)[kTile][kVector];
-  const bool own;
+  const Own own;
   float row[kTile][kVector];
 
-  __device__ __forceinline__ RowSums(float (&to)[kTile][kVector], bool by_itself)
+  __device__ __forceinline__ RowSums(float (&to)[kTile][kVector], Own by_itself)
       : sums(to), own(by_itself) {}
 
   __device__ __forceinline__ void add(int kw, int t, int v, float value, float factor) {
@@ -283,31 +267,9 @@ bool with_any_type(Type type, const Launch& launch) {
   return type == Type::kDouble ? launch(double()) : with_scalar_type(type, launch);
 }
 
-template <int kHeight_, int kWidth_, int kStride_>
-struct Window {
-  static constexpr int kHeight = kHeight_;
-  static constexpr int kWidth = kWidth_;
-  static constexpr int kStride = kStride_;
-};
-
 // The first kernel row whose taps are summed by themselves; kHeight: none.
 template <typename scalar_t, typename Window>
 constexpr int kFirstOwnRow = sizeof(scalar_t) == 4 ? (Window::kHeight + 2) / 2 : Window::kHeight;
-
-// The windows that have kernels of their own. Dilation is free at stride 1 only.
-template <typename Launch>
-bool with_window(const Params& p, const Launch& launch) {
-  const auto is = [&](int64_t side, int64_t stride) {
-    return p.kernel_height == side && p.kernel_width == side && p.stride_height == stride &&
-        p.stride_width == stride;
-  };
-  if (p.stride_height != 1 && (p.dilation_height != 1 || p.dilation_width != 1)) {
-    return false;
-  }
-  return (is(3, 1) && launch(Window<3, 3, 1>())) || (is(3, 2) && launch(Window<3, 3, 2>())) ||
-      (is(5, 1) && launch(Window<5, 5, 1>())) || (is(5, 2) && launch(Window<5, 5, 2>())) ||
-      (is(7, 1) && launch(Window<7, 7, 1>())) || (is(7, 2) && launch(Window<7, 7, 2>()));
-}
 
 // How many vectors of channels a block of at most `threads` threads covers: whole sectors of memory,
 // and as many threads at work as possible; with whole_trees its tiles are a power of two.
@@ -388,14 +350,6 @@ inline UnitStridePass unit_stride_pass(const Params& p, bool grad_input) {
   }
   return pass;
 }
-
-// Each of `matrices` in src, of rows x columns, to dst, of columns x rows.
-void transpose(
-    const Operand& dst,
-    const Operand& src,
-    int64_t rows,
-    int64_t columns,
-    int64_t matrices);
 
 // The types whose products the tensor cores add up in float.
 inline bool is_16_bit(Type type) {

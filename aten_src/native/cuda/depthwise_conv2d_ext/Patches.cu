@@ -251,8 +251,8 @@ __device__ __forceinline__ void convolve_patch(
 #pragma unroll
       for (int age = 0; age < Traits::kSlots; ++age) {
         const int kh = age * kStride + i;
-        if (kh < kHeight && step >= age && step - age < kTile) {
-          RowSums<kTile, 1> sums(slots[Traits::slot(step, age)], kh >= Traits::kOwnRow);
+        const auto add_row = [&](auto own) {
+          RowSums<kTile, 1, decltype(own)> sums(slots[Traits::slot(step, age)], own);
 #pragma unroll
           for (int kw = 0; kw < Traits::kWidth; ++kw) {
             const int tap = kh * Traits::kWidth + kw;
@@ -262,6 +262,9 @@ __device__ __forceinline__ void convolve_patch(
             }
           }
           sums.finish();
+        };
+        if (kh < kHeight && step >= age && step - age < kTile) {
+          kh < Traits::kOwnRow ? add_row(std::false_type()) : add_row(std::true_type());
         }
       }
     }

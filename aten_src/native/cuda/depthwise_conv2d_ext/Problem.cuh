@@ -3,15 +3,15 @@
 #pragma once
 
 #include <ATen/native/DepthwiseConv2dExt.h>
-#include <c10/cuda/CUDAException.h>
-#include <c10/cuda/CUDAMacros.h>
 #include <c10/util/BFloat16.h>
 #include <c10/util/Half.h>
+#include <cuda_runtime_api.h>
 #include <array>
-#include <atomic>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <type_traits>
+#include <utility>
 
 namespace at::native::depthwise_conv2d_ext_cuda {
 
@@ -114,6 +114,52 @@ BackwardEntry generic_grad_weight;
 
 constexpr int64_t kLargeWindow = 9; // rows of taps from which arithmetic counts more than memory
 
+inline int64_t divide_up(int64_t value, int64_t by) {
+  return (value + by - 1) / by;
+}
+
+// Whether 32 bits hold every offset and coordinate, with room for a tile that reaches past the end.
+inline bool fits_32_bits(const Params& p) {
+  constexpr int64_t kLimit = std::numeric_limits<int32_t>::max() / 2;
+  constexpr int64_t kSideLimit = 1 << 24;
+  return p.batch * p.channels * p.input_height * p.input_width < kLimit &&
+      p.batch * p.output_channels() * p.output_height * p.output_width < kLimit &&
+      p.input_height < kSideLimit && p.input_width < kSideLimit && p.padding_height < kSideLimit &&
+      p.padding_width < kSideLimit && p.output_height < kSideLimit && p.output_width < kSideLimit &&
+      p.kernel_height * p.dilation_height < kSideLimit &&
+      p.kernel_width * p.dilation_width < kSideLimit;
+}
+
+template <int kHeight_, int kWidth_, int kStride_>
+struct Window {
+  static constexpr int kHeight = kHeight_;
+  static constexpr int kWidth = kWidth_;
+  static constexpr int kStride = kStride_;
+};
+
+// The windows that have kernels of their own. Dilation is free at stride 1 only.
+template <typename Launch>
+bool with_window(const Params& p, const Launch& launch) {
+  const auto is = [&](int64_t side, int64_t stride) {
+    return p.kernel_height == side && p.kernel_width == side && p.stride_height == stride &&
+        p.stride_width == stride;
+  };
+  if (p.stride_height != 1 && (p.dilation_height != 1 || p.dilation_width != 1)) {
+    return false;
+  }
+  return (is(3, 1) && launch(Window<3, 3, 1>())) || (is(3, 2) && launch(Window<3, 3, 2>())) ||
+      (is(5, 1) && launch(Window<5, 5, 1>())) || (is(5, 2) && launch(Window<5, 5, 2>())) ||
+      (is(7, 1) && launch(Window<7, 7, 1>())) || (is(7, 2) && launch(Window<7, 7, 2>()));
+}
+
+// Each of `matrices` in src, of rows x columns, to dst, of columns x rows.
+void transpose(
+    const Operand& dst,
+    const Operand& src,
+    int64_t rows,
+    int64_t columns,
+    int64_t matrices);
+
 // What the kernels ask the current device for, and how they are launched on it. Three environment
 // variables, read once, are for tests and for people who look for the reason of a time:
 //
@@ -134,9 +180,6 @@ struct Device {
 // The current one.
 const Device& device();
 
-// Of the current device.
-cudaStream_t current_stream();
-
 inline int64_t multiprocessors() {
   return device().multiprocessors;
 }
@@ -146,73 +189,18 @@ inline bool has_shared(int64_t bytes) {
   return bytes <= device().shared;
 }
 
-// Whether the kernel that runs on the current device was compiled for sm_90 or later, which has bulk
-// copies and boxes: a build for older devices alone may run on newer ones too. Each device
-// is asked once.
-template <auto kKernel>
-bool compiled_for_sm_90() {
-  enum : uint8_t { kUnknown, kNo, kYes };
-  static std::array<std::atomic<uint8_t>, C10_COMPILE_TIME_MAX_GPUS> of_devices{};
-  std::atomic<uint8_t>& known = of_devices[device().index];
-  if (known.load(std::memory_order_relaxed) == kUnknown) {
-    cudaFuncAttributes attributes{};
-    C10_CUDA_CHECK(cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(kKernel)));
-    const bool compiled = attributes.ptxVersion >= 90 && device().capability >= 9;
-    known.store(compiled ? kYes : kNo, std::memory_order_relaxed);
-  }
-  return known.load(std::memory_order_relaxed) == kYes;
-}
-
-// Lets a kernel take more shared memory than every device gives without being asked.
-template <typename Kernel>
-void allow_shared(Kernel* kernel, size_t bytes) {
-  constexpr size_t kUnasked = 40 * 1024; // of 48, the rest for what the kernel declares
-  if (bytes > kUnasked) {
-    C10_CUDA_CHECK(cudaFuncSetAttribute(
-        reinterpret_cast<const void*>(kernel),
-        cudaFuncAttributeMaxDynamicSharedMemorySize,
-        static_cast<int>(bytes)));
-  }
-}
-
 // As many blocks as can be resident at once.
-template <typename Kernel>
-int64_t resident_blocks(Kernel* kernel, int threads, size_t shared) {
-  int of_multiprocessor = 0;
-  allow_shared(kernel, shared);
-  C10_CUDA_CHECK(
-      cudaOccupancyMaxActiveBlocksPerMultiprocessor(&of_multiprocessor, kernel, threads, shared));
-  return of_multiprocessor * multiprocessors();
-}
+int64_t resident_blocks(const void* kernel, int threads, size_t shared);
 
-// Whether calls and launches are printed.
-bool is_logged();
-
-// Prints a launch if that is asked for.
-void log_launch(const void* kernel, const dim3& grid, const dim3& block, size_t shared);
-
-// A kernel with an attribute of its launch, or none, on the current stream.
-template <typename... Parameters>
-void launch_with(
-    const cudaLaunchAttribute* attribute,
-    void (*kernel)(Parameters...),
+// A kernel on the current stream; `early`: it waits by wait_for_kernel_before() for the one before it, where the
+// device lets it begin while that one ends.
+void launch_function(
+    const void* kernel,
     const dim3& grid,
     const dim3& block,
     size_t shared,
-    std::common_type_t<Parameters>... arguments) {
-  const void* const function = reinterpret_cast<const void*>(kernel);
-  allow_shared(kernel, shared);
-  log_launch(function, grid, block, shared);
-  void* pointers[] = {&arguments...};
-  cudaLaunchConfig_t config{};
-  config.gridDim = grid;
-  config.blockDim = block;
-  config.dynamicSmemBytes = shared;
-  config.stream = current_stream();
-  config.attrs = const_cast<cudaLaunchAttribute*>(attribute);
-  config.numAttrs = attribute == nullptr ? 0 : 1;
-  C10_CUDA_CHECK(cudaLaunchKernelExC(&config, function, pointers));
-}
+    void** arguments,
+    bool early);
 
 template <typename... Parameters>
 void launch_kernel(
@@ -221,27 +209,18 @@ void launch_kernel(
     const dim3& block,
     size_t shared,
     std::common_type_t<Parameters>... arguments) {
-  launch_with(nullptr, kernel, grid, block, shared, arguments...);
+  void* pointers[] = {&arguments...};
+  launch_function(reinterpret_cast<const void*>(kernel), grid, block, shared, pointers, false);
 }
 
-// Launches a kernel that waits by wait_for_kernel_before() for the one before it, where the device lets it
-// begin while that one ends.
 template <typename... Parameters>
 void launch_early(
     void (*kernel)(Parameters...),
     const dim3& grid,
     const dim3& block,
     std::common_type_t<Parameters>... arguments) {
-#if CUDART_VERSION >= 12030 // from here on in graphs too
-  if (device().capability >= 9) {
-    cudaLaunchAttribute early{};
-    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    early.val.programmaticStreamSerializationAllowed = 1;
-    launch_with(&early, kernel, grid, block, 0, arguments...);
-    return;
-  }
-#endif
-  launch_kernel(kernel, grid, block, 0, arguments...);
+  void* pointers[] = {&arguments...};
+  launch_function(reinterpret_cast<const void*>(kernel), grid, block, 0, pointers, true);
 }
 
 // For the kernel before, and all that it stored.

@@ -413,7 +413,7 @@ Sequence sequence_of(const Params& p) {
 }
 
 // grad_input as a pass over grad_output, with sums as far as the last tap meets it. Its length says how far that is:
-// padding need not be the same on both sides once Select.cu has left out taps.
+// padding need not be the same on both sides once Select.cpp has left out taps.
 Sequence reversed(const Sequence& s, bool sums) {
   Sequence r = s;
   r.padding = s.dilation * (s.taps - 1) - s.padding;

@@ -1,6 +1,6 @@
 // Which kernel takes a call: the first row whose conditions the call meets and whose kernel accepts it. A
 // kernel refuses what it cannot do (alignment, shared memory, planes that do not fit); what it should not
-// do, because a later row is faster, is said here. Included by Select.cu alone.
+// do, because a later row is faster, is said here. Included by Select.cpp alone.
 #pragma once
 
 #include <ATen/native/cuda/depthwise_conv2d_ext/Problem.cuh>

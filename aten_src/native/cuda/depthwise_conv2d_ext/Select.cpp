@@ -1,8 +1,12 @@
-// CUDA entries of depthwise_conv2d_ext: from tensors to operands, and from a call to a row of Table.cuh.
+// CUDA entries of depthwise_conv2d_ext: from tensors to operands, and from a call to a row of Table.cuh; the current
+// device, and launches on it. Of the host alone, and so compiled once and not for each architecture.
 #define TORCH_ASSERT_ONLY_METHOD_OPERATORS
 #include <ATen/core/Tensor.h>
 #include <ATen/native/DepthwiseConv2dExt.h>
-#include <ATen/native/cuda/depthwise_conv2d_ext/Common.cuh>
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAStream.h>
+#include <c10/util/Type.h>
 #include <ATen/native/cuda/depthwise_conv2d_ext/Table.cuh>
 #include <algorithm>
 #include <array>
@@ -10,6 +14,7 @@
 #include <cstdlib>
 #include <memory>
 #include <string>
+#include <vector>
 
 #ifndef AT_PER_OPERATOR_HEADERS
 #include <ATen/Functions.h>
@@ -21,6 +26,126 @@
 namespace at::native {
 
 namespace depthwise_conv2d_ext_cuda {
+
+namespace {
+
+// The number after "name=" in DEPTHWISE_CONV2D_EXT_DEVICE, at most what the device has.
+int64_t at_most(int64_t real, const std::string& name) {
+  static const char* const given = std::getenv("DEPTHWISE_CONV2D_EXT_DEVICE");
+  const std::string text = given == nullptr ? "" : std::string(",") + given;
+  const size_t place = text.find("," + name + "=");
+  if (place == std::string::npos) {
+    return real;
+  }
+  const int64_t number = std::atoll(text.c_str() + place + name.size() + 2);
+  TORCH_CHECK(
+      number > 0,
+      "DEPTHWISE_CONV2D_EXT_DEVICE: expected ",
+      name,
+      " to be a positive number, but got '",
+      given,
+      "'");
+  return std::min(real, number);
+}
+
+Device describe(int index) {
+  const auto attribute = [&](cudaDeviceAttr name) {
+    int value = 0;
+    C10_CUDA_CHECK(cudaDeviceGetAttribute(&value, name, index));
+    return int64_t{value};
+  };
+  return {
+      index,
+      at_most(attribute(cudaDevAttrComputeCapabilityMajor), "capability"),
+      at_most(attribute(cudaDevAttrMultiProcessorCount), "multiprocessors"),
+      at_most(attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin), "shared"),
+      at_most(attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor), "shared")};
+}
+
+} // namespace
+
+const Device& device() {
+  static const std::vector<Device> devices = [] {
+    std::vector<Device> all;
+    for (int i = 0; i < c10::cuda::device_count(); ++i) {
+      all.push_back(describe(i));
+    }
+    return all;
+  }();
+  return devices[c10::cuda::current_device()];
+}
+
+namespace {
+
+// Lets a kernel take more shared memory than every device gives without being asked.
+void allow_shared(const void* kernel, size_t bytes) {
+  constexpr size_t kUnasked = 40 * 1024; // of 48, the rest for what the kernel declares
+  if (bytes > kUnasked) {
+    C10_CUDA_CHECK(cudaFuncSetAttribute(
+        kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)));
+  }
+}
+
+// Whether calls and launches are printed.
+bool is_logged() {
+  static const char* const asked = std::getenv("DEPTHWISE_CONV2D_EXT_LOG");
+  return asked != nullptr && std::string(asked) != "0";
+}
+
+void log_launch(const void* kernel, const dim3& grid, const dim3& block, size_t shared) {
+  if (!is_logged()) {
+    return;
+  }
+  const char* name = "a kernel";
+#if CUDART_VERSION >= 12030
+  C10_CUDA_CHECK(cudaFuncGetName(&name, kernel));
+#endif
+  std::fprintf(
+      stderr,
+      "depthwise_conv2d_ext:   %s grid %u,%u,%u block %u,%u,%u shared %zu\n",
+      c10::demangle(name).c_str(),
+      grid.x,
+      grid.y,
+      grid.z,
+      block.x,
+      block.y,
+      block.z,
+      shared);
+}
+
+} // namespace
+
+int64_t resident_blocks(const void* kernel, int threads, size_t shared) {
+  int of_multiprocessor = 0;
+  allow_shared(kernel, shared);
+  C10_CUDA_CHECK(
+      cudaOccupancyMaxActiveBlocksPerMultiprocessor(&of_multiprocessor, kernel, threads, shared));
+  return of_multiprocessor * multiprocessors();
+}
+
+void launch_function(
+    const void* kernel,
+    const dim3& grid,
+    const dim3& block,
+    size_t shared,
+    void** arguments,
+    bool early) {
+  allow_shared(kernel, shared);
+  log_launch(kernel, grid, block, shared);
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = block;
+  config.dynamicSmemBytes = shared;
+  config.stream = c10::cuda::getCurrentCUDAStream();
+  cudaLaunchAttribute attribute{};
+#if CUDART_VERSION >= 12030 // from here on in graphs too
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  config.attrs = &attribute;
+  config.numAttrs = early && device().capability >= 9 ? 1 : 0;
+#endif
+  C10_CUDA_CHECK(cudaLaunchKernelExC(&config, kernel, arguments));
+}
 
 namespace {
 
@@ -314,7 +439,7 @@ void backward_cuda(
 
 } // namespace
 
-REGISTER_DISPATCH(depthwise_conv2d_ext_stub, &forward_cuda)
-REGISTER_DISPATCH(depthwise_conv2d_ext_backward_stub, &backward_cuda)
+REGISTER_CUDA_DISPATCH(depthwise_conv2d_ext_stub, &forward_cuda)
+REGISTER_CUDA_DISPATCH(depthwise_conv2d_ext_backward_stub, &backward_cuda)
 
 } // namespace at::native
