@@ -163,13 +163,11 @@ __device__ __forceinline__ void make_bands(
 template <typename scalar_t>
 __device__ __forceinline__ uint32_t pair_of(float low, float high) {
   uint32_t pair = 0;
-#if __CUDA_ARCH__ >= 800
   if constexpr (std::is_same_v<scalar_t, c10::BFloat16>) {
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
   } else {
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
   }
-#endif
   return pair;
 }
 
@@ -297,6 +295,7 @@ __global__ void bands_kernel(
     const typename Traits::scalar_t* __restrict__ bias,
     const __grid_constant__ Params call,
     const __grid_constant__ Bands p) {
+#if __CUDA_ARCH__ >= 800
   using scalar_t = typename Traits::scalar_t;
   constexpr int kBlocks = Traits::kBlocks;
   constexpr int kDiagonals = Traits::kDiagonals;
@@ -467,6 +466,7 @@ __global__ void bands_kernel(
     store_tile(dst, dst_tile, p.dst, to);
     buffer ^= p.buffers - 1;
   }
+#endif
 }
 
 // The geometry of one pass.

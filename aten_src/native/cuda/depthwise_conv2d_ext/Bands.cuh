@@ -104,10 +104,8 @@ struct Place {
 };
 
 __device__ __forceinline__ void copy_block(char* to, const void* from) {
-#if __CUDA_ARCH__ >= 800
   const uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(to));
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(from) : "memory");
-#endif
 }
 
 // Where the first element of a tile's image `image` is in a tensor in plane order.
@@ -332,21 +330,17 @@ __device__ __forceinline__ void clear_shared(char* from, int bytes) {
 
 // Four 8 x 8 matrices; lanes 8 i ... 8 i + 7 give the addresses of the rows of matrix i.
 __device__ __forceinline__ void load_matrices(uint32_t (&to)[4], uint32_t row) {
-#if __CUDA_ARCH__ >= 800
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
                : "r"(row)
                : "memory");
-#endif
 }
 
 __device__ __forceinline__ void load_matrices_transposed(uint32_t (&to)[4], uint32_t row) {
-#if __CUDA_ARCH__ >= 800
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
                : "r"(row)
                : "memory");
-#endif
 }
 
 // sums[16][8] += a[16][16] · b[16][8], in float. In a 16 x 8 half of `a`, a lane has rows lane / 4 and
@@ -361,7 +355,6 @@ __device__ __forceinline__ void multiply_16(
     uint32_t a3,
     uint32_t b0,
     uint32_t b1) {
-#if __CUDA_ARCH__ >= 800
   if constexpr (std::is_same_v<scalar_t, c10::BFloat16>) {
     asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
         "{%8, %9}, {%0, %1, %2, %3};"
@@ -373,7 +366,6 @@ __device__ __forceinline__ void multiply_16(
         : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
         : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
   }
-#endif
 }
 
 template <typename scalar_t>
@@ -382,7 +374,6 @@ __device__ __forceinline__ void multiply_8(
     uint32_t a0,
     uint32_t a1,
     uint32_t b0) {
-#if __CUDA_ARCH__ >= 800
   if constexpr (std::is_same_v<scalar_t, c10::BFloat16>) {
     asm("mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, "
         "{%0, %1, %2, %3};"
@@ -394,13 +385,11 @@ __device__ __forceinline__ void multiply_8(
         : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
         : "r"(a0), "r"(a1), "r"(b0));
   }
-#endif
 }
 
 // Both halves, or the one of float32, of `sum` + 0 * `pair`: NaN where the pair was not finite.
 template <typename scalar_t>
 __device__ __forceinline__ uint32_t add_zero_times(uint32_t sum, uint32_t pair) {
-#if __CUDA_ARCH__ >= 800
   if constexpr (sizeof(scalar_t) == sizeof(float)) {
     sum = __float_as_uint(fmaf(__uint_as_float(pair), 0.0f, __uint_as_float(sum)));
   } else if constexpr (std::is_same_v<scalar_t, c10::BFloat16>) {
@@ -408,7 +397,6 @@ __device__ __forceinline__ uint32_t add_zero_times(uint32_t sum, uint32_t pair) 
   } else {
     asm("fma.rn.f16x2 %0, %1, %2, %0;" : "+r"(sum) : "r"(pair), "r"(0));
   }
-#endif
   return sum;
 }
 

@@ -43,43 +43,32 @@ __device__ __forceinline__ uint32_t shared_address(const void* pointer) {
 
 // A round of a barrier ends when all `arrivals` have come, and all the bytes that they expect.
 __device__ __forceinline__ void init_barrier(uint32_t barrier, int arrivals) {
-#if __CUDA_ARCH__ >= 900
   asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
-#endif
 }
 
 // After what the thread itself has written to shared memory, before copies that write there.
 __device__ __forceinline__ void fence_shared() {
-#if __CUDA_ARCH__ >= 900
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-#endif
 }
 
 // After the thread's init_barrier(), so that copies meet what they did.
 __device__ __forceinline__ void fence_barriers() {
-#if __CUDA_ARCH__ >= 900
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-#endif
   fence_shared();
 }
 
 __device__ __forceinline__ void arrive(uint32_t barrier) {
-#if __CUDA_ARCH__ >= 900
   asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(barrier) : "memory");
-#endif
 }
 
 // Arrives, and says how many bytes copies will bring; before them.
 __device__ __forceinline__ void arrive_and_expect(uint32_t barrier, int bytes) {
-#if __CUDA_ARCH__ >= 900
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
                : "memory");
-#endif
 }
 
 // A run of memory, of a multiple of 16 bytes from a multiple of them on, by one thread.
 __device__ __forceinline__ void load_run(void* to, uint32_t barrier, const void* from, int bytes) {
-#if __CUDA_ARCH__ >= 900
   asm volatile(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
           "r"(shared_address(to)),
@@ -87,13 +76,11 @@ __device__ __forceinline__ void load_run(void* to, uint32_t barrier, const void*
       "r"(bytes),
       "r"(barrier)
       : "memory");
-#endif
 }
 
 // Until the round of this parity has ended: the first has parity 0, and a barrier that is new stands as
 // if one of parity 1 had.
 __device__ __forceinline__ void wait_for(uint32_t barrier, uint32_t parity) {
-#if __CUDA_ARCH__ >= 900
   uint32_t done = 0;
   while (!done) {
     asm volatile(
@@ -106,7 +93,6 @@ __device__ __forceinline__ void wait_for(uint32_t barrier, uint32_t parity) {
         : "r"(barrier), "r"(parity)
         : "memory");
   }
-#endif
 }
 
 constexpr int kBoxBytes = 128; // where boxes begin in shared memory
@@ -672,9 +658,7 @@ __device__ __forceinline__ void store_vector_if(
 #if CUDART_VERSION >= 12000
 // Has the engine fetch the map itself, so that the first box need not wait for it.
 __device__ __forceinline__ void prefetch_map(const CUtensorMap& map) {
-#if __CUDA_ARCH__ >= 900
   asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
-#endif
 }
 
 // Asks for the box whose first element is that of these places, any of which may lie outside.
@@ -686,7 +670,6 @@ __device__ __forceinline__ void load_box(
     int column,
     int row,
     int image) {
-#if __CUDA_ARCH__ >= 900
   asm volatile(
       "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, "
       "{%2, "
@@ -698,7 +681,6 @@ __device__ __forceinline__ void load_box(
       "r"(image),
       "r"(barrier)
       : "memory");
-#endif
 }
 #endif
 

@@ -134,10 +134,8 @@ struct Entry {
 // float32 as two numbers of tf32.
 __device__ __forceinline__ uint2 split(float value) {
   uint2 parts = make_uint2(0, 0);
-#if __CUDA_ARCH__ >= 800
   asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(parts.x) : "f"(value));
   asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(parts.y) : "f"(value - __uint_as_float(parts.x)));
-#endif
   return parts;
 }
 
@@ -147,12 +145,10 @@ __device__ __forceinline__ void multiply_tf32(
     const uint32_t (&a)[4],
     uint32_t b0,
     uint32_t b1) {
-#if __CUDA_ARCH__ >= 800
   asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
       "{%8, %9}, {%0, %1, %2, %3};"
       : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-#endif
 }
 
 // One side of the products, 16 rows of a lane's kind: of 16 bits, or of float32 in numbers of tf32.
@@ -647,6 +643,7 @@ __global__ void plane_gemm_kernel(
     const __grid_constant__ Tensors<typename Traits::scalar_t> tensors,
     const __grid_constant__ Params call,
     const __grid_constant__ PlaneGemm p) {
+#if __CUDA_ARCH__ >= 800
   extern __shared__ uint4 shared_blocks[];
   __shared__ double biases[kMostWarps];
   const Block<Traits> block{tensors, call, p, reinterpret_cast<char*>(shared_blocks)};
@@ -669,6 +666,7 @@ __global__ void plane_gemm_kernel(
   if (tensors.dst) {
     block.compute();
   }
+#endif
 }
 
 // The geometry of a pass and its blocks.
