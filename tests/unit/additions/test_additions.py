@@ -116,6 +116,12 @@ def test_hostile_yaml_is_refused_at_its_line_in_bounded_time(
     assert time.monotonic() - started < 5
 
 
+def test_a_byte_order_mark_is_no_part_of_an_entry(tmp_path: Path) -> None:
+    read = sample.write(tmp_path, "\ufeff" + sample.NATIVE, "\ufeff" + sample.DERIVATIVES)
+    assert read.native.text == sample.NATIVE  # as it is appended to upstream's
+    assert [e.name for e in read.derivatives.entries] == ["swing"]
+
+
 def test_a_huge_file_is_refused_without_being_read(tmp_path: Path) -> None:
     sample.write(tmp_path)
     for name in ("derivatives_additions.yaml", "aten_src/native/X.cpp"):

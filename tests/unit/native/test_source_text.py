@@ -8,13 +8,15 @@ import pytest
 import sample_additions as sample
 from sample_files import lay
 
-from torchfork.errors import ForkError
+from torchfork.errors import CompileError, ForkError, KernelError
 from torchfork.native import source_text
 
 KERNEL = """\
 #include <ATen/ops/swing_native.h>
+namespace at::native {
 Tensor swing_cpu(const Tensor& self) {}
-std::tuple<Tensor, Tensor> sway(const Tensor& self) {}
+std::tuple<Tensor, Tensor> sway(const Tensor& self, int64_t n) {}
+}
 """
 HEADER = """\
 TORCH_API void shown(const Tensor& t);
@@ -59,11 +61,12 @@ def test_headers_that_are_there_or_may_be_left_out_pass(tmp_path: Path, text: st
         ("#ifdef X\n#else\n#endif\n #  include <c10/Gone.h>\n", 4),
         ("#ifndef AT_PER_OPERATOR_HEADERS\n#else\n#include <ATen/ops/gone.h>\n#endif\n", 3),
         ("#include <torch/csrc/Gone.h>\n", 1),
+        ('#include "Present.h"\n#include "ATen/Present.h"\n#include "stdint.h"\n', 1),
     ],
 )
 def test_a_header_that_the_base_lacks_is_named(tmp_path: Path, text: str, line: int) -> None:
     (error,) = refused(tmp_path, text)
-    assert error.kind == "header gone"
+    assert error.exit_code == CompileError.exit_code
     assert error.where == f"{tmp_path}/a/aten_src/native/Text.cpp:{line}"
 
 
@@ -92,6 +95,86 @@ def test_every_kernel_that_no_source_mentions_is_named_at_its_declaration(tmp_pa
     assert places == [("swing_meta", f"{path}:2"), ("spin_cpu", f"{path}:15")]
     # A macro that pastes names may define any of them.
     assert refused(tmp_path, "#define KERNEL(name) void name##_meta();\n", native) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("namespace at::native { KERNEL; }", ""),
+        ("namespace at { namespace native { struct A { int b; }; KERNEL; } }", ""),
+        ("namespace at::native { Tensor spin(int64_t); KERNEL; }", ""),
+        ("Tensor at::native::spin(const Tensor& x, std::array<bool, 2> n) { return x; }", ""),
+        ("#ifdef MINE\nnamespace at::native { static KERNEL; }\n#endif", ""),
+        ("#define MADE(f) Tensor f(Tensor x)\nMADE(spin) { return x; }", ""),
+        ("KERNEL;", "namespace ::"),
+        ("namespace mine { KERNEL; }", "namespace mine"),
+        ("namespace at::native { namespace { KERNEL; } }", "namespace at::native::(anonymous)"),
+        ("namespace at::native { static KERNEL; }", "static"),
+        ("namespace at::native { Tensor spin(const Tensor& x); }", "no definition"),
+        (
+            "namespace at::native { Tensor f(Tensor x) { return spin(x, {1, 1}); } }",
+            "no definition",
+        ),
+        ("namespace at::native { Tensor spin(const Tensor& x) { return x; } }", "1 arguments"),
+    ],
+)
+def test_what_has_the_name_of_a_kernel_and_defines_none_is_named_with_its_line(
+    tmp_path: Path, text: str, why: str
+) -> None:
+    native = sample.NATIVE + SPIN
+    kernel = "Tensor spin(const Tensor& x, std::array<bool, 2> n) { return x; }"
+    errors = refused(tmp_path, "\n" + text.replace("KERNEL;", kernel), native)
+    line = native.count("\n") - 1
+    places = [f"{tmp_path}/a/native_functions_additions.yaml:{line}"]
+    assert [e.where for e in errors] == places * bool(why)
+    for error in errors:
+        assert f"{tmp_path}/a/aten_src/native/Text.cpp:2: " in error.why and why in error.why
+
+
+def test_a_source_that_is_not_compiled_defines_no_kernel(tmp_path: Path) -> None:
+    native = sample.NATIVE + "- func: spin(Tensor x) -> Tensor\n  dispatch:\n    CPU: spin\n"
+    text = "namespace at::native { Tensor spin(const Tensor& x) { return x; } }"
+    (error,) = refused(tmp_path, "", native, native__Spin_cc=text)
+    assert f"{tmp_path}/a/aten_src/native/Spin.cc" in error.why
+
+
+SPIN = """\
+- func: spin(Tensor x, bool[2] n) -> Tensor
+  dispatch:
+    CPU: spin
+"""
+STRUCTURED = """\
+- func: spin.Tensor(Tensor x) -> Tensor
+  structured_delegate: spin.Tensor_out
+- func: spin_.Tensor(Tensor(a!) x) -> Tensor(a!)
+  structured_delegate: spin.Tensor_out
+- func: spin.Tensor_out(Tensor x, *, Tensor(a!) out) -> Tensor(a!)
+  structured: True
+  dispatch:
+    CPU: spin_out
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "missing"),
+    [
+        ("TORCH_META_FUNC2(spin, Tensor)(const Tensor& x) {}", False),
+        ("TORCH_PRECOMPUTE_META_FUNC2(spin,Tensor)(const Tensor& x) {}", False),
+        ("void structured_spin_Tensor::meta(const Tensor& x) {}", False),
+        ("#define META(f) TORCH_META_FUNC2(f, Tensor)\nMETA(spin)(const Tensor& x) {}", False),
+        ("TORCH_META_FUNC(spin)(const Tensor& x) {}", True),
+        ("// TORCH_META_FUNC2(spin, Tensor)", True),
+    ],
+)
+def test_a_structured_operator_without_a_meta_function_is_named(
+    tmp_path: Path, text: str, missing: bool
+) -> None:
+    text += "\nTORCH_IMPL_FUNC(spin_out)(const Tensor& x, const Tensor& out) {}"
+    errors = refused(tmp_path, text, sample.NATIVE + STRUCTURED)
+    line = sample.NATIVE.count("\n") + 6
+    places = [f"{tmp_path}/a/native_functions_additions.yaml:{line}"]
+    assert [e.where for e in errors] == places * missing
+    assert all(isinstance(e, KernelError) and "spin_Tensor" in e.what for e in errors)
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ _OF_NODES = """
 grad grads name gen lock args saved packed_args grad_inputs grad_result any_grad_defined next_edges
 retain_variables variable_list task_should_compute_output copy_range IndexRangeGenerator
 """
+_CLOSED = {"(": ")", "[": "]", "{": "}"}
 _NEAR_SPECIAL = re.compile(r"(?i)(not|non|no|un)[_ -]?differentiable")
 _STRING = re.compile(r'"(?:\\.|[^"\\])*"|\'(?:\\.|[^\'\\])*\'')
 # A word that no qualifier and no object precedes: x of `x`, `x(...)`, not of `a.x`, `a->x`, `a::x`.
@@ -64,6 +65,7 @@ def objections(
         yield from _of_composite(entry, declared)
         for key, formula in formulas_of(entry):
             yield from _wrong_words(entry, key, formula)
+            yield from _wrong_form(entry, key, formula)
 
 
 def formulas_of(entry: Entry) -> Iterator[tuple[str, str]]:
@@ -136,6 +138,34 @@ def _wrong_words(entry: Entry, key: str, formula: str) -> Iterator[DerivativeErr
             where=entry.where(key),
             why=f"in a formula '{word}' is something of the autograd node's own",
             next=f"call the argument {word}_output or x{word}, here and in the declaration",
+        )
+
+
+def _wrong_form(entry: Entry, key: str, formula: str) -> Iterator[DerivativeError]:
+    """A formula that no compiler would take, or that nothing would ever call."""
+    open_ = ""
+    for bracket in re.findall(r"[][(){}]", _STRING.sub("", formula)):
+        if bracket in _CLOSED:
+            open_ += _CLOSED[bracket]
+        elif open_[-1:] == bracket:
+            open_ = open_[:-1]
+        else:
+            open_ = bracket
+            break
+    if open_ or not formula.strip():
+        yield DerivativeError(
+            f"the formula of '{entry.name}' for '{key}' is no C++ expression",
+            where=entry.where(key),
+            why=f"its brackets do not match: '{open_[-1:]}'" if open_ else "it is empty",
+            next="correct it; an argument without a gradient is non_differentiable",
+        )
+    discrete = [a for a in words(key) if "Tensor" not in entry.types.get(a, "Tensor")]
+    if discrete and formula.strip() not in SPECIAL:
+        yield DerivativeError(
+            f"'{entry.name}' has a formula for '{discrete[0]}', which can have no gradient",
+            where=entry.where(key),
+            why=f"it is of type {entry.types[discrete[0]]}, and gradients are tensors",
+            next="delete the formula, or make the argument a Tensor",
         )
 
 

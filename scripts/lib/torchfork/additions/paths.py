@@ -89,10 +89,13 @@ def read(path: Path, limit: int = MAX_FILE_BYTES) -> bytes:
 def read_text(
     path: Path, limit: int = MAX_FILE_BYTES, refused: type[ForkError] = AdditionsError
 ) -> str:
-    """The text of a regular file, as `read` gets it. Raises `refused` where it is not UTF-8."""
+    """The text of a regular file, as `read` gets it, without a byte order mark.
+
+    Raises `refused` where it is not UTF-8.
+    """
     data = read(path, limit)
     try:
-        return data.decode("utf-8")
+        return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise refused(

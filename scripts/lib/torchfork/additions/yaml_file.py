@@ -64,12 +64,17 @@ class Entry:
         return (self.name, *words(self.fields.get("autogen", [])))
 
     @property
-    def arguments(self) -> list[str]:
-        """The names of the schema's arguments, out= arguments included."""
+    def types(self) -> dict[str, str]:
+        """The types of the schema's arguments by their names, out= arguments included."""
         inside = _without_annotations(self.key.partition("(")[2].rpartition("->")[0].strip())
         parts = re.split(r",\s*(?![^\[]*\])", inside.removesuffix(")"))
         declared = [part.partition("=")[0].split() for part in parts]
-        return [part[-1] for part in declared if len(part) > 1]
+        return {part[-1]: part[0] for part in declared if len(part) > 1}
+
+    @property
+    def arguments(self) -> list[str]:
+        """The names of the schema's arguments."""
+        return list(self.types)
 
     @property
     def results(self) -> tuple[list[str], bool]:
@@ -91,6 +96,11 @@ class Entry:
     def structured(self) -> bool:
         """Whether its kernels, or those of another entry, are structured."""
         return bool({"structured", "structured_delegate"} & self.fields.keys())
+
+    @property
+    def delegate(self) -> str:
+        """The entry whose structured kernels it has; ''."""
+        return str(self.fields.get("structured_delegate", ""))
 
     @property
     def kernels(self) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""What the text of the sources tells before a compiler runs: each at its line.
+"""What the text of the sources tells before they are compiled: each at its line.
 
 A compiler would say the same minutes later, one file at a time, and the linker would name no line.
 Only what is sure is refused: text in conditional blocks and names that macros make are let pass.
@@ -6,18 +6,22 @@ Only what is sure is refused: text in conditional blocks and names that macros m
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from ..additions import paths
 from ..additions.formulas import FROM_SOURCE, declared_without_body
 from ..additions.load import Additions
 from ..additions.yaml_file import Entry, words
 from ..errors import CompileError, ForkError, KernelError
 from ..upstream.base import Base
+from ..util import process
 from .compile_steps import SUPPORT
+from .toolchain import find_cxx
 
 # Upstream's own headers, and what torchgen makes that wheels leave out.
 _UPSTREAM = ("ATen/", "c10/", "torch/", "caffe2/")
@@ -30,6 +34,13 @@ _PER_OPERATOR = {
     ("ifdef", "AT_PER_OPERATOR_HEADERS"): True,
 }
 _CALL = re.compile(r"(?<![\w.])(?<!->)(?:(?:at::)?native::|(?<!::))([A-Za-z_]\w*)(?=\s*\()")
+_META = re.compile(
+    r"TORCH_(?:PRECOMPUTE_)?META_FUNC2?\s*\(\s*(\w+)\s*(?:,\s*(\w+)\s*)?\)"
+    r"|\bstructured_(\w+)::meta\b"
+)
+_NOT_COMPILED = frozenset({".cc", ".cxx", ".c++", ".C", ".c", ".hpp", ".inc"})
+# What may have braces that open or close nothing, or make a definition.
+_ODD = re.compile(r"#[ \t]*define|R\"|'[{}]'")
 _LIBRARY = re.compile(r"^[ \t]*TORCH_LIBRARY(_IMPL|_FRAGMENT)?\(\s*(\w+)", re.MULTILINE)
 _COMMENT_OR_STRING = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"", re.DOTALL)
 # Backends that no graft compiles: select leaves their registrations out.
@@ -52,9 +63,68 @@ class Source:
         """Without comments and what is between quotes; every line where it was."""
         return _COMMENT_OR_STRING.sub(_blank, self.text)
 
+    def mentions(self, name: str, arguments: int) -> Iterator[str]:
+        """Why each place with the name of a kernel does not define it; '' where it does or may.
+
+        arguments: how many the kernel takes.
+        """
+        for found in re.finditer(rf"(::)?\b{re.escape(name)}\b(\s*\()?", self.code):
+            certain = found[2] and not found[1] and self._plain
+            reason = self._no_definition(found, arguments) if certain else ""
+            yield f"{self.at(found.start())}: {reason}" if reason else ""
+
+    @cached_property
+    def _plain(self) -> bool:
+        """Whether braces alone say which namespace a line is in."""
+        conditions = filter(None, map(_CONDITION.match, self.code.splitlines()))
+        known = ((c[1], c[2].strip()) in _PER_OPERATOR or c[1] in {"else", "endif"}
+                 for c in conditions)  # fmt: skip
+        return not _ODD.search(self.code) and all(known)
+
+    def _no_definition(self, found: re.Match[str], arguments: int) -> str:
+        inside: list[str] = []  # the namespaces, or '' for anything else with braces
+        start = 0  # of the declaration that the name is in
+        for brace in re.finditer(
+            r"(?:\bnamespace\s*([\w:]*)\s*)?\{|[;}]", self.code[: found.start()]
+        ):
+            if brace[0].endswith("{"):
+                named = brace[0].startswith("namespace")
+                inside.append((brace[1] or "(anonymous)") if named else "")
+            elif brace[0] == "}" and inside:
+                inside.pop()
+            start = brace.end()
+        end = _closing(self.code, found.end())
+        body = re.sub(r"^(\s|const\b|noexcept\b)+", "", self.code[end : end + 40])[:1]
+        if "" in inside or body == ";":
+            return "it is no definition"
+        if body != "{":
+            return ""
+        if "::".join(inside) != "at::native":
+            return f"it is in namespace {'::'.join(inside) or '::'}"
+        if re.search(r"\bstatic\b", self.code[start : found.start()]):
+            return "it is static"
+        given = _parameters(self.code[found.end() : end - 1])
+        return "" if given == arguments else f"it takes {given} arguments, its schema {arguments}"
+
     def at(self, offset: int) -> str:
         """'file:line' of a place in the text."""
         return f"{self.path}:{self.text.count(chr(10), 0, offset) + 1}"
+
+
+def _closing(code: str, start: int) -> int:
+    """The end of what an opened parenthesis encloses."""
+    depth, place = 1, start
+    while depth and place < len(code):
+        depth += {"(": 1, ")": -1}.get(code[place], 0)
+        place += 1
+    return place
+
+
+def _parameters(code: str) -> int:
+    """How many parameters are listed, of types that may have commas of their own."""
+    while (without := re.sub(r"<[^<>]*>|\([^()]*\)|\{[^{}]*\}", "", code)) != code:
+        code = without
+    return code.count(",") + 1 if code.strip() else 0
 
 
 def _blank(found: re.Match[str]) -> str:
@@ -109,13 +179,20 @@ def _missing_includes(source: Source, additions: Additions, base: Base) -> Itera
     )  # fmt: skip
     if not (base.include / "ATen").is_dir():
         return
-    for offset, name in _unconditional_includes(source.text):
-        if not name.startswith(_UPSTREAM) or (
-            _GENERATED.fullmatch(name) and _is_made(name, additions)
-        ):
+    for offset, name, quoted in _unconditional_includes(source.text):
+        if _GENERATED.fullmatch(name) and _is_made(name, additions):
             continue
         own = additions.source_root / name.removeprefix("ATen/")
         if own.is_file() or any((root / name).is_file() for root in roots):
+            continue
+        if not name.startswith(_UPSTREAM):
+            if quoted and "cuda" not in str(source.path) and not _is_known(name, source):
+                yield CompileError(
+                    f'the header "{name}" is nowhere',
+                    where=source.at(offset),
+                    why="it is not beside the file, and neither PyTorch nor the compiler has it",
+                    next="copy it into aten_src as well, or correct the name",
+                )
             continue
         yield CompileError(
             f"the header {name} is not in torch {base.version}",
@@ -137,8 +214,19 @@ def _is_made(name: str, additions: Additions) -> bool:
     return any(stem == own or stem.startswith(f"{own}_") for own in names)
 
 
-def _unconditional_includes(text: str) -> Iterator[tuple[int, str]]:
-    """The includes that every compiler sees, with their offsets."""
+def _is_known(name: str, source: Source) -> bool:
+    """Whether a header lies beside a source, or may be one of the compiler's."""
+    if (source.path.parent / name).is_file():
+        return True
+    try:
+        command: list[str | Path] = [*find_cxx(os.environ).split(), "-E", "-x", "c++", "-"]
+        return not process.run(command, check=False, input_text=f'#include "{name}"\n').returncode
+    except ForkError:
+        return True  # the build will say what is wrong with the compiler
+
+
+def _unconditional_includes(text: str) -> Iterator[tuple[int, str, bool]]:
+    """The includes that every compiler sees, with their offsets, and whether quotes are around."""
     known: list[bool | None] = []  # of each open condition: whether it holds, None if unknown
     offset = 0
     for line in text.splitlines(keepends=True):
@@ -153,7 +241,7 @@ def _unconditional_includes(text: str) -> Iterator[tuple[int, str]]:
             elif known:
                 known.pop()
         elif (include := _INCLUDE.match(line)) and all(known):
-            yield offset, include[1]
+            yield offset, include[1], '"' in line
         offset += len(line)
 
 
@@ -163,24 +251,39 @@ def _missing_kernels(
     base: Base,
     exported: Callable[[], Collection[str]],
 ) -> Iterator[KernelError]:
-    """Kernels that an entry names and no source mentions."""
-    mentioned = {word for source in sources for word in re.findall(r"\w+", source.code)}
+    """Kernels that an entry names and no source defines, and meta functions of structured ones."""
+    metas = {"_".join(filter(None, pair)) for s in sources for pair in _META.findall(s.code)}
+    sure = all(source._plain for source in sources if "META_FUNC" in source.code)
     for entry in additions.native.entries:
+        delegating = [e.name for e in additions.native.entries if e.delegate == entry.name]
+        for name in delegating if sure else ():  # an in-place one has the functional one's
+            if "_." not in f"{name}." and (meta := name.replace(".", "_")) not in metas:
+                yield _missing(entry, "structured", additions, f"TORCH_META_FUNC({meta})", [])
         dispatch = entry.fields.get("dispatch")
         for keys, kernel in dispatch.items() if isinstance(dispatch, dict) else ():
             name = str(kernel).rpartition("::")[2]
             built = [k for k in words(keys) if base.cuda is not None or "CUDA" not in k]
             if not [key for key in built if not _NOT_BUILT.search(key)]:
                 continue
-            if name in mentioned or _is_generated(entry) or _is_exported(name, exported()):
+            found = [m for source in sources for m in source.mentions(name, len(entry.types))]
+            if "" in found or _is_generated(entry) or _is_exported(name, exported()):
                 continue
-            yield KernelError(
-                f"the kernel '{name}' is declared and defined nowhere",
-                where=entry.where("dispatch"),
-                why=f"no source below {additions.source_root} has the word",
-                next="define it in aten_src/native, in namespace at::native, or correct the name "
-                "under 'dispatch:'",
-            )
+            yield _missing(entry, "dispatch", additions, name, found)
+
+
+def _missing(
+    entry: Entry, field: str, additions: Additions, name: str, found: list[str]
+) -> KernelError:
+    others = [path for path in paths.tree(additions.source_root, additions.root)
+              if path.suffix in _NOT_COMPILED and name in Source(path).text]  # fmt: skip
+    found = found or [f"{path}: no file ending in {path.suffix} is compiled" for path in others]
+    return KernelError(
+        f"the kernel '{name}' is declared and defined nowhere",
+        where=entry.where(field),
+        why="\n".join(found) or f"no source below {additions.source_root} has the word",
+        next="define it in aten_src/native, in a .cpp or .cu file, in namespace at::native, or "
+        "correct the name in the entry",
+    )
 
 
 def _is_generated(entry: Entry) -> bool:
