@@ -16,8 +16,9 @@ namespace at::native::depthwise_conv2d_ext_cuda {
 namespace {
 
 constexpr int kThreads = 128;
-inline int64_t wanted_threads() {
-  return multiprocessors() * 1024;
+// Fewer and longer marches where rows are dear.
+inline int64_t wanted_threads(bool has_dear_rows = false) {
+  return multiprocessors() * (has_dear_rows ? 512 : 1024);
 }
 
 template <typename scalar_t>
@@ -495,8 +496,8 @@ __global__ void grad_weight_planes_kernel(
 }
 
 // How many blocks share the items of one group of channels.
-int64_t chunks_for(int64_t items, int64_t items_per_block, int64_t groups) {
-  const int64_t wanted = divide_up(wanted_threads(), groups * kThreads);
+int64_t chunks_for(int64_t items, int64_t items_per_block, int64_t groups, int64_t threads) {
+  const int64_t wanted = divide_up(threads, groups * kThreads);
   return std::max<int64_t>(1, std::min(wanted, divide_up(items, items_per_block)));
 }
 
@@ -510,13 +511,14 @@ int64_t launch_channels_last(Operand& partial, const BackwardPass& pass, const P
   m.lanes = lanes_for(vectors, kVector * sizeof(scalar_t), kThreads, true);
   m.aligned = m.channels % kVector == 0 && is_aligned(grads, kVector * sizeof(scalar_t)) &&
       is_aligned(inputs, kVector * sizeof(scalar_t));
-  plan_items(m, Traits::kTile, vectors, wanted_threads(), Traits::kHeight);
+  const int64_t wanted = wanted_threads(Traits::kTaps > 25);
+  plan_items(m, Traits::kTile, vectors, wanted, Traits::kHeight);
   int tiles = 1;
   while (tiles * 2 * m.lanes <= kThreads) {
     tiles *= 2;
   }
   const int64_t groups = divide_up(vectors, m.lanes);
-  const int64_t chunks = chunks_for(m.items, tiles, groups);
+  const int64_t chunks = chunks_for(m.items, tiles, groups, wanted);
   partial = empty_partial(chunks, p);
   const size_t shared = std::max<size_t>(
       sums_bytes<Traits>(m.lanes * tiles), Traits::Rows::kBytes + Traits::Grads::kBytes);
@@ -536,7 +538,7 @@ template <typename Traits>
 int64_t launch_planes(Operand& partial, const BackwardPass& pass, const Params& p, March m) {
   using scalar_t = typename Traits::scalar_t;
   plan_items(m, Traits::kTile, m.channels, wanted_threads(), Traits::kHeight);
-  const int64_t chunks = chunks_for(m.items, kThreads, m.channels);
+  const int64_t chunks = chunks_for(m.items, kThreads, m.channels, wanted_threads());
   partial = empty_partial(chunks, p);
   launch_kernel(
       grad_weight_planes_kernel<Traits>,
