@@ -10,7 +10,7 @@
 
 Three run only when they are named:
 
-    overlay  ops, zoo and what of wheel fits, on overlays beside the official torch
+    overlay  ops, both zoos and what of wheel fits, on overlays beside the official torch
     models   timm's models with their depthwise convolutions converted, on the built wheel; minutes
     sanitize the operators under AddressSanitizer and UBSan, at each CPU capability
 
@@ -33,6 +33,7 @@ PROJECT = Path(__file__).resolve().parent
 STATE = PROJECT / ".torchfork"
 SCRIPTS = PROJECT / "scripts"
 TOOLS = ("-r", str(SCRIPTS / "requirements.txt"), "-r", str(SCRIPTS / "requirements-test.txt"))
+ZOO = ("--additions", str(PROJECT / "tests/zoo/additions"))
 # pytest found no test: fine for one of several directories when the user chose tests by name.
 NO_TESTS = 5
 
@@ -100,46 +101,37 @@ def wheel(session: nox.Session) -> None:
 @nox.session
 def zoo(session: nox.Session) -> None:
     """One operator of every kind."""
-    built = _built_wheel(
-        session,
-        "--additions",
-        str(PROJECT / "tests/zoo/additions"),
-        "--out",
-        str(STATE / "zoo-dist"),
-    )
+    built = _built_wheel(session, *ZOO, "--out", str(STATE / "zoo-dist"))
     _with_wheel(session, built)
     _pytest(session, "zoo", parallel=True)
-    # The second zoo, with twins of upstream's operators that have upstream's own formulas.
-    style, second = PROJECT / "tests/upstream_style", STATE / "upstream-style"
-    session.run("python", str(style / "twins.py"), str(style / "additions"), str(second))
-    built = _built_wheel(
-        session, "--additions", str(second), "--out", str(STATE / "upstream-style-dist")
-    )
+    second, out = _second_zoo(session, "python"), str(STATE / "upstream-style-dist")
+    built = _built_wheel(session, *second, "--out", out)
     python = _environment(session, "test-upstream-style", *TOOLS, str(built))
     _pytest(session, "upstream_style", python, parallel=True, may_select_none=True)
 
 
 @nox.session
 def overlay(session: nox.Session) -> None:
-    """The operators and the zoo on overlays, each in an environment with the official torch."""
+    """The operators and both zoos on overlays, each in an environment with the official torch."""
     _install(session, *TOOLS)
-    zoo = ("--additions", str(PROJECT / "tests/zoo/additions"), "--name", "torch-zoo")
-    for additions, suites in (((), ("ops", "citizenship", "unit/codegen")), (zoo, ("zoo",))):
-        out = STATE / f"overlay-{suites[0]}"
-        built = _built_wheel(session, "--overlay", "--out", str(out), *additions)
-        constraints = built.with_name("-".join(built.name.split("-")[:2]) + ".constraints.txt")
-        python = _environment(
-            session, f"test-{out.name}", *TOOLS, "--constraint", str(constraints), str(built)
-        )
-        for suite in suites:
-            _pytest(session, suite, python, parallel=True, may_select_none=True)
-        if "ops" in suites:
-            variables = {"TORCHFORK_TEST_WHEEL": str(built), "TORCHFORK_TEST_PYTHON": str(python)}
-            options = ("-m", "overlay", "--dist", "loadscope")  # as in the session wheel
-            _pytest(
-                session, "wheel", None, *options,
-                variables=variables, parallel=True, may_select_none=True,
-            )  # fmt: skip
+    built, python = _beside_torch(session, "ops")
+    for suite in ("ops", "citizenship", "unit/codegen"):
+        _pytest(session, suite, python, parallel=True, may_select_none=True)
+    variables = {"TORCHFORK_TEST_WHEEL": str(built), "TORCHFORK_TEST_PYTHON": str(python)}
+    options = ("-m", "overlay", "--dist", "loadscope")  # as in the session wheel
+    _pytest(
+        session, "wheel", None, *options,
+        variables=variables, parallel=True, may_select_none=True,
+    )  # fmt: skip
+    second = _second_zoo(session, python)
+    _, python = _beside_torch(session, "zoo", *ZOO, "--name", "torch-zoo")
+    _pytest(session, "zoo", python, parallel=True, may_select_none=True)
+    _, python = _beside_torch(session, "upstream-style", *second, "--name", "torch-second-zoo")
+    no_wheel = str(PROJECT / "tests/upstream_style/test_carried.py")  # it asks none
+    _pytest(
+        session, "upstream_style", python, "--ignore", no_wheel,
+        parallel=True, may_select_none=True,
+    )  # fmt: skip
 
 
 @nox.session
@@ -277,6 +269,25 @@ def _environment(session: nox.Session, name: str, *requirements: str) -> Path:
         session.run(str(python), "-m", "pip", "install", "--quiet", *requirements, external=True)
         _write(note, *requirements)
     return python
+
+
+def _beside_torch(session: nox.Session, name: str, *additions: str) -> tuple[Path, Path]:
+    """An overlay, and the interpreter of an environment that has it and the official torch."""
+    out = STATE / f"overlay-{name}"
+    built = _built_wheel(session, "--overlay", "--out", str(out), *additions)
+    constraints = built.with_name("-".join(built.name.split("-")[:2]) + ".constraints.txt")
+    required = (*TOOLS, "--constraint", str(constraints), str(built))
+    return built, _environment(session, f"test-{out.name}", *required)
+
+
+def _second_zoo(session: nox.Session, python: str | Path) -> tuple[str, str]:
+    """Options for operators as upstream writes them, and twins of upstream's own.
+
+    python: an interpreter with torch, whose formulas the twins get.
+    """
+    style, made = PROJECT / "tests/upstream_style", str(STATE / "upstream-style")
+    session.run(str(python), str(style / "twins.py"), str(style / "additions"), made, external=True)
+    return "--additions", made
 
 
 def _built_wheel(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ from typing import Any
 import pytest
 import sample_wheel as sample
 import yaml
-from sample_files import commit_all, lay
+from sample_files import commit_all, lay, program
 from sample_files import git as run_git
 
 from torchfork import cli
@@ -87,6 +89,27 @@ def test_the_overlays_job_asks_for_pythons_by_the_names_that_they_have_on_the_pa
     assert json.loads(capsys.readouterr().out) == pythons
     assert cli.main(["releases", "--pythons", ""]) == 0
     assert "3.10" in capsys.readouterr().out.split(), "of the default release"
+
+
+def test_the_overlays_job_names_what_it_cannot_make_and_makes_the_others(tmp_path: Path) -> None:
+    answers = {"python3.11": "echo 3.11", "python3.12": "echo 3.12", "python3.14": "echo 3.14t"}
+    for name in ("g++", "git", "ccache", "python3"):
+        answers[name] = "exit 0"
+    for name, body in answers.items():
+        program(tmp_path / "bin" / name, body)
+    program(tmp_path / "scripts/torchfork", "echo 3.11 3.12 3.14 3.15")
+    body = 'echo "$@"; case $* in *python3.11) exit 41 ;; esac'
+    program(tmp_path / "scripts/build_torch.sh", body)
+    job = Path(shutil.copy2(PROJECT / "ci" / "job", tmp_path / "scripts"))
+    done = subprocess.run(
+        [job, "overlays", "9.1.0"], capture_output=True, text=True, check=False,
+        env={"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"},
+    )  # fmt: skip
+    options = "--overlay --out dist --torch 9.1.0 --python"
+    assert done.stdout.splitlines() == [f"{options} python3.11", f"{options} python3.12"]
+    assert "3.14: there is no python3.14 here" in done.stderr
+    assert "3.15: there is no python3.15 here" in done.stderr
+    assert done.returncode == 1 and done.stderr.endswith("error: no overlay for Python 3.11\n")
 
 
 @pytest.fixture(scope="module")
