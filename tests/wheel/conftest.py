@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -134,27 +133,15 @@ def with_overlay(
     wheel: Archive, base: Base, overlay_wheel: Path, subject: Subject,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Subject:  # fmt: skip
-    """An environment with the official torch and the overlay beside it.
-
-    torch's files are links to those of the cache, and what it requires is the other environment's:
-    to install both takes minutes on a busy machine.
-    """
+    """An environment with the official torch and the overlay beside it."""
     root = tmp_path_factory.mktemp("overlaid")
-    python = venv.make(root / "environment", base.interpreter, root, "for the overlay")
-    site = probe(python, headers=False).site_packages
-    shutil.copytree(base.root, site, copy_function=link_or_copy, dirs_exist_ok=True)
-    (site / "required.pth").write_text(f"{subject.site}\n")
+    python = venv.with_requirements(
+        root / "environment", base.interpreter, [f"torch=={base.metadata_version}"], "the overlay",
+        lambda _: None, "--no-index", at_hand=[base.root, subject.site],
+    )  # fmt: skip
     installed = venv.pip_run(python, root, "install", "--no-deps", str(overlay_wheel))
     assert installed.returncode == 0, installed.stderr
     return Subject(wheel, python, subject.neutral)
-
-
-def link_or_copy(source: str, target: str) -> None:
-    """A hard link, where source and target lie on one filesystem."""
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copy2(source, target)
 
 
 @pytest.fixture(scope="session")

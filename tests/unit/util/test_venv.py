@@ -50,3 +50,29 @@ def test_pip_is_copied_to_where_the_new_environments_python_looks(
     assert [("--without-pip" in command) for command in commands] == [copied]
     new = tmp_path / "new" / "lib" / f"python{MINOR}" / "site-packages"
     assert sorted(path.name for path in new.rglob("*.py")) == ["__main__.py"] * copied
+
+
+def test_what_fits_this_python_is_linked_from_elsewhere(tmp_path: Path) -> None:
+    """Not what is for another Python, for a later one, or there already."""
+    tag = f"cp{MINOR.replace('.', '')}"
+    base, elsewhere = Python(tag), tmp_path / "elsewhere"
+    for name, tags, needed in (
+        ("any", "py2-none-any py3-none-any", ">=3.10"), ("own", f"{tag}-{tag}-linux_x86_64", ""),
+        ("threaded", f"{tag}-{tag}t-linux_x86_64", ""), ("later", "py3-none-any", ">=3.99"),
+        ("pip", "py3-none-any", ""),
+    ):  # fmt: skip
+        info, listed = f"{name}-1.dist-info", "".join(f"Tag: {one}\n" for one in tags.split())
+        lay(elsewhere, {
+            f"{name}/module.py": "", f"{info}/WHEEL": listed,
+            f"{info}/METADATA": f"Name: {name}\nVersion: 1\nRequires-Python: {needed}\n",
+            f"{info}/RECORD": f"{name}/module.py,,\n{info}/METADATA,,\n../../bin/{name},,\n",
+        })  # fmt: skip
+    requirements = ("any", "own")
+    python = venv.with_requirements(
+        tmp_path / "new", base, requirements, "a test", lambda _: None, "--no-index", "--no-deps",
+        at_hand=[elsewhere],
+    )  # fmt: skip
+    (site,) = (tmp_path / "new").glob("lib/*/site-packages")
+    linked = sorted(path.parent.name for path in site.glob("*/module.py"))
+    assert linked == ["any", "own"] and python.exists()
+    assert (site / "any/module.py").samefile(elsewhere / "any/module.py")

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Protocol
+
+from packaging.specifiers import SpecifierSet
 
 from ..errors import ToolMissingError
 from . import files, pip, process
@@ -66,12 +70,33 @@ def _own_pip(base: Python) -> dict[str, Path]:
     found: dict[str, Path] = {}
     for name in ("pip", "setuptools"):
         try:
-            listed = metadata.distribution(name).files or []
+            found |= _files_of(metadata.distribution(name))
         except metadata.PackageNotFoundError:
             continue
-        found |= {str(f): Path(str(f.locate())) for f in listed if ".." not in f.parts}
-    there = {name: path for name, path in found.items() if path.is_file()}
-    return there if "pip/__main__.py" in there else {}
+    return found if "pip/__main__.py" in found else {}
+
+
+def _files_of(installed: metadata.Distribution) -> dict[str, Path]:
+    """What a distribution has in site-packages, by its path there."""
+    listed = [file for file in installed.files or () if ".." not in file.parts]
+    places = {str(file): Path(str(file.locate())) for file in listed}
+    return {name: place for name, place in places.items() if place.is_file()}
+
+
+def _link(place: Path, site: Path, base: Python) -> None:
+    """Link the distributions in `place` that fit this Python and that `site` does not have."""
+    there = {installed.name for installed in metadata.distributions(path=[str(site)])}
+    for found in metadata.distributions(path=[str(place)]):
+        tags = re.findall(r"^Tag: (\w+)-(\w+)-", found.read_text("WHEEL") or "", re.MULTILINE)
+        fits = any(python == "py3" or abi == base.tag for python, abi in tags)
+        versions = SpecifierSet(",".join(found.metadata.get_all("Requires-Python", [])))
+        if fits and base.version in versions and found.name not in there:
+            for name, file in _files_of(found).items():
+                (site / name).parent.mkdir(parents=True, exist_ok=True)
+                try:
+                    os.link(file, site / name)
+                except OSError:  # of another filesystem
+                    shutil.copy2(file, site / name)
 
 
 def _minor(base: Python) -> str:
@@ -111,12 +136,14 @@ def packages(
 
 
 def with_requirements(
-    root: Path, base: Python, requirements: Sequence[str], what: str, say: Say, *options: str
-) -> Path:
+    root: Path, base: Python, requirements: Sequence[str], what: str, say: Say, *options: str,
+    at_hand: Iterable[Path] = (),
+) -> Path:  # fmt: skip
     """An environment with these requirements, made once and again when they change.
 
     requirements: lines of a requirements file. what: names them ("the build's requirements").
     options: more of pip's.
+    at_hand: directories laid out as site-packages is; what fits in them pip need not install.
     Raises DownloadError, HashMismatchError, ToolMissingError.
     """
     python, note = root / "bin" / "python", root / "made-from.txt"
@@ -126,6 +153,9 @@ def with_requirements(
     say("making an environment")
     root.parent.mkdir(parents=True, exist_ok=True)
     make(root, base, root.parent, f"for {what}")
+    (site,) = root.glob("lib/python*/site-packages")
+    for place in at_hand:
+        _link(place, site, base)
     say(f"installing {what}")
     listed = root / "requirements.txt"
     files.write_text(listed, "\n".join(requirements) + "\n")

@@ -136,9 +136,14 @@ def _beside_official(
     wheel: Path, base: Base, workdir: Path, neutral: Path, say: Callable[[str], None]
 ) -> Path:
     """An environment with the base's wheel and the overlay; its interpreter."""
-    official = require_wheel(base)
-    required = archives.requirements_of(official)
-    python = venv.with_wheel(official, base.interpreter, required, workdir, neutral, say)
+    require_wheel(base)
+    key = files.sha256_text(str(base.interpreter.executable), base.identity)
+    python = venv.with_requirements(
+        workdir / f"venv-{base.interpreter.tag}-{key[:12]}", base.interpreter,
+        [f"torch=={base.metadata_version}"], "torch and what it requires", say, "--no-compile",
+        # CUDA's libraries, some GB, are the same for each Python.
+        at_hand=[base.root, *workdir.glob("venv-*/lib/python*/site-packages")],
+    )  # fmt: skip
     options = ("--no-deps", "--force-reinstall", "--no-index")
     outcome = venv.pip_run(python, neutral, "install", *options, str(wheel))
     if outcome.returncode:
