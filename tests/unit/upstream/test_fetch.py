@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import urllib.parse
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,20 @@ def test_a_pinned_wheel_is_fetched_once_into_the_cache_under_its_sha256(
     assert fetched(tmp_path, pins).read_bytes() == data
     wheel.unlink()
     assert fetched(tmp_path, pins) == got, "without an index"
+
+
+def test_a_free_threaded_python_gets_the_wheel_that_is_for_it(tmp_path: Path, shelf: Path) -> None:
+    """pip below 24.1 does not tell the two Pythons of a version apart."""
+    wheels: dict[str, Path] = {}
+    for abi in ("cp314", "cp314t"):
+        files = sample.with_record({**sample.contents(), "torch/abi.txt": abi.encode()})
+        wheels[abi] = sample.write_wheel(shelf, files, tag=f"cp314-{abi}-{sample.PLATFORM}")
+    pins = sample.releases(tmp_path / "releases.toml", *wheels.values())
+    for abi, wheel in wheels.items():
+        suffix = f".{abi.replace('cp', 'cpython-')}-x86_64-linux-gnu.so"
+        python = replace(sample.this_python(), version="3.14.0", extension_suffix=suffix)
+        got = fetch_wheel(pins.get(), Opening(python, pins, tmp_path / "cache"))
+        assert got.name == wheel.name
 
 
 def test_other_index_settings_ask_pip_again(

@@ -144,7 +144,9 @@ def _download(
         command = [
             *pip.command(python.executable), "download", "--no-deps", "--only-binary=:all:",
             "--disable-pip-version-check", "--no-input", "--progress-bar=off",
-            "--dest", scratch / "wheel", f"torch=={release.version}", *tags,
+            "--dest", scratch / "wheel", f"torch=={release.version}",
+            # Also its own: pip below 24.1 takes a free-threaded Python for the other one.
+            *(tags or _pip_tags(python.tag)),
         ]  # fmt: skip
         outcome = _watched(command, scratch, progress)
         if outcome.returncode:
