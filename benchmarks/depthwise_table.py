@@ -39,8 +39,7 @@ SIDES = (14, 56)
 # Each set of Table.cuh by the benchmarks' names; the calls of a row take one member for each axis.
 PASSES = {"kForward": "forward", "kData": "forward", "kGradInput": "dgrad",
           "kGradWeight": "wgrad", "kWeights": "wgrad", "kAllGradients": "backward"}  # fmt: skip
-ORDERS = {"kPlanes": ["nchw"], "kPixels": ["nhwc"], "kVectors": ["nhwc"], "kOddPixels": ["nhwc"],
-          "kBoth": ["nchw", "nhwc"]}  # fmt: skip
+ORDERS = {"kPlanes": ["nchw"], "kPixels": ["nhwc"], "kBoth": ["nchw", "nhwc"]}
 TYPES = {"kFloat32": ["fp32"], "kSixteen": ["bf16"]}
 STEPS = {"kUnit": (1, 1), "kStride1": (1, 1), "kDilated": (1, 2), "kTwo": (2, 1),
          "kAnySteps": (1, 1), "kOtherSteps": (3, 1)}  # stride, dilation  # fmt: skip
@@ -113,7 +112,6 @@ def calls_of(number: int, row: TableRow, multiprocessors: int) -> Iterator[Call]
     which = PASSES[row.columns[1]]
     multiplier = 2 if row.columns[5] == "kSeveral" else 1
     stride, dilation = STEPS[row.columns[4].split(" | ")[0]]
-    channels = CHANNELS + (row.columns[2] == "kOddPixels")
     axes = product(
         WORKS,
         ORDERS[row.columns[2]],
@@ -124,10 +122,10 @@ def calls_of(number: int, row: TableRow, multiprocessors: int) -> Iterator[Call]
     for work, order, dtype, window, side in axes:
         height = 1 if window[0] == 1 else side * side if window[1] == 1 else side
         width = side * side // height
-        outputs = channels if which == "dgrad" else channels * multiplier // stride**2
+        outputs = CHANNELS if which == "dgrad" else CHANNELS * multiplier // stride**2
         batch = work * WORK_UNIT * multiprocessors // (side * side * outputs)
         if batch:
-            size = batch, channels, height, width
+            size = batch, CHANNELS, height, width
             yield Call(
                 number, work, which, order, dtype, size, window, stride, dilation, multiplier
             )

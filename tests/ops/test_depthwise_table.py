@@ -48,8 +48,6 @@ CALLS = [
     Call("sequence", BF16, PIXELS, FORWARD, Case(3, 8, 1, (1, 301), (1, 4), (1, 1), (0, 3))),
     Call("sequence", FP32, PIXELS, ALL, Case(3, 8, 1, (1, 301), (1, 4), (1, 1), (0, 3))),
     Call("by_planes", BF16, PIXELS, FORWARD, Case(9, 100, 1, (36, 36), (7, 7), (1, 1), (3, 3))),
-    Call("by_planes", FP32, PIXELS, FORWARD, Case(9, 101, 1, (36, 36), (3, 3), (1, 1), (1, 1))),
-    Call("by_planes", BF16, PIXELS, ALL, Case(9, 101, 1, (36, 36), (5, 5), (1, 1), (2, 2))),
     Call("by_planes", BF16, PIXELS, FORWARD, Case(3, 8, 1, (7, 7), (13, 13), (1, 1), (6, 6))),
     Call("by_planes", FP32, PIXELS, WEIGHT, Case(3, 8, 2, (7, 7), (3, 3), (1, 1), (1, 1))),
     Call("by_planes", BF16, PIXELS, WEIGHT, Case(3, 8, 3, (9, 7), (5, 5), (2, 2), (2, 2))),

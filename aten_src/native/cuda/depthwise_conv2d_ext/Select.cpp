@@ -164,7 +164,7 @@ struct Features {
     const auto strides = [&](int64_t stride) {
       return p.stride_height == stride && p.stride_width == stride;
     };
-    order = !p.channels_last ? kPlanes : p.channels % 4 == 0 ? kVectors : kOddPixels;
+    order = p.channels_last ? kPixels : kPlanes;
     type = scalar == Type::kDouble ? kFloat64 : scalar == Type::kFloat ? kFloat32 : kSixteen;
     steps = strides(1) ? (dilated ? kDilated : kUnit) : strides(2) && !dilated ? kTwo : kOtherSteps;
     outputs = p.multiplier == 1 ? kOne : kSeveral;

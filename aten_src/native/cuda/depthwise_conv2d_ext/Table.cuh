@@ -18,8 +18,7 @@ enum Passes : uint8_t {
   kData = kForward | kGradInput,
   kWeights = kGradWeight | kAllGradients,
 };
-// NCHW; channels-last, in whole vectors of four channels or others.
-enum Orders : uint8_t { kPlanes = 1, kVectors = 2, kOddPixels = 4, kPixels = 6, kBoth = 7 };
+enum Orders : uint8_t { kPlanes = 1, kPixels = 2, kBoth = 3 }; // NCHW, channels-last
 enum Types : uint8_t { kFloat32 = 1, kSixteen = 2, kFloats = 3, kFloat64 = 4, kAll = 7 };
 // Stride 1 without and with dilation, stride 2 without, others.
 enum Steps : uint8_t {
@@ -72,9 +71,7 @@ constexpr Row kTable[] = {
     {"boxes", kGradWeight, kPixels, kFloats, kStride1, kOne, {25, 49}, {2, kNoLimit}, 9, nullptr, boxes_backward},
     {"sequence", kData, kPixels, kFloats, kStride1, kOne, {2, 64}, kAny, 7, sequence_forward, nullptr},
     {"sequence", kWeights, kPixels, kFloats, kStride1, kOne, {2, 64}, kAny, 7, nullptr, sequence_backward},
-    {"by_planes", kData, kVectors, kSixteen, kStride1, kOne, {49, 49}, {8, kNoLimit}, 8, by_planes_forward, nullptr},
-    {"by_planes", kData, kOddPixels, kFloats, kStride1 | kTwo, kAnyOutputs, {9, 64}, {8, kNoLimit}, 7, by_planes_forward, nullptr},
-    {"by_planes", kWeights, kOddPixels, kFloats, kStride1 | kTwo, kAnyOutputs, {9, 64}, {8, kNoLimit}, 7, nullptr, by_planes_backward},
+    {"by_planes", kData, kPixels, kSixteen, kStride1, kOne, {49, 49}, {8, kNoLimit}, 8, by_planes_forward, nullptr},
     {"by_planes", kData, kPixels, kAll, kStride1 | kTwo, kAnyOutputs, {65, kNoLimit}, kAny, 7, by_planes_forward, nullptr},
     {"by_planes", kGradWeight, kPixels, kFloats, kStride1 | kTwo, kSeveral, {9, 9}, kAny, 7, nullptr, by_planes_backward},
     {"by_planes", kGradWeight, kPixels, kFloats, kStride1 | kTwo, kSeveral, {25, 25}, kAny, 7, nullptr, by_planes_backward},
