@@ -186,3 +186,5 @@ def test_pips_settings_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     by_variable = pip.settings_key(tmp_path)
     (tmp_path / "pip.conf").write_text("[global]\nno-index = true\n")
     assert len({plain, by_variable, pip.settings_key(tmp_path)}) == 3
+    monkeypatch.setenv("HOME", "~")
+    assert pip.settings_key(tmp_path), "where nobody knows the home directory, as pip has it"

@@ -56,7 +56,7 @@ def _configuration_files(prefix: Path) -> list[Path]:
     """Where pip looks for its configuration, in its own order."""
     if os.environ.get("PIP_CONFIG_FILE") == os.devnull:
         return []
-    home = Path.home()
+    home = Path(os.path.expanduser("~"))  # noqa: PTH111 -- as pip does, which never fails
     system = os.environ.get("XDG_CONFIG_DIRS", "/etc/xdg").split(os.pathsep)
     found = [Path(directory) / "pip" / "pip.conf" for directory in system if directory]
     found.append(Path("/etc/pip.conf"))
