@@ -76,6 +76,9 @@ REFUSALS = [
     ("- func: a(Tensor x, int[2] union=[1, 1]) -> Tensor", 1, AdditionsError, "argument 'union'"),
     ("- func: a(Tensor x, *, Tensor(a!) is) -> Tensor(a!)", 1, AdditionsError, "argument 'is'"),
     ("- func: a.default(Tensor x) -> Tensor", 1, AdditionsError, "overload name 'default'"),
+    ("- func: a(Tensor x, float b=1,5) -> Tensor", 1, AdditionsError, "'1,5', the default of 'b'"),
+    ("- func: a(Tensor x, *, float b=.5f) -> Tensor", 1, AdditionsError, "'.5f', the default"),
+    ("- func: a(Tensor x, int b=1 + 1, int c=2) -> Tensor", 1, AdditionsError, "default of 'b'"),
     # names that the generated C++ has for something else
     ("- func: a(Tensor self, Tensor op) -> Tensor", 1, AdditionsError, "argument 'op'"),
     ("- func: a(Tensor x, *, int grad_fn=1) -> Tensor", 1, AdditionsError, "argument 'grad_fn'"),
@@ -126,6 +129,7 @@ def test_a_declaration_that_the_base_cannot_take_is_refused(
         "- func: hypot.mine(Tensor self, Tensor other, *, Scalar scale) -> Tensor",
         "- func: hypot.mine(Tensor self, Tensor other, int[2] size=[1, 1]) -> Tensor",
         "- func: hypoty(Tensor self, Tensor other, Tensor third) -> Tensor",
+        '- func: a(Tensor x, int[2] b=[1, -1], float c=-1e-05, str d="\'=, )") -> Tensor',
         "- func: several(Tensor(a -> *) self, int dim=0) -> Tensor(a)[]",
     ],
 )
@@ -210,6 +214,7 @@ def test_a_registration_for_an_operator_that_nobody_declares_is_refused(tmp_path
         ("  x: f(x[0}, 1)", 2, "do not match: '}'"),
         ("  x: grads[0])", 2, "do not match: '\\)'"),
         ("  x: ''", 2, "it is empty"),
+        ("  x: grads[0] *", 2, "ends with '\\*'"),
     ],
 )
 def test_words_that_formulas_use_for_something_else_are_refused(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -107,7 +108,7 @@ def test_every_kernel_that_no_source_mentions_is_named_at_its_declaration(tmp_pa
         ("#ifdef MINE\nnamespace at::native { static KERNEL; }\n#endif", ""),
         ("#define MADE(f) Tensor f(Tensor x)\nMADE(spin) { return x; }", ""),
         ("KERNEL;", "namespace ::"),
-        ("namespace mine { KERNEL; }", "namespace mine"),
+        ("#define NO_OPERATORS\nnamespace mine { KERNEL; }", "namespace mine"),
         ("namespace at::native { namespace { KERNEL; } }", "namespace at::native::(anonymous)"),
         ("namespace at::native { static KERNEL; }", "static"),
         ("namespace at::native { Tensor spin(const Tensor& x); }", "no definition"),
@@ -116,6 +117,10 @@ def test_every_kernel_that_no_source_mentions_is_named_at_its_declaration(tmp_pa
             "no definition",
         ),
         ("namespace at::native { Tensor spin(const Tensor& x) { return x; } }", "1 arguments"),
+        ("namespace at::native { const at::Tensor& KERNEL; }", "returns Tensor& where"),
+        ("namespace at::native { std::tuple<Tensor, Tensor> KERNEL; }", "returns std::tuple"),
+        ("namespace at::native {\n#pragma x\nat::Tensor  KERNEL; }", ""),
+        ("namespace at::native { my_tensor KERNEL; }", ""),
     ],
 )
 def test_what_has_the_name_of_a_kernel_and_defines_none_is_named_with_its_line(
@@ -123,12 +128,19 @@ def test_what_has_the_name_of_a_kernel_and_defines_none_is_named_with_its_line(
 ) -> None:
     native = sample.NATIVE + SPIN
     kernel = "Tensor spin(const Tensor& x, std::array<bool, 2> n) { return x; }"
-    errors = refused(tmp_path, "\n" + text.replace("KERNEL;", kernel), native)
+
+    def made(found: re.Match[str]) -> str:
+        return f"{found[1]} {kernel[7:]}" if found[1] else f" {kernel}"
+
+    errors = refused(tmp_path, "\n" + re.sub(r"(&|>|  |my_tensor )? ?KERNEL;", made, text), native)
     line = native.count("\n") - 1
     places = [f"{tmp_path}/a/native_functions_additions.yaml:{line}"]
     assert [e.where for e in errors] == places * bool(why)
     for error in errors:
-        assert f"{tmp_path}/a/aten_src/native/Text.cpp:2: " in error.why and why in error.why
+        assert (
+            f"{tmp_path}/a/aten_src/native/Text.cpp:{2 + text.startswith('#')}: " in error.why
+            and why in error.why
+        )
 
 
 def test_a_source_that_is_not_compiled_defines_no_kernel(tmp_path: Path) -> None:

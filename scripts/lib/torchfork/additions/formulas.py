@@ -152,11 +152,16 @@ def _wrong_form(entry: Entry, key: str, formula: str) -> Iterator[DerivativeErro
         else:
             open_ = bracket
             break
-    if open_ or not formula.strip():
+    ending = formula.strip()[-1:]
+    if open_ or ending in "+-*/%=<>&|?:,.":
         yield DerivativeError(
             f"the formula of '{entry.name}' for '{key}' is no C++ expression",
             where=entry.where(key),
-            why=f"its brackets do not match: '{open_[-1:]}'" if open_ else "it is empty",
+            why=f"its brackets do not match: '{open_[-1:]}'"
+            if open_
+            else f"it ends with '{ending}'"
+            if ending
+            else "it is empty",
             next="correct it; an argument without a gradient is non_differentiable",
         )
     discrete = [a for a in words(key) if "Tensor" not in entry.types.get(a, "Tensor")]

@@ -293,11 +293,24 @@ def _keys(entry: Entry, upstream: Upstream, version: str) -> Iterator[ForkError]
             )
 
 
+_QUOTED = r"\"(?:\\.|[^\"\\])*\"|'(?:\\.|[^'\\])*'"
+# As torchgen splits a schema: '1,5' is one default.
+_DEFAULT = re.compile(rf"(\w+)=({_QUOTED}|[^=]*?)(?=, (?![^\[]*\])|$)")
+_VALUE = re.compile(rf"[A-Za-z_]\w*|-?\d+(\.\d*)?([eE][-+]?\d+)?|\[[\w, .-]*\]|{_QUOTED}")
 _WORD_AS_DEFAULT = re.compile(r"\b(\w+)(?:\[\d*\])?\??\s+(\w+)=([A-Za-z_]\w*)(?=\s*[,)])")
 
 
 def _defaults(entry: Entry, upstream: Upstream) -> Iterator[AdditionsError]:
     """Words that torchgen hands on to C++ as they are: it translates those that upstream uses."""
+    for name, value in _DEFAULT.findall(entry.key.rpartition("->")[0].rstrip().removesuffix(")")):
+        if not _VALUE.fullmatch(value.strip()):
+            yield AdditionsError(
+                f"'{value.strip()}', the default of '{name}' in '{entry.name}', is no value",
+                where=entry.where(),
+                why="a default is a number (1, -0.5, 1e-5), a word, a list in brackets or a "
+                "text in quotes",
+                next="correct it; a comma and a blank are between arguments",
+            )
     found = [one for one in _WORD_AS_DEFAULT.findall(entry.key) if one[2] not in _CONSTANTS]
     known = {
         (kind, word)

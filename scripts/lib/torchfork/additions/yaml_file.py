@@ -77,9 +77,14 @@ class Entry:
         return list(self.types)
 
     @property
+    def returns(self) -> str:
+        """What the schema returns."""
+        return self.key.rpartition("->")[2].strip()
+
+    @property
     def results(self) -> tuple[list[str], bool]:
         """How formulas name the results, and whether the schema gives them these names."""
-        returned = _without_annotations(self.key.rpartition("->")[2]).strip()
+        returned = _without_annotations(self.returns)
         parts = [p.split() for p in returned.strip("()").split(",") if p.strip()]
         names = [part[1] if len(part) > 1 else "" for part in parts]
         if all(names):

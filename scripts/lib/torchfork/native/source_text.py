@@ -39,8 +39,15 @@ _META = re.compile(
     r"|\bstructured_(\w+)::meta\b"
 )
 _NOT_COMPILED = frozenset({".cc", ".cxx", ".c++", ".C", ".c", ".hpp", ".inc"})
+# By what a schema returns. Mangled names do not have it: what calls the kernel would be compiled
+# for one type and the kernel for another.
+_KERNEL_TYPES = {
+    "Tensor": "Tensor", "Tensor(a!)": "Tensor&", "Tensor[]": "std::vector<Tensor>", "bool": "bool",
+    "int": "int64_t", "float": "double", "Scalar": "Scalar", "()": "void",
+    "(Tensor, Tensor)": "std::tuple", "(Tensor, Tensor, Tensor)": "std::tuple",
+}  # fmt: skip
 # What may have braces that open or close nothing, or make a definition.
-_ODD = re.compile(r"#[ \t]*define|R\"|'[{}]'")
+_ODD = re.compile(r"#[ \t]*define[ \t]+\w+(?:\(|[ \t]+\S)|R\"|'[{}]'")
 _LIBRARY = re.compile(r"^[ \t]*TORCH_LIBRARY(_IMPL|_FRAGMENT)?\(\s*(\w+)", re.MULTILINE)
 _COMMENT_OR_STRING = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"", re.DOTALL)
 # Backends that no graft compiles: select leaves their registrations out.
@@ -63,14 +70,11 @@ class Source:
         """Without comments and what is between quotes; every line where it was."""
         return _COMMENT_OR_STRING.sub(_blank, self.text)
 
-    def mentions(self, name: str, arguments: int) -> Iterator[str]:
-        """Why each place with the name of a kernel does not define it; '' where it does or may.
-
-        arguments: how many the kernel takes.
-        """
+    def mentions(self, name: str, entry: Entry) -> Iterator[str]:
+        """Why each place with the name of an entry's kernel does not define it; '' if it may."""
         for found in re.finditer(rf"(::)?\b{re.escape(name)}\b(\s*\()?", self.code):
             certain = found[2] and not found[1] and self._plain
-            reason = self._no_definition(found, arguments) if certain else ""
+            reason = self._no_definition(found, entry) if certain else ""
             yield f"{self.at(found.start())}: {reason}" if reason else ""
 
     @cached_property
@@ -81,7 +85,7 @@ class Source:
                  for c in conditions)  # fmt: skip
         return not _ODD.search(self.code) and all(known)
 
-    def _no_definition(self, found: re.Match[str], arguments: int) -> str:
+    def _no_definition(self, found: re.Match[str], entry: Entry) -> str:
         inside: list[str] = []  # the namespaces, or '' for anything else with braces
         start = 0  # of the declaration that the name is in
         for brace in re.finditer(
@@ -101,10 +105,16 @@ class Source:
             return ""
         if "::".join(inside) != "at::native":
             return f"it is in namespace {'::'.join(inside) or '::'}"
-        if re.search(r"\bstatic\b", self.code[start : found.start()]):
+        if self.path.parent.name == "cpu":
+            return "files in native/cpu, for kernels of stubs, are compiled for each CPU capability"
+        before = self.code[start : found.start()]
+        if re.search(r"\bstatic\b", before):
             return "it is static"
-        given = _parameters(self.code[found.end() : end - 1])
-        return "" if given == arguments else f"it takes {given} arguments, its schema {arguments}"
+        returned, wanted = _returned(before), _KERNEL_TYPES.get(entry.returns, "")
+        if wanted and returned in _KERNEL_TYPES.values() and returned != wanted:
+            return f"it returns {returned} where the schema makes it {wanted}"
+        given, declared = _parameters(self.code[found.end() : end - 1]), len(entry.types)
+        return "" if given == declared else f"it takes {given} arguments, its schema {declared}"
 
     def at(self, offset: int) -> str:
         """'file:line' of a place in the text."""
@@ -118,6 +128,12 @@ def _closing(code: str, start: int) -> int:
         depth += {"(": 1, ")": -1}.get(code[place], 0)
         place += 1
     return place
+
+
+def _returned(before: str) -> str:
+    """The type in the text before a function's name, as _KERNEL_TYPES has it."""
+    text = re.sub(r"(?m)^[ \t]*#.*$|\b(at|c10)::|\b(TORCH_API|inline|const)\b|\s", "", before)
+    return re.sub(r"^(std::tuple)<.*>$", r"\1", text)
 
 
 def _parameters(code: str) -> int:
@@ -265,7 +281,7 @@ def _missing_kernels(
             built = [k for k in words(keys) if base.cuda is not None or "CUDA" not in k]
             if not [key for key in built if not _NOT_BUILT.search(key)]:
                 continue
-            found = [m for source in sources for m in source.mentions(name, len(entry.types))]
+            found = [m for source in sources for m in source.mentions(name, entry)]
             if "" in found or _is_generated(entry) or _is_exported(name, exported()):
                 continue
             yield _missing(entry, "dispatch", additions, name, found)
@@ -276,9 +292,10 @@ def _missing(
 ) -> KernelError:
     others = [path for path in paths.tree(additions.source_root, additions.root)
               if path.suffix in _NOT_COMPILED and name in Source(path).text]  # fmt: skip
+    what = "is not defined as the entry has it" if found else "is declared and defined nowhere"
     found = found or [f"{path}: no file ending in {path.suffix} is compiled" for path in others]
     return KernelError(
-        f"the kernel '{name}' is declared and defined nowhere",
+        f"the kernel '{name}' {what}",
         where=entry.where(field),
         why="\n".join(found) or f"no source below {additions.source_root} has the word",
         next="define it in aten_src/native, in a .cpp or .cu file, in namespace at::native, or "

@@ -110,8 +110,8 @@ def merge_and_validate(context: BuildContext, upstream: Upstream, ui: Ui) -> Mer
         ui.warn(note)
     for name in manifest.unbound:
         ui.warn(
-            f"'{name}' gets no Python binding: upstream's generator skips names of this form "
-            f"(gen_python_functions.py)\n  call it otherwise, or use torch.ops.aten.{name}"
+            f"'{name}' gets no Python binding: upstream's generator binds none of this name "
+            f"or python_module (gen_python_functions.py)\n  correct it, or use torch.ops.aten"
         )
     with ui.step("edit the lists of operators") as step:
         list_texts = apply_list_edits(context, tree, list_edits(context, tree, manifest))

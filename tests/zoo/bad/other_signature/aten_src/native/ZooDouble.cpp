@@ -3,8 +3,8 @@
 
 namespace at::native {
 
-Tensor zoo_double(const Tensor& self, double factor) {
-  return self.mul(factor);
+Tensor zoo_double(const std::optional<Tensor>& self) {
+  return self->mul(2);
 }
 
 } // namespace at::native
