@@ -72,8 +72,8 @@ void run_first(const Choice<Call> (&choices)[kCount], const Call& call, const Pa
 
 inline namespace CPU_CAPABILITY {
 
-// Forward or grad_input. Instantiated for double in DepthwiseConv2dExtDoubleKernel.cpp, which compiles beside
-// the other types.
+// Forward or grad_input. Instantiated for double in DepthwiseConv2dExtGradWeightKernel.cpp, which compiles
+// beside the other types.
 template <typename scalar_t>
 void run_pass(const Pass& pass) {
   if (pass.result.numel() > 0) {
@@ -82,7 +82,7 @@ void run_pass(const Pass& pass) {
 }
 extern template void run_pass<double>(const Pass&);
 
-// grad_weight and grad_bias, of which one may be undefined. Instantiated in files of their own, as above.
+// grad_weight and grad_bias, of which one may be undefined. Instantiated in that file too.
 template <typename scalar_t>
 void run_grad_weight(const GradWeightPass& pass) {
   const GradWeightCall<scalar_t> call{
