@@ -50,12 +50,13 @@ CALLED = {
     f"{AUTOGRAD}.gen_python_functions:gen": 5,
     f"{AUTOGRAD}.gen_python_functions:load_signatures": 2,
 }
+WRITERS = ("write_with_template", "write_sharded")
 # Attributes that the driver reads or sets.
 READ = (
     "torchgen.model:dispatch_keys",
     "torchgen.model:DispatchKey",
     "torchgen.utils:REPO_ROOT",
-    "torchgen.utils:FileManager.write_with_template",
+    *(f"torchgen.utils:FileManager.{name}" for name in WRITERS),
 )
 
 
@@ -244,12 +245,13 @@ def headers(request: dict[str, Any]) -> dict[str, Any]:
 
     def autograd() -> None:
         schemas = [_schema_of(f) for f in generator.functions()]
-        generator.autograd(out / "autograd", packaged / "autograd" / "templates", None)
+        with _leaving_out(_is_source):
+            generator.autograd(out / "autograd", packaged / "autograd" / "templates", None)
         (out / "schemas.json").write_text(json.dumps(schemas), encoding="utf-8")
 
     def aten(half: int) -> None:
-        _write_half(half)
-        generator.aten(out / "ATen", "headers", request["devices"])
+        with _leaving_out(_other_half(half)):
+            generator.aten(out / "ATen", "headers", request["devices"])
 
     _fork_all([lambda: aten(0), lambda: aten(1), autograd])
     schemas = json.loads((out / "schemas.json").read_text(encoding="utf-8"))
@@ -376,8 +378,8 @@ def sources(request: dict[str, Any]) -> dict[str, Any]:
     runs = (("added", added), ("none", frozenset[str]()))
 
     def all_headers(half: int) -> None:
-        _write_half(half)
-        generator.aten(out / "all" / "ATen", "headers")
+        with _leaving_out(_other_half(half)):
+            generator.aten(out / "all" / "ATen", "headers")
 
     def aten() -> None:
         for name, keep in runs:
@@ -386,7 +388,8 @@ def sources(request: dict[str, Any]) -> dict[str, Any]:
             generator.symbolic_meta(out / name / "ATen")
 
     def autograd() -> None:
-        generator.autograd(out / "all" / "autograd", packaged / "autograd" / "templates", None)
+        with _leaving_out(_is_source):
+            generator.autograd(out / "all" / "autograd", packaged / "autograd" / "templates", None)
         everything = generator.functions()
         for name, keep in runs:
             generator.shown.keep = keep
@@ -397,20 +400,36 @@ def sources(request: dict[str, Any]) -> dict[str, Any]:
     return {}
 
 
-def _write_half(half: int) -> None:
-    """Have this process write every second of torchgen's files, for two to share them out.
-
-    The text of a file, which is most of the work, is made only where the file is written.
-    """
+@contextlib.contextmanager
+def _leaving_out(unwanted: Callable[[str], bool]) -> Iterator[None]:
+    """Have torchgen leave out files, by their names: their texts, which are most of the work."""
     from torchgen.utils import FileManager
 
-    original, numbers = FileManager.write_with_template, itertools.count(half)
+    def but_for_unwanted(original: Callable[..., None]) -> Callable[..., None]:
+        def write(manager: Any, filename: str | Path, *args: Any, **kwargs: Any) -> None:
+            if not unwanted(str(filename)):
+                original(manager, filename, *args, **kwargs)
 
-    def write(*args: Any, **kwargs: Any) -> None:
-        if next(numbers) % 2:
-            original(*args, **kwargs)
+        return write
 
-    FileManager.write_with_template = write
+    originals = {name: getattr(FileManager, name) for name in WRITERS}
+    for name, original in originals.items():
+        setattr(FileManager, name, but_for_unwanted(original))
+    try:
+        yield
+    finally:
+        for name, original in originals.items():
+            setattr(FileManager, name, original)
+
+
+def _is_source(name: str) -> bool:
+    return name.endswith(".cpp")
+
+
+def _other_half(half: int) -> Callable[[str], bool]:
+    """Every second file that is asked about, for two processes to share them out."""
+    numbers = itertools.count(half)
+    return lambda _: next(numbers) % 2 == 0
 
 
 def trial(request: dict[str, Any]) -> dict[str, Any]:
