@@ -39,6 +39,8 @@ class BuildDir:
     private = Below("private")
     # Holds a copy ATen of aten_src, so that <ATen/native/X.h> finds the additions' own.
     additions_include = Below("include")
+    # Headers of the added functions alone, in place of the tree's for generated sources.
+    reduced = Below("reduced")
     support = Below("support")  # a copy of the hand-written C++ that every graft has
     mirror = Below("mirror")  # of a source tree: its code generator as a wheel has it
     tree = Below("tree")  # the merged copy of torchgen

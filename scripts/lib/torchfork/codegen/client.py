@@ -249,7 +249,9 @@ def generate(
     out: Path,
     scratch: Path,
 ) -> None:
-    """Generate merged headers (out/all) and the added functions' sources (out/added, none)."""
+    """Generate merged headers (out/all), and the added functions' sources (out/added, none) and
+    headers (out/own).
+    """
     request = {
         "task": "sources",
         "packaged": str(tree.packaged),

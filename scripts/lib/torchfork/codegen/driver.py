@@ -366,7 +366,7 @@ def finished(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def sources(request: dict[str, Any]) -> dict[str, Any]:
-    """Generate a merged tree: all headers, and the sources of the added functions.
+    """Generate a merged tree: all headers, and the sources and headers of the added functions.
 
     The sources are made twice, for the added functions and for none at all: a file whose text is
     the same both times has nothing of ours in it.
@@ -386,6 +386,8 @@ def sources(request: dict[str, Any]) -> dict[str, Any]:
             generator.shown.keep = keep
             generator.aten(out / name / "ATen", "sources")
             generator.symbolic_meta(out / name / "ATen")
+        generator.shown.keep = added
+        generator.aten(out / "own" / "ATen", "headers")
 
     def autograd() -> None:
         with _leaving_out(_is_source):

@@ -22,6 +22,7 @@ SUPPORT = Path(__file__).resolve().parents[1] / "support"
 # Compilers run in BuildDir.build and are given these relative paths: objects hold no trace of where
 # they were built, and a compiler cache finds them again in another directory.
 ADDITIONS_COPY = "../include/ATen"
+REDUCED_INCLUDE = "../reduced"
 CORE_SUPPORT = ("core.cpp", "portability.cpp")
 # Definitions of what upstream's FunctionsManual.h declares and no library exports.
 HELPERS = "functions_manual.cpp"
@@ -59,7 +60,8 @@ def all_steps(
     generated: Sequence[Generated], additions: Additions, toolchain: Toolchain
 ) -> list[CompileStep]:
     """Every object of the graft, in a fixed order: vector kernels, which take longest, first."""
-    unwarned = ("-O2", "-w")  # support files too: they are compiled with generated ones
+    # Support files too: they are compiled with generated ones.
+    unwarned = ("-O2", "-w", f"-I{REDUCED_INCLUDE}")
     steps = [
         CompileStep(
             f"../sources/{item.name}",

@@ -76,7 +76,7 @@ def _rule(
     writer.variable(f"{name}flags", " ".join(map(_quote, flags)))
     writer.rule(
         name,
-        f"{launcher}{program} -MF $out.d ${name}flags $flags -c $in -o $out",
+        f"{launcher}{program} -MF $out.d $flags ${name}flags -c $in -o $out",
         description="$out",
         depfile="$out.d",
         deps="gcc",
@@ -124,6 +124,7 @@ def _prefix_maps(base: Base) -> list[str]:
         str(base.include): "./torch/include",
         "../overlay": ".",
         "../private": "torch/include",
+        "../reduced": "torch/include",
         "../include": "aten/src",
         "../": "",
     }

@@ -34,6 +34,12 @@ from ..wheel import pack
 KEPT_HEADERS = frozenset({"ATen/core/aten_interned_strings.h", "ATen/core/enum_tag.h",
                           "torch/headeronly/core/enum_tag.h"})  # fmt: skip
 INCLUDE = "torch/include"
+# Headers of which generated sources need what the additions have alone, by their paths in
+# BuildDir.generated: the tree's thousands of functions take seconds to parse in each of them.
+REDUCED_HEADERS = {
+    "own/ATen/RedispatchFunctions.h": "ATen/RedispatchFunctions.h",
+    "added/autograd/Functions.h": "torch/csrc/autograd/generated/Functions.h",
+}
 
 
 @dataclass(frozen=True)
@@ -306,9 +312,11 @@ def fill_overlay(context: BuildContext, merged: Merged, wrapper: Wrapper) -> Non
 
 
 def _headers(base: Base, wrapper: Wrapper, layout: BuildDir) -> Iterator[tuple[str, bytes]]:
-    """The headers that differ from the base's; those that no wheel carries go to layout.private."""
+    """The headers that differ from the base's; others go to layout.private, reduced."""
     for path in sorted((layout.generated / "added" / "ATen").glob("*.h")):
         files.write_if_changed(layout.private / "ATen" / path.name, path.read_bytes())
+    for made, home in REDUCED_HEADERS.items():
+        files.write_if_changed(layout.reduced / home, (layout.generated / made).read_bytes())
     for path, relative in generated_headers(layout.generated / "all"):
         if relative in KEPT_HEADERS:
             continue
