@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from sample_files import lay, program
 
 from torchfork.errors import ForkError, ToolkitMismatchError, ToolMissingError, UsageError
 from torchfork.native import toolchain
+from torchfork.upstream import abi
 from torchfork.upstream.base import Base
 
 
@@ -56,6 +58,31 @@ def test_a_compiler_that_is_missing_is_named_and_not_replaced_by_another(
         toolchain.find_cxx(env)
     assert says in caught.value.what
     assert error is UsageError or "apt-get install g++" in caught.value.next
+
+
+@pytest.mark.parametrize(
+    ("launcher", "compiler", "says"),
+    [
+        ('exec "$@"', "exit 0", ""),
+        ('exec "$@"', "case $* in *-std=c++20*) echo too old >&2; exit 1; esac", "too old"),
+        ("echo no permission >&2; exit 1", "exit 0", "no permission"),
+    ],
+)
+def test_a_compiler_that_compiles_nothing_is_refused_before_anything_is_made(
+    tmp_path: Path, launcher: str, compiler: str, says: str
+) -> None:
+    cxx = str(program(tmp_path / "bin" / "g++", compiler))
+    program(tmp_path / "bin" / "ccache", launcher)
+    tools = toolchain.Toolchain(
+        cxx, str(tmp_path / "bin" / "ccache"), 1, abi.DEFAULT_ONLY, None, ""
+    )
+    toolchain.require_working(replace(tools, launcher=""), "c++17")
+    if says:
+        with pytest.raises(ToolMissingError) as caught:
+            toolchain.require_working(tools, "c++20")
+        assert says in caught.value.why and cxx in caught.value.what
+    else:
+        toolchain.require_working(tools, "c++20")
 
 
 def test_launchers_are_taken_as_cmake_users_name_them(tmp_path: Path) -> None:

@@ -111,6 +111,23 @@ def find_tuning(cxx: str) -> tuple[str, ...]:
     return () if process.run(command, check=False).returncode else FEWER_COLLECTIONS
 
 
+def require_working(tools: Toolchain, standard: str) -> None:
+    """Raise ToolMissingError where the compiler, through its launcher, compiles no empty file.
+
+    standard: of C++, as the release needs it.
+    """
+    launched = [*tools.launcher.split(), *tools.cxx.split()]
+    command: list[str | Path] = [*launched, f"-std={standard}", "-fsyntax-only", "-x", "c++", "-"]
+    tried = process.run(command, check=False, input_text="")
+    if tried.returncode:
+        raise ToolMissingError(
+            f"the C++ compiler does not work: {' '.join(launched)}",
+            why=f"asked for {standard}, it says: {tried.stderr.strip()[:500]}",
+            next="apt-get install g++ (GCC 11 or later), or name one with CXX=/path/to/g++; "
+            "CMAKE_CXX_COMPILER_LAUNCHER= leaves ccache out",
+        )
+
+
 def find_launcher(env: Mapping[str, str]) -> str:
     """The compiler launcher: as CMake users set it, else ccache or sccache where present."""
     if "CMAKE_CXX_COMPILER_LAUNCHER" in env:

@@ -36,18 +36,20 @@ _LEFTOVER = ("~", ".pyc", ".orig", ".rej")
 
 def output_error(path: Path, error: OSError) -> ForkError:
     """What a user reads of an OSError raised while writing `path`."""
+    listed = isinstance(error, shutil.Error)  # each with its source, target and reason
+    why = str(error.args[0][0][-1]) if listed else error.strerror or str(error)
     if error.errno in (errno.ENOSPC, errno.EDQUOT) or DISK_FULL in str(error):
         return OutputError(
             "the disk is full; nothing was left half-written",
             where=str(path),
-            why=error.strerror or str(error),
+            why=why,
             next="free some space (scripts/torchfork clean removes caches), then run the same "
             "command again",
         )
     return OutputError(
         "cannot write here",
         where=str(path),
-        why=error.strerror or str(error),
+        why=why,
         next="choose another place (--out DIR, --work DIR, TORCHFORK_CACHE=DIR), or make this one "
         "writable",
     )
