@@ -281,10 +281,11 @@ def _missing_kernels(
             built = [k for k in words(keys) if base.cuda is not None or "CUDA" not in k]
             if not [key for key in built if not _NOT_BUILT.search(key)]:
                 continue
-            found = [m for source in sources for m in source.mentions(name, entry)]
-            if "" in found or _is_generated(entry) or _is_exported(name, exported()):
+            if any("" in source.mentions(name, entry) for source in sources):
                 continue
-            yield _missing(entry, "dispatch", additions, name, found)
+            if not _is_generated(entry) and not _is_exported(name, exported()):
+                found = [m for source in sources for m in source.mentions(name, entry)]
+                yield _missing(entry, "dispatch", additions, name, found)
 
 
 def _missing(
