@@ -641,12 +641,14 @@ bool plan_bands(Bands& b, Launch& launch, const ForwardPass& pass, const Params&
 template <typename scalar_t, Columns kColumns, int kBlocks, int kDiagonals>
 bool launch_bands(const ForwardPass& pass, const Params& p, Bands b) {
   using Traits = BandTraits<scalar_t, kColumns, kBlocks, kDiagonals>;
+  constexpr auto kernel = bands_kernel<Traits>;
   Launch launch;
-  if (!plan_bands<Traits>(b, launch, pass, p)) {
+  if (!is_compiled_for(reinterpret_cast<const void*>(kernel), 8) ||
+      !plan_bands<Traits>(b, launch, pass, p)) {
     return false;
   }
   launch_kernel(
-      bands_kernel<Traits>,
+      kernel,
       launch.grid,
       launch.threads,
       launch.shared,

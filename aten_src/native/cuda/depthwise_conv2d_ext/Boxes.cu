@@ -260,7 +260,7 @@ bool launch_boxes(const ForwardPass& pass, const Params& call, const UnitStrideP
       Traits::kHeight};
   BoxPlan plan{};
   CUtensorMap map;
-  if (!compiled_for_sm_90<kernel>() || !plan_boxes(plan, request)) {
+  if (!is_compiled_for(reinterpret_cast<const void*>(kernel), 9) || !plan_boxes(plan, request)) {
     return false;
   }
   plan_ring(plan, request);

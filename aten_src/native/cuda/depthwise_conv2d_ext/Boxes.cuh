@@ -12,29 +12,10 @@
 #pragma once
 
 #include <c10/cuda/CUDAException.h>
-#include <c10/cuda/CUDAMacros.h>
 #include <cuda.h>
 #include <ATen/native/cuda/depthwise_conv2d_ext/Common.cuh>
-#include <atomic>
 
 namespace at::native::depthwise_conv2d_ext_cuda {
-
-// Whether the kernel that runs on the current device was compiled for sm_90 or later, which has bulk
-// copies and boxes: a build for older devices alone may run on newer ones too. Each device
-// is asked once.
-template <auto kKernel>
-bool compiled_for_sm_90() {
-  enum : uint8_t { kUnknown, kNo, kYes };
-  static std::array<std::atomic<uint8_t>, C10_COMPILE_TIME_MAX_GPUS> of_devices{};
-  std::atomic<uint8_t>& known = of_devices[device().index];
-  if (known.load(std::memory_order_relaxed) == kUnknown) {
-    cudaFuncAttributes attributes{};
-    C10_CUDA_CHECK(cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(kKernel)));
-    const bool compiled = attributes.ptxVersion >= 90 && device().capability >= 9;
-    known.store(compiled ? kYes : kNo, std::memory_order_relaxed);
-  }
-  return known.load(std::memory_order_relaxed) == kYes;
-}
 
 // Barriers in shared memory that count the bytes of bulk copies, and such copies.
 __device__ __forceinline__ uint32_t shared_address(const void* pointer) {

@@ -730,7 +730,7 @@ bool launch(const BackwardPass& pass, const Params& params) {
   CUtensorMap grads_map;
   CUtensorMap input_map;
   constexpr auto kernel = boxes_backward_kernel<Traits>;
-  if (!has_shared(shared) || !compiled_for_sm_90<kernel>() ||
+  if (!has_shared(shared) || !is_compiled_for(reinterpret_cast<const void*>(kernel), 9) ||
       !map_boxes(
           grads_map,
           pass.grad_output,

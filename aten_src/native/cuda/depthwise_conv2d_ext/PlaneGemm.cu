@@ -763,7 +763,8 @@ bool launch(const ForwardPass& data, const BackwardPass* weights, const Params& 
     shared += g.sums_bytes + 2 * g.places * static_cast<int64_t>(sizeof(int32_t));
     warps = g.block_channels * g.parts;
   }
-  if (!has_shared(shared)) {
+  constexpr auto kernel = plane_gemm_kernel<Traits>;
+  if (!has_shared(shared) || !is_compiled_for(reinterpret_cast<const void*>(kernel), 8)) {
     return false;
   }
   const dim3 grid(divide_up(g.channels, g.block_channels), divide_up(g.batch, Traits::kImages));
@@ -775,8 +776,7 @@ bool launch(const ForwardPass& data, const BackwardPass* weights, const Params& 
       pointer_or_null<scalar_t>(data.bias),
       weights ? weights->input.const_data_ptr<scalar_t>() : nullptr,
       partial.mutable_data_ptr<float>()};
-  launch_kernel(
-      plane_gemm_kernel<Traits>, grid, warps * kWarpSize, shared - kReserved, tensors, p, g);
+  launch_kernel(kernel, grid, warps * kWarpSize, shared - kReserved, tensors, p, g);
   if (weights) {
     add_partials(*weights, partial, grid.y, p);
   }

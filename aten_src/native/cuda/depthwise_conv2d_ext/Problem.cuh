@@ -189,6 +189,10 @@ inline bool has_shared(int64_t bytes) {
   return bytes <= device().shared;
 }
 
+// Whether what runs of a kernel on the current device was compiled for devices of this capability or later: a build
+// for older ones alone may run there too.
+bool is_compiled_for(const void* kernel, int64_t capability);
+
 // As many blocks as can be resident at once.
 int64_t resident_blocks(const void* kernel, int threads, size_t shared);
 

@@ -12,8 +12,11 @@
 #include <array>
 #include <cstdio>
 #include <cstdlib>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #ifndef AT_PER_OPERATOR_HEADERS
@@ -114,6 +117,19 @@ void log_launch(const void* kernel, const dim3& grid, const dim3& block, size_t 
 }
 
 } // namespace
+
+bool is_compiled_for(const void* kernel, int64_t capability) {
+  static std::mutex mutex;
+  static std::map<std::pair<const void*, int>, int64_t> versions; // each is asked for once
+  const std::lock_guard<std::mutex> lock(mutex);
+  int64_t& version = versions[{kernel, device().index}];
+  if (version == 0) {
+    cudaFuncAttributes attributes{};
+    C10_CUDA_CHECK(cudaFuncGetAttributes(&attributes, kernel));
+    version = attributes.ptxVersion;
+  }
+  return version >= 10 * capability && device().capability >= capability;
+}
 
 int64_t resident_blocks(const void* kernel, int threads, size_t shared) {
   int of_multiprocessor = 0;
