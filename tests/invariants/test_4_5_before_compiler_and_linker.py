@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from command import Command
+from command import SMALL, Command
 
 pytestmark = pytest.mark.wheel
 
@@ -71,9 +71,11 @@ def test_5_a_missing_kernel_is_told_before_the_linker_runs(
     )
     script.chmod(0o755)
     # Without 'dispatch:', so that no text names the kernel.
-    native = "- func: wt_a(Tensor self) -> Tensor\n"
-    command = Command(tmp_path, base_option).with_additions(native)
+    command = Command(tmp_path, base_option, tmp_path / "additions")
+    shutil.copytree(SMALL, command.additions)
+    (source,) = command.additions.glob("aten_src/native/*.cpp")
+    source.write_text("")
     answer = command.run("build", CXX=str(script), CMAKE_CXX_COMPILER_LAUNCHER="")
-    answer.assert_error(14, "'wt_a' is declared and defined nowhere")
-    assert answer.part("where").endswith("native_functions_additions.yaml:1")
+    answer.assert_error(14, "'wheel_test_step' is declared and defined nowhere")
+    assert answer.part("where").endswith("native_functions_additions.yaml:3")
     assert not log.exists() and not list(command.out.glob("*"))
