@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import zipfile
 from dataclasses import dataclass, replace
@@ -176,12 +177,19 @@ def test_a_wheel_whose_versions_differ_is_refused(bench: Bench) -> None:
 
 
 def test_a_record_that_is_wrong_is_found(bench: Bench) -> None:
-    wheel = bench.wheel(whole())
-    with zipfile.ZipFile(wheel, "a") as archive:
-        archive.writestr("torch/unlisted.py", "x = 1\n")
+    wheel, name = bench.wheel(whole()), f"torch-{NEW}.dist-info/RECORD"
+    with zipfile.ZipFile(wheel) as archive:
+        files = {member: archive.read(member) for member in archive.namelist()}
+    unlisted = sample.write_wheel(bench.root, {**files, "torch/more.py": b""}, version=NEW)
     with pytest.raises(VerificationError, match="RECORD does not list") as caught:
-        bench.verify(wheel)
-    assert caught.value.why == "torch/unlisted.py"
+        bench.verify(unlisted)
+    assert caught.value.why == "torch/more.py"
+    row = re.compile(rb"(?<=^torch/overrides.py,sha256=)\w", re.MULTILINE)
+    record = row.sub(lambda found: b"A" if found[0] != b"A" else b"B", files[name])
+    wrong = sample.write_wheel(bench.root, {**files, name: record}, version=NEW)
+    with pytest.raises(VerificationError, match="not those that RECORD lists") as caught:
+        bench.verify(wrong)
+    assert caught.value.why == "torch/overrides.py"
 
 
 def test_dependencies_that_cannot_be_had_are_a_download_error(bench: Bench) -> None:
