@@ -97,13 +97,13 @@ def test_a_whole_build_elsewhere_gives_the_very_bytes(
     subject: Subject, base: Base, foreign_place: Path
 ) -> None:
     """Another home (so another cache, another path of the unpacked base), another copy of the
-    additions, another build directory, and no compiler cache. Of small additions, as an overlay: a
-    full wheel is packed above.
+    additions, another build directory, and no compiler cache, which would hand out the first
+    build's objects. Of small additions, as an overlay: a full wheel is packed above.
     """
-    # Empty counts as unset: the cache is the home's. A compiler cache would hand out the first
-    # build's objects.
+    # Empty counts as unset: the cache is the home's.
     elsewhere = {**ELSEWHERE, "TORCHFORK_CACHE": "", "XDG_CACHE_HOME": "",
-                 "HOME": str(foreign_place / "home")}  # fmt: skip
+                 "HOME": str(foreign_place / "home"),
+                 "CMAKE_CXX_COMPILER_LAUNCHER": ""}  # fmt: skip
     assert base.wheel is not None
     built = []
     for place, environment, umask in (
@@ -114,7 +114,7 @@ def test_a_whole_build_elsewhere_gives_the_very_bytes(
             ["-m", "torchfork", "build", "--quiet", "--no-verify", "--overlay", "--name", "small",
              "--base", base.wheel, "--python", subject.python, "--additions", place / "additions",
              "--work", place / "work", "--out", place / "out"],
-            {**environment, "CMAKE_CXX_COMPILER_LAUNCHER": ""}, umask, place,
+            environment, umask, place,
         )  # fmt: skip
         built.append(Archive(Path(done.stdout.strip().splitlines()[-1])))
         shutil.rmtree(place / "work")
