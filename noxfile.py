@@ -3,8 +3,8 @@
     lint     ruff, mypy, shellcheck, clang-format, zizmor, actionlint, the patches
     unit     the tooling on a small sample tree; two or three minutes
     ops      the operators on the built wheel, which is built first where it is missing
+    zoo      one operator of every kind, and a dozen as upstream writes them, in a wheel of theirs
     wheel    the wheel as others use it: C++, CMake, type checkers, pip
-    zoo      one operator of every kind, and a dozen as upstream writes them: two wheels
     faults   bad input: each error with its code, its line and its cure; and what must always hold
     sources  PyTorch's own sources: fetched, the additions put in and taken out (no build)
 
@@ -14,7 +14,8 @@ Three run only when they are named:
     models   timm's models with their depthwise convolutions converted, on the built wheel; minutes
     sanitize the operators under AddressSanitizer and UBSan, at each CPU capability
 
-What follows -- goes to pytest. `scripts/run_tests.sh` runs the same without nox being installed.
+What follows -- goes to pytest. `scripts/run_tests.sh` runs the same without nox being installed, two
+at a time.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ PROJECT = Path(__file__).resolve().parent
 STATE = PROJECT / ".torchfork"
 SCRIPTS = PROJECT / "scripts"
 TOOLS = ("-r", str(SCRIPTS / "requirements.txt"), "-r", str(SCRIPTS / "requirements-test.txt"))
-ZOO = ("--additions", str(PROJECT / "tests/zoo/additions"))
+STYLE = str(PROJECT / "tests/upstream_style")
 # pytest found no test: fine for one of several directories when the user chose tests by name.
 NO_TESTS = 5
 
-nox.options.sessions = ["lint", "unit", "ops", "wheel", "zoo", "faults", "sources"]
+nox.options.sessions = ["lint", "unit", "ops", "zoo", "wheel", "faults", "sources"]
 nox.options.default_venv_backend = "venv"
 nox.options.reuse_venv = "yes"
 nox.options.stop_on_first_error = True
@@ -100,19 +101,16 @@ def wheel(session: nox.Session) -> None:
 
 @nox.session
 def zoo(session: nox.Session) -> None:
-    """One operator of every kind."""
-    built = _built_wheel(session, *ZOO, "--out", str(STATE / "zoo-dist"))
+    """One operator of every kind, and a dozen as upstream writes them, in one wheel."""
+    _install(session, *TOOLS)
+    built = _built_wheel(session, *_zoos(session), "--out", str(STATE / "zoo-dist"))
     _with_wheel(session, built)
-    _pytest(session, "zoo", parallel=True)
-    second, out = _second_zoo(session, "python"), str(STATE / "upstream-style-dist")
-    built = _built_wheel(session, *second, "--out", out)
-    python = _environment(session, "test-upstream-style", *TOOLS, str(built))
-    _pytest(session, "upstream_style", python, parallel=True, may_select_none=True)
+    _pytest(session, "zoo", None, STYLE, parallel=True)
 
 
 @nox.session
 def overlay(session: nox.Session) -> None:
-    """The operators and both zoos on overlays, each in an environment with the official torch."""
+    """The operators and the zoos on overlays, each in an environment with the official torch."""
     _install(session, *TOOLS)
     built, python = _beside_torch(session, "ops")
     for suite in ("ops", "citizenship", "unit/codegen"):
@@ -123,15 +121,11 @@ def overlay(session: nox.Session) -> None:
         session, "wheel", None, *options,
         variables=variables, parallel=True, may_select_none=True,
     )  # fmt: skip
-    second = _second_zoo(session, python)
-    _, python = _beside_torch(session, "zoo", *ZOO, "--name", "torch-zoo")
-    _pytest(session, "zoo", python, parallel=True, may_select_none=True)
-    _, python = _beside_torch(session, "upstream-style", *second, "--name", "torch-second-zoo")
-    no_wheel = str(PROJECT / "tests/upstream_style/test_carried.py")  # it asks none
+    _, python = _beside_torch(session, "zoo", *_zoos(session), "--name", "torch-zoo")
+    no_wheel = f"{STYLE}/test_carried.py"  # it asks none
     _pytest(
-        session, "upstream_style", python, "--ignore", no_wheel,
-        parallel=True, may_select_none=True,
-    )  # fmt: skip
+        session, "zoo", python, STYLE, "--ignore", no_wheel, parallel=True, may_select_none=True
+    )
 
 
 @nox.session
@@ -280,13 +274,12 @@ def _beside_torch(session: nox.Session, name: str, *additions: str) -> tuple[Pat
     return built, _environment(session, f"test-{out.name}", *required)
 
 
-def _second_zoo(session: nox.Session, python: str | Path) -> tuple[str, str]:
-    """Options for operators as upstream writes them, and twins of upstream's own.
-
-    python: an interpreter with torch, whose formulas the twins get.
-    """
-    style, made = PROJECT / "tests/upstream_style", str(STATE / "upstream-style")
-    session.run(str(python), str(style / "twins.py"), str(style / "additions"), made, external=True)
+def _zoos(session: nox.Session) -> tuple[str, str]:
+    """Options for both zoos, and twins of upstream's operators that have upstream's formulas."""
+    made = str(STATE / "zoos")
+    zoos = (str(PROJECT / "tests/zoo/additions"), f"{STYLE}/additions")
+    path = {"PYTHONPATH": str(SCRIPTS / "lib")}
+    session.run("python", f"{STYLE}/twins.py", made, *zoos, env=path)
     return "--additions", made
 
 
@@ -317,7 +310,8 @@ def _pytest(
     neutral = STATE / "neutral"
     neutral.mkdir(parents=True, exist_ok=True)
     # More than four processes would each wait for the import of torch, and for the one GPU.
-    workers = ["-n", str(min(os.cpu_count() or 1, 4))] if parallel else []
+    # Whoever has none left takes of the others' tests, few of which take a hundred times as long.
+    workers = ["-n", str(min(os.cpu_count() or 1, 4)), "--dist", "worksteal"] if parallel else []
     # Threads that wait for others of theirs do not spin: they would take the cores from the other
     # processes (102 tests of tiles on two cores, beside a compiler: 67 s, and 19 s so).
     environment = {"OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "passive")}
