@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs the tests that this machine can run: all suites, or the ones that are named. What follows --
-# goes to pytest:
+# Runs the tests that this machine can run: all suites, or the ones that are named, two at a time.
+# What follows -- goes to pytest:
 #
 #   scripts/run_tests.sh
 #   scripts/run_tests.sh unit ops -- -k views
@@ -41,6 +41,18 @@ if [[ ! -f $tools/key || $(<"$tools/key") != "$key" ]]; then
   "$tools/bin/python" -m pip install --quiet --disable-pip-version-check -r "$requirements" >&2
   printf '%s\n' "$key" >"$tools/key"
 fi
-"$tools/bin/nox" --noxfile "$project/noxfile.py" --envdir "$project/.torchfork/sessions" \
-  ${suites[@]+--session "${suites[@]}"} "$@"
+nox=("$tools/bin/nox" --noxfile "$project/noxfile.py" --envdir "$project/.torchfork/sessions")
+if ((${#suites[@]} == 0)); then
+  mapfile -t suites < <("${nox[@]}" --list | sed -n 's/^\* \([a-z]*\).*/\1/p')
+fi
+if ((${#suites[@]} == 1)); then
+  "${nox[@]}" --session "${suites[0]}" "$@"
+else
+  # Two at a time: each has stretches that keep one core busy. After a failure none is begun.
+  # shellcheck disable=SC2016 # bash -c expands them
+  printf '%s\n' "${suites[@]}" | xargs -P 2 -I @suite bash -c '
+    set -o pipefail
+    "${@:2}" 2>&1 | sed -u "s/^/$1 | /" || exit 255
+  ' suite @suite "${nox[@]}" --session @suite "$@"
+fi
 printf 'passed: %s\n' "$count"
