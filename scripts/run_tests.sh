@@ -41,7 +41,7 @@ if [[ ! -f $tools/key || $(<"$tools/key") != "$key" ]]; then
   "$tools/bin/python" -m pip install --quiet --disable-pip-version-check -r "$requirements" >&2
   printf '%s\n' "$key" >"$tools/key"
 fi
-nox=("$tools/bin/nox" --noxfile "$project/noxfile.py" --envdir "$project/.torchfork/sessions")
+nox=("$tools/bin/nox" --noxfile "$project/noxfile.py")
 if ((${#suites[@]} == 0)); then
   mapfile -t suites < <("${nox[@]}" --list | sed -n 's/^\* \([a-z]*\).*/\1/p')
 fi
