@@ -38,10 +38,7 @@ def test_additions_that_fit_come_through(base: Base, tmp_path: Path) -> None:
     states = {letter: tier(subject, letter)["state"] for letter in "abcd"}
     assert states == dict.fromkeys("abcd", "passed") and status == 0
     assert {operator["state"] for operator in subject["operators"]} == {"passed"}
-    compiled = tier(subject, "d")
-    assert "kernels declared and defined" in compiled["outcome"]
-    # A second compilation file by file costs as much again; it is for what really fails.
-    assert "as one; once more" not in compiled["log"]
+    assert "kernels declared and defined" in tier(subject, "d")["outcome"]
 
 
 def test_a_kernel_that_does_not_compile_is_found(base: Base, tmp_path: Path) -> None:
@@ -54,4 +51,3 @@ def test_a_kernel_that_does_not_compile_is_found(base: Base, tmp_path: Path) -> 
     assert status == 41 and found["state"] == "failed"
     seen = json.dumps(found["finding"])
     assert "WheelTestStep.cpp" in seen and "nowhere" in seen
-    assert "as one; once more" in found["log"]

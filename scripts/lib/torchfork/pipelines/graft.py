@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -340,14 +340,19 @@ def _packaged_yaml(base: Base, tree: MergedTree) -> Iterator[tuple[str, bytes]]:
 
 
 def compile_united(
-    context: BuildContext, tools: Toolchain, steps: list[CompileStep], progress: ninja.Progress
+    context: BuildContext,
+    tools: Toolchain,
+    steps: list[CompileStep],
+    progress: ninja.Progress,
+    united_as: Callable[[CompileStep], str] = compile_steps.group_in_wheel,
 ) -> tuple[list[CompileStep], int]:
     """Compile with generated files as a few; those of one that does not compile, each alone.
 
     The steps that were taken, and the number of objects that were not up to date.
+    united_as: see compile_steps.unite.
     """
     build = context.layout.build
-    together = compile_steps.unite(steps, build, compile_steps.group_in_wheel)
+    together = compile_steps.unite(steps, build, united_as)
     try:
         return together, compile_objects(context, tools, together, progress)
     except CompileError:
@@ -357,7 +362,7 @@ def compile_united(
             raise
 
     def group_of(step: CompileStep) -> str:
-        group = compile_steps.group_in_wheel(step)
+        group = united_as(step)
         return "" if group and any(group in name for name in failed) else group
 
     apart = compile_steps.unite(steps, build, group_of)

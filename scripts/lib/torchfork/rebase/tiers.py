@@ -16,7 +16,7 @@ from ..codegen.model import Manifest
 from ..edits import patches
 from ..edits.lists import FileEdit
 from ..edits.patches import Outcome, State
-from ..errors import CompileError, ForkError, VerificationError, combined
+from ..errors import ForkError, VerificationError, combined
 from ..native import compile_steps, link, source_text, symbols, toolchain
 from ..native.compile_steps import CompileStep
 from ..native.ninja import Progress
@@ -160,11 +160,12 @@ def compile_all(
     if base.cuda is not None and tools.cuda is None:
         chosen = graft.generate(context, merged, cuda=False)
     objects = compile_steps.all_steps(chosen, additions, tools)
-    if context.final:
-        context.log(f"compile {len(objects)} objects, the generated ones as a few")
-        objects, _ = graft.compile_united(context, tools, objects, _shown(context))
-    else:
-        objects = _compile_fast(context, tools, objects)
+    group_of = compile_steps.group_in_wheel
+    if not context.final:
+        objects = compile_steps.for_check(base, objects, layout.build)
+        group_of = compile_steps.group_in_check
+    context.log(f"compile {len(objects)} objects, the generated ones as a few")
+    objects, _ = graft.compile_united(context, tools, objects, _shown(context), group_of)
     context.log("compare declared and defined kernels")
     found = symbols.read_objects(layout.build, objects)
     kernels = symbols.check(additions, found, graft.exports(context))
@@ -173,26 +174,6 @@ def compile_all(
     outcome = f"{len(objects)} objects, {kernels} kernels declared and defined{note}"
     signatures = tuple(symbols.needed_signatures(found.values()))
     return tools, objects, Passed(outcome, needed=signatures)
-
-
-def _compile_fast(
-    context: Context, tools: Toolchain, objects: list[CompileStep]
-) -> list[CompileStep]:
-    """Compile for the check alone: several files as one, and alone where that fails."""
-    alone = compile_steps.for_check(context.base, objects, context.layout.build)
-    try:
-        together = compile_steps.unite(alone, context.layout.build, compile_steps.group_in_check)
-        _compile(context, tools, together)
-        return together
-    except CompileError:
-        context.log("not as one; once more, each alone")
-    _compile(context, tools, alone)
-    return alone
-
-
-def _compile(context: Context, tools: Toolchain, objects: list[CompileStep]) -> None:
-    context.log(f"compile {len(objects)} objects")
-    graft.compile_objects(context, tools, objects, _shown(context))
 
 
 def _shown(context: Context) -> Progress:
