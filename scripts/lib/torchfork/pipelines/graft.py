@@ -315,7 +315,9 @@ def fill_overlay(context: BuildContext, merged: Merged, wrapper: Wrapper) -> Non
 def _headers(base: Base, wrapper: Wrapper, layout: BuildDir) -> Iterator[tuple[str, bytes]]:
     """The headers that differ from the base's; others go to layout.private, reduced."""
     for path in sorted((layout.generated / "added" / "ATen").glob("*.h")):
-        files.write_if_changed(layout.private / "ATen" / path.name, path.read_bytes())
+        # Upstream's ViewMetaClasses.h has no guard, and united files include it more than once.
+        text = f"#pragma once\n{path.read_text(encoding='utf-8')}"
+        files.write_if_changed(layout.private / "ATen" / path.name, text)
     for made, home in REDUCED_HEADERS.items():
         files.write_if_changed(layout.reduced / home, (layout.generated / made).read_bytes())
     for path, relative in generated_headers(layout.generated / "all"):
