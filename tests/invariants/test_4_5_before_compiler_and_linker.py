@@ -54,7 +54,7 @@ def test_4_the_recording_compiler_is_called_for_additions_that_are_fine(
     answer = command.with_additions(native).run(
         "build", CXX=compiler, CMAKE_CXX_COMPILER_LAUNCHER=""
     )
-    answer.assert_error(15)
+    answer.assert_error(16)
     assert log.exists() and not list(command.out.glob("*"))
 
 

@@ -11,7 +11,8 @@ from torchfork.native import toolchain
 from torchfork.native.compile_steps import SUPPORT
 
 OLDEST = "c++17"  # torch 2.6 to 2.10 at least
-SOURCES = sorted((PROJECT / "aten_src").rglob("*.cpp"))
+# Of CUDA, whose headers lie beside the toolkit, nothing.
+SOURCES = [s for s in sorted((PROJECT / "aten_src").rglob("*.cpp")) if "cuda" not in s.parts]
 FLAGS = ["-DAT_PER_OPERATOR_HEADERS", "-DCPU_CAPABILITY=DEFAULT", "-DCPU_CAPABILITY_DEFAULT"]
 
 

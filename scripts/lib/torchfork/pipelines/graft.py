@@ -76,8 +76,8 @@ def build(context: BuildContext, checked: CheckedBase, ui: Ui, *, here: bool = F
     base, layout = context.base, context.layout
     pack.epoch_from()  # a wrong one would be refused only when the wheel is packed
     tools = toolchain.find(base, os.environ, visible=here)
-    toolchain.require_working(tools, abi.detect(base).cxx_standard)
     merged = merge_and_validate(context, checked.upstream, ui)
+    toolchain.require_working(tools, abi.detect(base).cxx_standard)
     with ui.step("generate") as step:
         chosen = generate(context, merged, cuda=tools.cuda is not None)
         fill_overlay(context, merged, checked.wrapper)
