@@ -53,6 +53,6 @@ else
   printf '%s\n' "${suites[@]}" | xargs -P 2 -I @suite bash -c '
     set -o pipefail
     "${@:2}" 2>&1 | sed -u "s/^/$1 | /" || exit 255
-  ' suite @suite "${nox[@]}" --session @suite "$@"
+  ' suite @suite "${nox[@]}" --session @suite "$@" || exit 1
 fi
 printf 'passed: %s\n' "$count"
