@@ -15,7 +15,7 @@ from ..upstream.abi import BaseAbi
 from ..upstream.base import Base
 from ..util import files, process
 from . import diagnostics
-from .compile_steps import ADDITIONS_COPY, UNITED, CompileStep
+from .compile_steps import ADDITIONS_COPY, REDUCED_INCLUDE, UNITED, CompileStep
 from .toolchain import Cuda, Toolchain
 
 # Steps done, steps in all, and what is compiled.
@@ -124,7 +124,7 @@ def _prefix_maps(base: Base) -> list[str]:
         str(base.include): "./torch/include",
         "../overlay": ".",
         "../private": "torch/include",
-        "../reduced": "torch/include",
+        REDUCED_INCLUDE: "torch/include",
         "../include": "aten/src",
         "../": "",
     }

@@ -73,12 +73,12 @@ class Source:
     def mentions(self, name: str, entry: Entry) -> Iterator[str]:
         """Why each place with the name of an entry's kernel does not define it; '' if it may."""
         for found in re.finditer(rf"(::)?\b{re.escape(name)}\b(\s*\()?", self.code):
-            certain = found[2] and not found[1] and self._plain
+            certain = found[2] and not found[1] and self.is_plain
             reason = self._no_definition(found, entry) if certain else ""
             yield f"{self.at(found.start())}: {reason}" if reason else ""
 
     @cached_property
-    def _plain(self) -> bool:
+    def is_plain(self) -> bool:
         """Whether braces alone say which namespace a line is in."""
         conditions = filter(None, map(_CONDITION.match, self.code.splitlines()))
         known = ((c[1], c[2].strip()) in _PER_OPERATOR or c[1] in {"else", "endif"}
@@ -269,7 +269,7 @@ def _missing_kernels(
 ) -> Iterator[KernelError]:
     """Kernels that an entry names and no source defines, and meta functions of structured ones."""
     metas = {"_".join(filter(None, pair)) for s in sources for pair in _META.findall(s.code)}
-    sure = all(source._plain for source in sources if "META_FUNC" in source.code)
+    sure = all(source.is_plain for source in sources if "META_FUNC" in source.code)
     for entry in additions.native.entries:
         delegating = [e.name for e in additions.native.entries if e.delegate == entry.name]
         for name in delegating if sure else ():  # an in-place one has the functional one's
