@@ -11,7 +11,6 @@
 // page is open.
 #pragma once
 
-#include <c10/cuda/CUDAException.h>
 #include <cuda.h>
 #include <ATen/native/cuda/depthwise_conv2d_ext/Common.cuh>
 
