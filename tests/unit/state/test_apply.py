@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
@@ -161,17 +160,6 @@ def test_nothing_to_take_out_and_a_journal_that_cannot_be_read_are_named(tree: S
     source_tree.store(tree.root).path.write_text("{}")
     with pytest.raises(StateError, match="journal"):
         source_tree.unapply(tree)
-
-
-def test_a_journal_of_an_earlier_version_is_taken_out(tree: SourceTree) -> None:
-    before = contents(tree)
-    put(tree, FIRST)
-    path = source_tree.store(tree.root).path
-    known = json.loads(path.read_text())
-    known |= {"format": 1, "commit": known.pop("identity")}
-    path.write_text(json.dumps(known))
-    source_tree.unapply(tree)
-    assert contents(tree) == before
 
 
 def git_tree(root: Path) -> SourceTree:

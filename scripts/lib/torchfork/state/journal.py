@@ -19,7 +19,7 @@ from ..errors import OutputError, StateError, listed
 from ..upstream.tree import ABSENT, state_of
 from ..util import files, memo
 
-_FORMAT = 2  # 1 said identity in an installed torch and commit in a tree; load() reads it too
+_FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -125,9 +125,9 @@ class Store:
             return None
         try:
             data = files.read_json(self.path)
-            if data["format"] not in (1, _FORMAT):
+            if data["format"] != _FORMAT:
                 raise ValueError(f"format {data['format']}")
-            return memo.load(Journal, {"identity": data.get("commit"), **data})
+            return memo.load(Journal, data)
         except (TypeError, KeyError, ValueError) as error:
             raise StateError(
                 "the journal of what was changed here cannot be read",
@@ -232,7 +232,7 @@ class Store:
             return
         if self.original("").is_dir():
             shutil.rmtree(self.original(""))
-        for name in ("partial", "new", ".gitignore", self.path.name):  # 'new': format 1's partial
+        for name in ("partial", ".gitignore", self.path.name):
             (folder / name).unlink(missing_ok=True)
         files.remove_stale_temporaries(folder)
         with contextlib.suppress(OSError):  # a tree's provenance stays
