@@ -186,6 +186,7 @@ def test_results_may_be_named_in_formulas_as_the_schema_names_them(tmp_path: Pat
 def test_a_formula_of_a_composite_is_refused(tmp_path: Path, dispatch: str) -> None:
     with pytest.raises(DerivativeError, match="made of operators") as caught:
         checked(tmp_path, COMPOSITE + dispatch, sample.DERIVATIVES)
+    assert caught.value.where.endswith("derivatives_additions.yaml:1")
     assert "CompositeExplicitAutograd" in caught.value.next
     checked(tmp_path, f"{COMPOSITE}  structured_delegate: swing.out\n", sample.DERIVATIVES)
 
