@@ -89,15 +89,6 @@ def test_a_crash_in_an_operator_is_a_red_cell(
     assert states["axpy_ext", SCHEMA][0] == "full", text
 
 
-def test_a_stale_reason_is_an_error(subject: Subject, lent: Path, some_additions: Path) -> None:
-    (some_additions / "citizenship.toml").write_text(
-        f'[[gap]]\noperator = "gdh"\nitem = "{SCHEMA}"\nwhy = "it was missing once"\n'
-    )
-    arguments = ("--operator", "gdh", "--item", SCHEMA)
-    code, text, _ = run(subject, lent, *arguments, additions=some_additions)
-    assert code == 42 and "it was missing once" in text and "delete that" in text
-
-
 def test_a_torch_without_the_operators_is_refused(
     subject: Subject, lent: Path, some_additions: Path
 ) -> None:

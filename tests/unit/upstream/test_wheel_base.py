@@ -293,8 +293,10 @@ def test_a_graft_changes_the_local_part_alone(base: str, grafted: str) -> None:
     assert module.grafted_version(base, 1) == grafted == str(Version(grafted))
     assert Version(grafted) > Version(base)
     assert module.is_grafted(grafted) and not module.is_grafted(base)
-    # so that the requirements of other packages stay satisfied
-    assert SpecifierSet(f"=={Version(base).public}").contains(grafted, prereleases=True)
+    # so that the requirements of other packages stay satisfied, and it is no later release
+    public = Version(base).public
+    for requirement, met in ((f"=={public}", True), (f"<={public}", True), (f">{public}", False)):
+        assert SpecifierSet(requirement).contains(grafted, prereleases=True) is met
 
 
 def test_the_version_file_is_read_without_being_run_and_changed_in_one_line() -> None:
