@@ -55,52 +55,6 @@ def official_wheel(base_option: tuple[str, ...]) -> Path:
     return found[-1]
 
 
-@pytest.mark.parametrize(
-    ("python", "says"),
-    [
-        ("/nowhere/python3", "there is no Python interpreter '/nowhere/python3'"),
-        ("/bin/cat", "not a working Python 3 interpreter"),
-    ],
-)
-def test_a_python_that_is_none_is_told(command: Command, python: str, says: str) -> None:
-    command.run("build", "--python", python).assert_error(16, says, "--python")
-
-
-def test_another_python_than_the_wheels_is_told_with_both_versions(
-    finished: Command, tmp_path: Path, base_option: tuple[str, ...]
-) -> None:
-    shim = tmp_path / "python3.10"
-    shim.write_text(
-        "#!/bin/sh\n"  # an older Python than any wheel of the tests' own
-        'echo \'{"executable": "\'"$0"\'", "version": "3.10.1", "info": [3, 10],'
-        ' "implementation": "cpython", "suffix": ".so", "include": "/", "purelib": "/"}\'\n'
-    )
-    shim.chmod(0o755)
-    answer = Command(tmp_path, ("--base", str(official_wheel(base_option)))).run(
-        "check", "--python", shim
-    )
-    answer.assert_error(23, "the interpreter is Python 3.10.1", "--python")
-
-
-def test_an_unknown_release_lists_those_that_are_pinned(tmp_path: Path) -> None:
-    answer = Command(tmp_path, ("--torch", "9.9.9")).run()
-    answer.assert_error(20, "9.9.9", "2.13.0")
-
-
-def test_a_wheel_file_that_is_not_there_is_told(tmp_path: Path) -> None:
-    answer = Command(tmp_path, ("--base", str(tmp_path / "torch-x.whl"))).run()
-    assert answer.code in {2, 23} and "Traceback" not in answer.err and answer.part("next")
-
-
-def test_a_truncated_wheel_is_told(tmp_path: Path, base_option: tuple[str, ...]) -> None:
-    """The wheel's own name is pinned, so that its hash tells first; under another, its form."""
-    part = tmp_path / "torch-2.13.0+cpu.part-cp311-cp311-linux_x86_64.whl"
-    part.write_bytes(b"PK\x03\x04" + bytes(5000))
-    answer = Command(tmp_path, ("--base", str(part))).run(TORCHFORK_CACHE=str(tmp_path / "cache"))
-    answer.assert_error(23, "not downloaded completely")
-    assert not list((tmp_path / "cache").glob("unpacked/*"))
-
-
 # -- disks -----------------------------------------------------------------------------------------
 
 

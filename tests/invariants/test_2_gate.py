@@ -61,19 +61,10 @@ def test_2_an_untouched_base_passes(base: Base, generated: Path) -> None:
     assert header_check.compare_headers(base, generated).compared > 5000
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda text: text.replace("relu", "rely", 1),
-        lambda text: text + "#define MORE\n",
-        lambda text: "#define MORE\n" + text,
-    ],
-    ids=["changed", "appended to", "put before"],
-)
 def test_2_a_base_with_an_edited_header_is_refused_and_the_header_named(
-    copy: Base, generated: Path, change: Callable[[str], str]
+    copy: Base, generated: Path
 ) -> None:
-    edit(copy.root / RELU, change)
+    edit(copy.root / RELU, lambda text: text + "#define MORE\n")
     with pytest.raises(BaseRefusedError) as caught:
         header_check.compare_headers(copy, generated)
     assert RELU in caught.value.what and caught.value.where == str(copy.root / RELU)

@@ -1,15 +1,12 @@
-"""--python: the interpreter that is named decides what is built, and a wrong one is refused.
+"""Additions fit the wheels of other Pythons, where this machine has one and the cache its wheel.
 
-What needs another minor version of Python on this machine is skipped where there is none; the
-refusals are tested without one in tests/unit/upstream (test_interpreter.py, test_wheel_base.py),
-and test_develop_for_real.py builds with --python for another interpreter than the tooling's own.
+A wrong interpreter is refused in tests/unit/upstream (test_interpreter.py, test_wheel_base.py);
+test_develop_for_real.py builds with --python for another interpreter than the tooling's own.
 """
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -43,34 +40,6 @@ def others(base: Base) -> list[Interpreter]:
             continue
         found.setdefault(one.tag, one)
     return [one for tag, one in found.items() if tag != base.interpreter.tag]
-
-
-@pytest.fixture(scope="module")
-def another(base: Base) -> Interpreter:
-    """An interpreter of another minor version."""
-    found = others(base)
-    if not found:
-        pytest.skip(f"only {base.interpreter.tag} is here; install another Python 3.10 or later")
-    return found[0]
-
-
-def test_a_wheel_for_another_python_is_refused_before_anything_is_made(
-    base: Base, another: Interpreter, tmp_path: Path
-) -> None:
-    assert base.wheel is not None
-    done = subprocess.run(
-        [sys.executable, "-m", "torchfork", "build", "--python", str(another.executable),
-         "--base", str(base.wheel), "--work", str(tmp_path / "work"),
-         "--out", str(tmp_path / "out")],
-        env={**os.environ, "PYTHONPATH": str(PROJECT / "scripts" / "lib")},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 23, done.stderr
-    ours = ".".join(base.interpreter.version.split(".")[:2])
-    assert f"this wheel is for Python {ours}" in done.stderr
-    assert f"the interpreter is Python {another.version}" in done.stderr
-    assert f"--python python{ours}" in done.stderr
-    assert not list(tmp_path.iterdir())
 
 
 def test_the_additions_fit_the_official_wheels_of_other_pythons(base: Base, tmp_path: Path) -> None:

@@ -79,13 +79,6 @@ def test_the_copy_has_all_of_the_base_which_stays_as_it_was(base: Base, tmp_path
     assert sample.NATIVE in copied[MERGED_FILES["native"]].decode()
 
 
-def test_a_second_merge_rewrites_nothing(base: Base, tmp_path: Path) -> None:
-    merged = prepared(base, tmp_path)
-    before = {path: path.stat().st_mtime_ns for path in merged.root.rglob("*")}
-    prepared(base, tmp_path)
-    assert {path: path.stat().st_mtime_ns for path in merged.root.rglob("*")} == before
-
-
 def test_the_tree_depends_on_what_the_additions_are_now(base: Base, tmp_path: Path) -> None:
     fresh = snapshot(prepared(base, tmp_path).root)
     merged = prepared(base, tmp_path, sample.NATIVE.replace("swing", "swung"))

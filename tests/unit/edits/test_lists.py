@@ -14,8 +14,7 @@ from sample_manifest import MANIFEST, NOTHING, OPERATORS, operator, reader, sour
 
 from torchfork.codegen.model import Manifest, Operator
 from torchfork.edits.lists import edit_lists, edit_parser_lists
-from torchfork.errors import AdditionsError, BaseRefusedError, StateError
-from torchfork.util.blocks import strip_blocks
+from torchfork.errors import AdditionsError, BaseRefusedError
 
 HEADERS = ("ATen/native/GFormulas.h",)
 VIEWS = "torchgen/packaged/autograd/gen_inplace_or_view_type.py"
@@ -243,10 +242,6 @@ def test_a_file_that_cannot_be_edited_and_restored_is_refused(tmp_path: Path) ->
     assert edit_lists(reader(tmp_path), NOTHING, "graft", ()) == {}
     with pytest.raises(BaseRefusedError, match="no newline"):
         edit_lists(reader(over={"torch/nn/functional.py": "import torch"}), MANIFEST, "graft", ())
-    with pytest.raises(StateError, match=r"x\.py:2"):
-        strip_blocks("a = 1\n# torchfork:end\n", "x.py")
-    with pytest.raises(StateError, match=r"x\.h"):
-        strip_blocks("// torchfork:begin\nint a;\n", "x.h")
 
 
 @pytest.mark.parametrize(

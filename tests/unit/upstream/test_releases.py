@@ -34,8 +34,9 @@ def test_every_release_has_linux_wheels_for_the_pythons_that_it_supports() -> No
 
 
 def test_each_wheel_is_pinned_once_and_builds_of_one_python_are_told_apart() -> None:
-    hashes = [pin.sha256 for release in load().releases for pin in release.wheels]
-    assert len(hashes) == len(set(hashes))
+    pins = [(pin, release) for release in load().releases for pin in release.wheels]
+    assert len({pin.sha256 for pin, _ in pins}) == len(pins)
+    assert all(pin.name.version.partition("+")[0] == release.version for pin, release in pins)
     found = load().get("2.13.0").wheels_for("cp311", "Linux", "x86_64")
     assert {pin.name.version for pin in found} == {"2.13.0", "2.13.0+cpu"}
     # a local part or a 'v' does not hide a release

@@ -90,15 +90,6 @@ def test_record_lists_every_file_also_one_that_the_bases_forgot(tmp_path: Path) 
     }
 
 
-def test_unchanged_members_keep_their_compressed_bytes(tmp_path: Path) -> None:
-    base = based(tmp_path)
-    made = packed(base, overlaid(tmp_path))
-    assert base.wheel is not None
-    with zipfile.ZipFile(base.wheel) as old, zipfile.ZipFile(made) as new:
-        before, after = old.getinfo("torch/__init__.py"), new.getinfo("torch/__init__.py")
-        assert (before.CRC, before.compress_size) == (after.CRC, after.compress_size)
-
-
 def test_a_build_number_goes_with_the_old_version(tmp_path: Path) -> None:
     files = sample.contents()
     files["torch-9.1.0+cpu.dist-info/WHEEL"] += b"Build: 3\n"
@@ -121,27 +112,6 @@ def test_order_times_and_modes_are_normal(tmp_path: Path) -> None:
     modes = {info.filename: info.external_attr >> 16 for info in infos}
     assert modes["torch/lib/libtorch.so"] == 0o100755
     assert modes["torch/__init__.py"] == 0o100644
-
-
-def test_directory_time_zone_locale_and_umask_leave_no_trace(tmp_path: Path) -> None:
-    made = []
-    for name, zone, umask in (("one", "Asia/Tokyo", 0o077), ("zwei ä", "America/Lima", 0o002)):
-        script = (
-            "import os, sys; from pathlib import Path; sys.path[:0] = sys.argv[2:]\n"
-            "import test_pack as t; os.umask(int(os.environ['UMASK']))\n"
-            "root = Path(sys.argv[1])\n"
-            "base, out = t.based(root), root / 'dist'\n"
-            "made = t.pack(base, t.overlaid(root), t.NEW, out, t.DEFAULT_EPOCH)\n"
-            "print(t.sample.sha256(made))"
-        )
-        environment = {**os.environ, "TZ": zone, "LC_ALL": "C", "UMASK": str(umask)}
-        paths = [str(Path(__file__).parents[1]), *[p for p in sys.path if p]]
-        done = subprocess.run(
-            [sys.executable, "-c", script, str(tmp_path / name), *paths],
-            env=environment, check=True, capture_output=True, text=True,
-        )  # fmt: skip
-        made.append(done.stdout.strip())
-    assert made[0] == made[1] and len(made[0]) == 64
 
 
 def test_pip_installs_the_wheel_and_counts_it_as_the_release(tmp_path: Path) -> None:
