@@ -63,22 +63,6 @@ def test_a_second_apply_writes_nothing(
     assert times(debian, changed) == before
 
 
-def test_an_edited_file_is_named_and_kept(
-    torchfork: Command, debian: Path, changed: list[str]
-) -> None:
-    kernel = debian / KERNEL
-    ours = kernel.read_text()
-    kernel.write_text(ours + "// mine\n")
-    try:
-        assert KERNEL in torchfork.run("status", debian).err
-        for action in ("apply", "unapply"):
-            answer = torchfork.run(action, debian)
-            assert answer.code == 32 and KERNEL in answer.err
-        assert kernel.read_text() == ours + "// mine\n"
-    finally:
-        kernel.write_text(ours)
-
-
 def test_unapply_gives_the_tree_back_bit_for_bit(
     torchfork: Command, debian: Path, pristine: dict[str, str], changed: list[str]
 ) -> None:

@@ -89,46 +89,30 @@ def test_what_is_applied_is_not_read_and_a_restored_file_is_newer(tree: SourceTr
     assert (tree.root / sample.NATIVE).stat().st_mtime_ns >= built, "than what was built from ours"
 
 
-@pytest.mark.parametrize("finish", ["apply", "other", "unapply"])
-def test_a_killed_apply_is_finished_or_undone_by_the_next_run(
-    tree: SourceTree, finish: str
+@pytest.mark.parametrize("killed", ["apply", "unapply"])
+@pytest.mark.parametrize("finish", [FIRST, SECOND, None], ids=["first", "second", "unapply"])
+def test_a_killed_run_is_finished_or_undone_by_the_next(
+    tree: SourceTree, killed: str, finish: dict[str, bytes | None] | None
 ) -> None:
-    upstream = sample.state(tree.root)
-    own = {n: d for n, (d, _) in upstream.items() if not n.startswith(sourcetree.STATE)}
+    upstream, own = sample.state(tree.root), contents(tree)
+    put(tree, FIRST)
+
+    def action() -> object:
+        return put(tree, SECOND) if killed == "apply" else source_tree.unapply(tree)
 
     def recover(allowed: int) -> None:
         for name, data in contents(tree).items():
-            known = {upstream.get(name, (None,))[0], FIRST.get(name), SECOND.get(name)}
-            assert data in known, (allowed, name)
-        if finish != "unapply":
-            wanted = SECOND if finish == "apply" else FIRST
-            put(tree, wanted)
-            expected = {**own, **wanted}
+            assert data in (own.get(name), FIRST.get(name), SECOND.get(name)), (allowed, name)
+        if finish is not None:
+            put(tree, finish)
+            expected = {**own, **finish}
             assert contents(tree) == {n: d for n, d in expected.items() if d is not None}, allowed
-        source_tree.unapply(tree)
-        assert sample.state(tree.root) == upstream, allowed
-        put(tree, FIRST)
-
-    put(tree, FIRST)
-    assert every_kill(lambda: put(tree, SECOND), tree.root, recover) > 20
-
-
-@pytest.mark.parametrize("finish", ["apply", "unapply"])
-def test_a_killed_unapply_is_finished_or_undone_by_the_next_run(
-    tree: SourceTree, finish: str
-) -> None:
-    upstream = sample.state(tree.root)
-
-    def recover(allowed: int) -> None:
-        if finish == "apply":
-            put(tree, SECOND)
         if source_tree.store(tree.root).load():
             source_tree.unapply(tree)
         assert sample.state(tree.root) == upstream, allowed
-        put(tree, SECOND)
+        put(tree, FIRST)
 
-    put(tree, SECOND)
-    assert every_kill(lambda: source_tree.unapply(tree), tree.root, recover) > 10
+    assert every_kill(action, tree.root, recover) > 10
 
 
 @pytest.mark.parametrize("name", [KERNEL, sample.NATIVE])

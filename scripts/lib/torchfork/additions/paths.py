@@ -14,14 +14,6 @@ from ..errors import AdditionsError, ForkError
 from ..util import files
 
 MAX_FILE_BYTES = 32_000_000  # of a source file or a patch
-_KINDS = (
-    (stat.S_ISDIR, "a directory"),
-    (stat.S_ISFIFO, "a FIFO"),
-    (stat.S_ISSOCK, "a socket"),
-    (stat.S_ISCHR, "a character device"),
-    (stat.S_ISBLK, "a block device"),
-    (stat.S_ISREG, "a file"),
-)
 
 
 def is_file(path: Path, root: Path) -> bool:
@@ -135,7 +127,8 @@ def _mode(path: Path, root: Path) -> int | None:
 
 
 def _not_a(path: Path, expected: str, mode: int) -> AdditionsError:
-    kind = next((name for test, name in _KINDS if test(mode)), "something else")
+    kinds = {stat.S_IFDIR: "a directory", stat.S_IFREG: "a file"}
+    kind = kinds.get(stat.S_IFMT(mode), "a device, a pipe or a socket")
     return _refused(path, f"it is {kind}, and a {expected} belongs here")
 
 
