@@ -150,6 +150,24 @@ def write_wheel(
     return path
 
 
+def made_up(
+    directory: Path, name: str, version: str, *lines: str, files: dict[str, str] | None = None
+) -> Path:
+    """A wheel of a package that exists nowhere else. lines: of its metadata."""
+    stem = f"{name.replace('-', '_')}-{version}"
+    path = directory / f"{stem}-py3-none-any.whl"
+    metadata = "\n".join(["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}", *lines])
+    info = {
+        "METADATA": metadata + "\n", "RECORD": "",
+        "WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }  # fmt: skip
+    members = {f"{stem}.dist-info/{key}": text for key, text in info.items()} | (files or {})
+    with zipfile.ZipFile(path, "w") as archive:
+        for member, text in members.items():
+            archive.writestr(member, text)
+    return path
+
+
 def sha256(path: Path) -> str:
     """A file's sha256."""
     return hashlib.sha256(path.read_bytes()).hexdigest()

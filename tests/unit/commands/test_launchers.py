@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from sample_files import lay, program
+from sample_wheel import made_up
 
 SCRIPTS = Path(__file__).resolve().parents[3] / "scripts"
 MAIN = """
@@ -59,14 +60,7 @@ class Project:
 
     def require(self, version: str) -> None:
         """Make 'onetool' of a version the one requirement, and let pip find it."""
-        shelf = self.shelf
-        info = f"onetool-{version}.dist-info"
-        with zipfile.ZipFile(shelf / f"onetool-{version}-py3-none-any.whl", "w") as wheel:
-            wheel.writestr("onetool.py", f"VERSION = '{version}'\n")
-            metadata = f"Metadata-Version: 2.1\nName: onetool\nVersion: {version}\n"
-            wheel.writestr(f"{info}/METADATA", metadata)
-            wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
-            wheel.writestr(f"{info}/RECORD", "")
+        made_up(self.shelf, "onetool", version, files={"onetool.py": f"VERSION = '{version}'\n"})
         requirements = self.root / "scripts" / "requirements.txt"
         requirements.write_text(f"# one\nonetool=={version}  # for this test\n")
 

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import textwrap
 import urllib.request
-import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html.parser import HTMLParser
@@ -21,23 +20,11 @@ import pytest
 import tomlkit
 from killing import every_kill
 from sample_files import Quiet, served
+from sample_wheel import made_up
 
 from torchfork import cli
 from torchfork.errors import UsageError
 from torchfork.wheel import index
-
-
-def made_up(directory: Path, name: str, version: str, *lines: str) -> Path:
-    """A wheel of a package that exists nowhere else."""
-    stem = f"{name.replace('-', '_')}-{version}"
-    path = directory / f"{stem}-py3-none-any.whl"
-    metadata = "\n".join(["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}", *lines])
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr(f"{stem}.dist-info/METADATA", metadata + "\n")
-        wheel = "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-        archive.writestr(f"{stem}.dist-info/WHEEL", wheel)
-        archive.writestr(f"{stem}.dist-info/RECORD", "")
-    return path
 
 
 @pytest.fixture
