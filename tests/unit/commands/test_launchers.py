@@ -131,10 +131,13 @@ def test_a_second_start_sets_nothing_up(made: Project) -> None:
     assert made.run().stderr == "" and times() == before
 
 
-def test_a_copy_of_a_checkout_runs_its_own_tools(made: Project, tmp_path: Path) -> None:
+def test_a_checkout_that_is_copied_or_moved_runs_its_own_tools(made: Project, tmp_path: Path) -> None:
     copy = made.copied(tmp_path / "copy")
     done = copy.run()
     assert Path(answer(done)[1]).is_relative_to(copy.root) and "setting up" not in done.stderr
+    moved = Project(copy.root.rename(tmp_path / "moved"), copy.shelf)
+    done = moved.run()
+    assert Path(answer(done)[1]).is_relative_to(moved.root) and "setting up" not in done.stderr
 
 
 def test_a_checkout_whose_path_has_a_colon_is_refused(made: Project, tmp_path: Path) -> None:
@@ -223,6 +226,16 @@ def test_a_python_that_cannot_serve_is_named_with_what_to_do(
 def test_a_shim_is_asked_which_python_it_stands_for(made: Project, tmp_path: Path) -> None:
     shim = program(tmp_path / "python3", f"exec '{sys.executable}' \"$@\"")
     assert answer(made.run(TORCHFORK_PYTHON=str(shim)))[2] == sys.executable
+
+
+def test_another_interpreters_home_reaches_neither_the_shim_nor_the_set_up(
+    made: Project, tmp_path: Path
+) -> None:
+    copy = made.copied(tmp_path / "copy")
+    shim = program(tmp_path / "python3", f"exec '{sys.executable}' \"$@\"")
+    for python in (sys.executable, str(shim)):
+        shutil.rmtree(copy.tools / "by-python")
+        assert answer(copy.run(TORCHFORK_PYTHON=python, PYTHONHOME="/nowhere"))[3] == "1.0"
 
 
 def test_a_project_that_cannot_be_written_is_an_output_error(made: Project, tmp_path: Path) -> None:

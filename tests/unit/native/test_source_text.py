@@ -143,6 +143,32 @@ def test_what_has_the_name_of_a_kernel_and_defines_none_is_named_with_its_line(
         )
 
 
+@pytest.mark.parametrize(
+    ("other", "line"),
+    [
+        ("namespace at::native {\nTensor spin(const Tensor& x) { return x; }\n}", 2),
+        ("namespace at { namespace native {\n\nTensor spin(\n  const at::Tensor& x)\n{ } } }", 3),
+        ("namespace at::native { Tensor spin(const Tensor& x); }", 0),
+        ("namespace at::native { Tensor spin(ArrayRef<Tensor> x) { return x[0]; } }", 0),
+        ("namespace at::native {\n#ifdef A\nTensor spin(const Tensor& x) { return x; }\n#endif\n}", 0),
+        ("namespace at::native { static Tensor spin(const Tensor& x) { return x; } }", 0),
+    ],
+)  # fmt: skip
+def test_a_kernel_that_two_files_define_is_named_once_with_both_places(
+    tmp_path: Path, other: str, line: int
+) -> None:
+    native = sample.NATIVE + "".join(
+        f"- func: spin{name}(Tensor x) -> Tensor\n  dispatch:\n    CPU, Meta: spin\n"
+        for name in ("", "_twice")
+    )
+    text = "\nnamespace at::native { Tensor spin(const Tensor& x) { return x; } }"
+    errors = refused(tmp_path, text, native, native__Zoo_cpp=other)
+    place = f"{tmp_path}/a/aten_src/native"
+    assert [(e.where, e.why.rpartition(" ")[2]) for e in errors] == (
+        [(f"{place}/Text.cpp:2", f"{place}/Zoo.cpp:{line}")] if line else []
+    )
+
+
 def test_a_source_that_is_not_compiled_defines_no_kernel(tmp_path: Path) -> None:
     native = sample.NATIVE + "- func: spin(Tensor x) -> Tensor\n  dispatch:\n    CPU: spin\n"
     text = "namespace at::native { Tensor spin(const Tensor& x) { return x; } }"

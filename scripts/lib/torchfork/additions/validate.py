@@ -19,6 +19,7 @@ from ..errors import (
     listed,
 )
 from ..upstream.base import Upstream
+from ..upstream.python_names import AT, TENSOR
 from . import fake_impls, formulas
 from .formulas import FROM_SOURCE
 from .load import Additions
@@ -34,6 +35,8 @@ unsigned using virtual void volatile while xor xor_eq
 """
 CPP_KEYWORDS = frozenset(_CPP_KEYWORDS.split())
 _CONSTANTS = frozenset({"None", "True", "False"})
+# Places with names of their own that no operator's python_module is.
+_PLACES = frozenset({"torch", TENSOR, AT})
 # What the functions that torchgen writes around a kernel call their own variables.
 _LOCALS = """
 op ks dispatchKeySet guard _any_requires_grad grad_fn _tmp node tracer_state op_name results
@@ -91,6 +94,7 @@ def _of_declaration(
     yield from _ambiguous(entry, schemas)
     yield from _tags(entry, upstream, version)
     yield from _keys(entry, upstream, version)
+    yield from _module(entry, upstream)
     yield from _method_without_self(entry)
     yield from _defaults(entry, upstream)
 
@@ -291,6 +295,20 @@ def _keys(entry: Entry, upstream: Upstream, version: str) -> Iterator[ForkError]
                 f"needs a patch and {FROM_SOURCE}",
                 kind="dispatch key gone",
             )
+
+
+def _module(entry: Entry, upstream: Upstream) -> Iterator[AdditionsError]:
+    module = entry.fields.get("python_module")
+    modules = sorted(upstream.attributes.keys() - _PLACES)
+    if module is not None and module not in modules:
+        yield AdditionsError(
+            f"'{entry.name}' names the Python module '{module}', for which upstream's generator "
+            "makes no bindings",
+            where=entry.where("python_module"),
+            why=f"it makes them for {', '.join(modules)}",
+            next="correct the name, or delete the line: the operator is then torch."
+            + entry.name.partition(".")[0],
+        )
 
 
 _QUOTED = r"\"(?:\\.|[^\"\\])*\"|'(?:\\.|[^'\\])*'"

@@ -55,6 +55,19 @@ _NOT_BUILT = re.compile(r"MPS|XPU|MTIA|HIP|VE|IPU|HPU|Vulkan|PrivateUse1")
 
 
 @dataclass(frozen=True)
+class Mention:
+    """A place where a source has the name of a kernel.
+
+    objection: why it is no definition of the kernel; '' where it may be one.
+    parameters: their text where it is one for sure.
+    """
+
+    where: str
+    objection: str = ""
+    parameters: str | None = None
+
+
+@dataclass(frozen=True)
 class Source:
     """A source file of the additions."""
 
@@ -70,12 +83,13 @@ class Source:
         """Without comments and what is between quotes; every line where it was."""
         return _COMMENT_OR_STRING.sub(_blank, self.text)
 
-    def mentions(self, name: str, entry: Entry) -> Iterator[str]:
-        """Why each place with the name of an entry's kernel does not define it; '' if it may."""
+    def mentions(self, name: str, entry: Entry) -> Iterator[Mention]:
+        """Each place with the name of an entry's kernel."""
+        if name not in self.code:
+            return
         for found in re.finditer(rf"(::)?\b{re.escape(name)}\b(\s*\()?", self.code):
             certain = found[2] and not found[1] and self.is_plain
-            reason = self._no_definition(found, entry) if certain else ""
-            yield f"{self.at(found.start())}: {reason}" if reason else ""
+            yield self._judged(found, entry) if certain else Mention(self.at(found.start()))
 
     @cached_property
     def is_plain(self) -> bool:
@@ -85,11 +99,22 @@ class Source:
                  for c in conditions)  # fmt: skip
         return not _ODD.search(self.code) and all(known)
 
-    def _no_definition(self, found: re.Match[str], entry: Entry) -> str:
+    def _judged(self, found: re.Match[str], entry: Entry) -> Mention:
+        """The mention of a name that an opened parenthesis follows."""
+        where, end = self.at(found.start()), _closing(self.code, found.end())
+        body = re.sub(r"^(\s|const\b|noexcept\b)+", "", self.code[end : end + 40])[:1]
+        parameters = self.code[found.end() : end - 1]
+        objection = self._objection(found.start(), parameters, body, entry)
+        if body != "{" or objection:
+            return Mention(where, objection)
+        return Mention(where, parameters=re.sub(r"\b(at|c10)::|\s", "", parameters))
+
+    def _objection(self, name: int, parameters: str, body: str, entry: Entry) -> str:
+        """Why the function of a name, with these parameters and this body, is not the kernel."""
         inside: list[str] = []  # the namespaces, or '' for anything else with braces
         start = 0  # of the declaration that the name is in
         for brace in re.finditer(
-            r"(?:\bnamespace\s*([\w:]*)\s*)?\{|[;}]", self.code[: found.start()]
+            r"(?:\bnamespace\s*([\w:]*)\s*)?\{|[;}]", self.code[:name]
         ):
             if brace[0].endswith("{"):
                 named = brace[0].startswith("namespace")
@@ -97,8 +122,6 @@ class Source:
             elif brace[0] == "}" and inside:
                 inside.pop()
             start = brace.end()
-        end = _closing(self.code, found.end())
-        body = re.sub(r"^(\s|const\b|noexcept\b)+", "", self.code[end : end + 40])[:1]
         if "" in inside or body == ";":
             return "it is no definition"
         if body != "{":
@@ -107,13 +130,13 @@ class Source:
             return f"it is in namespace {'::'.join(inside) or '::'}"
         if self.path.parent.name == "cpu":
             return "files in native/cpu, for kernels of stubs, are compiled for each CPU capability"
-        before = self.code[start : found.start()]
+        before = self.code[start:name]
         if re.search(r"\bstatic\b", before):
             return "it is static"
         returned, wanted = _returned(before), _KERNEL_TYPES.get(entry.returns, "")
         if wanted and returned in _KERNEL_TYPES.values() and returned != wanted:
             return f"it returns {returned} where the schema makes it {wanted}"
-        given, declared = _parameters(self.code[found.end() : end - 1]), len(entry.types)
+        given, declared = _parameters(parameters), len(entry.types)
         return "" if given == declared else f"it takes {given} arguments, its schema {declared}"
 
     def at(self, offset: int) -> str:
@@ -270,6 +293,7 @@ def _missing_kernels(
     """Kernels that an entry names and no source defines, and meta functions of structured ones."""
     metas = {"_".join(filter(None, pair)) for s in sources for pair in _META.findall(s.code)}
     sure = all(source.is_plain for source in sources if "META_FUNC" in source.code)
+    defined: set[str] = set()
     for entry in additions.native.entries:
         delegating = [e.name for e in additions.native.entries if e.delegate == entry.name]
         for name in delegating if sure else ():  # an in-place one has the functional one's
@@ -281,11 +305,29 @@ def _missing_kernels(
             built = [k for k in words(keys) if base.cuda is not None or "CUDA" not in k]
             if not [key for key in built if not _NOT_BUILT.search(key)]:
                 continue
-            if any("" in source.mentions(name, entry) for source in sources):
-                continue
-            if not _is_generated(entry) and not _is_exported(name, exported()):
-                found = [m for source in sources for m in source.mentions(name, entry)]
-                yield _missing(entry, "dispatch", additions, name, found)
+            found = [m for source in sources for m in source.mentions(name, entry)]
+            objections = [f"{m.where}: {m.objection}" for m in found if m.objection]
+            if len(objections) < len(found):
+                yield from _defined_twice(name, found) if name not in defined else ()
+                defined.add(name)
+            elif not _is_generated(entry) and not _is_exported(name, exported()):
+                yield _missing(entry, "dispatch", additions, name, objections)
+
+
+def _defined_twice(name: str, found: Collection[Mention]) -> Iterator[KernelError]:
+    """Two definitions with the same parameters: others are overloads, of other entries."""
+    first: dict[str, str] = {}
+    for mention in found:
+        if mention.parameters is None:
+            continue
+        where = first.setdefault(mention.parameters, mention.where)
+        if where != mention.where:
+            yield KernelError(
+                f"the kernel '{name}' is defined twice",
+                where=where,
+                why=f"the other one: {mention.where}",
+                next="delete or rename one of the two",
+            )
 
 
 def _missing(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -106,9 +107,12 @@ def merge_and_validate(context: BuildContext, upstream: Upstream, ui: Ui) -> Mer
     base, additions = context.base, context.additions
     texts = apply_patches(additions, patches.directory(base.root), base.version, "graft", ui)
     patched = patches.wheel_texts(texts)
-    with ui.step("check and merge the YAML") as step:
-        found = source_text.objections(additions, base, lambda: exports(context).names)
-        tree, manifest = merge_and_parse(context, upstream, patched, found)
+    with ui.step("check and merge the YAML") as step, ThreadPoolExecutor() as pool:
+        # While the generator runs, in a process of its own.
+        found = pool.submit(
+            source_text.objections, additions, base, lambda: exports(context).names
+        )
+        tree, manifest = merge_and_parse(context, upstream, patched, found.result)
         step.say(
             f"{len(additions.native.entries)} operators, "
             f"{len(additions.derivatives.entries)} derivative formulas"
@@ -118,7 +122,7 @@ def merge_and_validate(context: BuildContext, upstream: Upstream, ui: Ui) -> Mer
     for name in manifest.unbound:
         ui.warn(
             f"'{name}' gets no Python binding: upstream's generator binds none of this name "
-            f"or python_module (gen_python_functions.py)\n  correct it, or use torch.ops.aten"
+            f"(gen_python_functions.py)\n  change it, or use torch.ops.aten"
         )
     with ui.step("edit the lists of operators") as step:
         list_texts = apply_list_edits(context, tree, list_edits(context, tree, manifest))
@@ -151,12 +155,12 @@ def merge_and_parse(
     context: BuildContext,
     upstream: Upstream,
     patched: Mapping[str, str] | None = None,
-    found: Sequence[ForkError] = (),
+    found: Callable[[], Iterable[ForkError]] = list,
 ) -> tuple[MergedTree, Manifest]:
     """Check the additions, merge their YAML, and have PyTorch's own parser read it.
 
     Raises everything that is refused, by us or by the parser, as one error: what was refused is
-    left out and the rest read again, until nothing is. found: what else is refused.
+    left out and the rest read again, until nothing is. found: gives what else is refused.
     """
     additions = context.additions
     errors = list(validate.objections(additions, upstream, context.base.version))
@@ -173,8 +177,9 @@ def merge_and_parse(
             if remaining == accepted.additions or not remaining.native.entries:
                 break
             accepted = replace(accepted, additions=remaining)
-    if errors or found:
-        raise combined([*errors, *found])
+    errors += found()
+    if errors:
+        raise combined(errors)
     return tree, manifest
 
 

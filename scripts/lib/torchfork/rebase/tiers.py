@@ -7,6 +7,7 @@ import platform
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from ..additions.merge import MergedTree
@@ -91,7 +92,7 @@ def merge(context: Context) -> tuple[MergedTree, Manifest]:
     context.log("list the operators of this torch")
     upstream = header_check.list_operators(base, context.cache)
     context.log(f"check, merge and parse {len(additions.native.entries)} entries")
-    found = list(source_text.foreign_registrations(additions))
+    found = partial(source_text.foreign_registrations, additions)
     return graft.merge_and_parse(context, upstream, found=found)
 
 
