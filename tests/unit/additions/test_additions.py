@@ -142,8 +142,9 @@ def test_a_huge_file_is_refused_without_being_read(tmp_path: Path) -> None:
 )
 @pytest.mark.parametrize(
     "name",
-    ["derivatives_additions.yaml", "deprecated_additions.yaml", "aten_src", "patches",
-     "aten_src/native/X.cpp", "aten_src/native", "patches/series"],
+    ["native_functions_additions.yaml", "derivatives_additions.yaml", "deprecated_additions.yaml",
+     "fake_impls_additions.py", "aten_src", "aten_src/native", "aten_src/native/X.cpp",
+     "aten_src/native/X.h", "aten_src/native/cuda/X.cuh", "patches", "patches/series"],
 )  # fmt: skip
 def test_a_path_that_exists_and_cannot_be_read_is_never_absent(
     tmp_path: Path, put: Callable[[Path], None], name: str
@@ -151,6 +152,7 @@ def test_a_path_that_exists_and_cannot_be_read_is_never_absent(
     sample.write(tmp_path)
     path = tmp_path / name
     path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
     put(path)
     with pytest.raises(AdditionsError) as caught:
         load(tmp_path)

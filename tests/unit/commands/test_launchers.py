@@ -131,7 +131,7 @@ def test_a_second_start_sets_nothing_up(made: Project) -> None:
     assert made.run().stderr == "" and times() == before
 
 
-def test_a_checkout_that_is_copied_or_moved_runs_its_own_tools(made: Project, tmp_path: Path) -> None:
+def test_a_copied_or_moved_checkout_runs_its_own_tools(made: Project, tmp_path: Path) -> None:
     copy = made.copied(tmp_path / "copy")
     done = copy.run()
     assert Path(answer(done)[1]).is_relative_to(copy.root) and "setting up" not in done.stderr

@@ -16,6 +16,7 @@ import sample_additions as sample
 from sample_files import eventually, started
 
 from torchfork.additions.load import load
+from torchfork.codegen import build_dir
 from torchfork.codegen.build_dir import BuildDir
 from torchfork.errors import CompileError
 from torchfork.native import compile_steps, ninja
@@ -74,6 +75,23 @@ def test_contents_and_not_times_decide_what_is_compiled(project: Project, name: 
         path.write_text(path.read_text())
         os.utime(path, (later, later))
     assert project.compile() == 0
+
+
+def test_an_edit_is_compiled_when_the_clock_was_ahead_before_it(project: Project) -> None:
+    ahead = 36_000 * 10**9
+    for path in filter(Path.is_file, project.layout.root.rglob("*")):
+        later = path.stat().st_mtime_ns + ahead
+        if path.name == ".ninja_log":
+            rows = [line.split("\t") for line in path.read_text().splitlines()]
+            shifted = [[*row[:2], str(int(row[2]) + ahead), *row[3:]] for row in rows[1:]]
+            path.write_text("\n".join(map("\t".join, [rows[0], *shifted, []])))
+        os.utime(path, ns=(later, later))
+    (project.native / "Sway.cpp").write_text("int sway() { return 3; }\n")
+    counts = []
+    for _ in range(2):
+        with build_dir.locked(project.layout):
+            counts.append(project.compile())
+    assert counts == [2, 0]
 
 
 def test_for_another_python_of_a_release_the_bindings_alone_are_compiled(project: Project) -> None:

@@ -150,7 +150,7 @@ def test_what_has_the_name_of_a_kernel_and_defines_none_is_named_with_its_line(
         ("namespace at { namespace native {\n\nTensor spin(\n  const at::Tensor& x)\n{ } } }", 3),
         ("namespace at::native { Tensor spin(const Tensor& x); }", 0),
         ("namespace at::native { Tensor spin(ArrayRef<Tensor> x) { return x[0]; } }", 0),
-        ("namespace at::native {\n#ifdef A\nTensor spin(const Tensor& x) { return x; }\n#endif\n}", 0),
+        ("#ifdef A\nTensor at::native::spin(const Tensor& x) { return x; }\n#endif", 0),
         ("namespace at::native { static Tensor spin(const Tensor& x) { return x; } }", 0),
     ],
 )  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -81,11 +82,15 @@ def for_tree(tree: SourceTree, additions: Additions, work: Path) -> BuildDir:
 def locked(layout: BuildDir) -> Iterator[None]:
     """Hold a build directory, made if need be; a second run waits.
 
-    What killed runs left half-written is deleted.
+    What killed runs left half-written is deleted, and all of it where a clock was ahead that made
+    it: ninja goes by times, and would take later edits for older ones.
     """
     root = layout.root
     lock = root.with_name(f"{root.name}.lock")
     with files.lock(lock, f"building in {root.name}"):
+        log = layout.build / ".ninja_log"
+        if log.is_file() and log.stat().st_mtime > time.time():
+            files.remove(root)
         root.mkdir(parents=True, exist_ok=True)
         files.remove_stale_temporaries(root)
         files.remove_stale_temporaries(layout.tree)

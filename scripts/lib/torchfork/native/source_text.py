@@ -113,9 +113,7 @@ class Source:
         """Why the function of a name, with these parameters and this body, is not the kernel."""
         inside: list[str] = []  # the namespaces, or '' for anything else with braces
         start = 0  # of the declaration that the name is in
-        for brace in re.finditer(
-            r"(?:\bnamespace\s*([\w:]*)\s*)?\{|[;}]", self.code[:name]
-        ):
+        for brace in re.finditer(r"(?:\bnamespace\s*([\w:]*)\s*)?\{|[;}]", self.code[:name]):
             if brace[0].endswith("{"):
                 named = brace[0].startswith("namespace")
                 inside.append((brace[1] or "(anonymous)") if named else "")

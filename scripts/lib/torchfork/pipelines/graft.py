@@ -109,9 +109,7 @@ def merge_and_validate(context: BuildContext, upstream: Upstream, ui: Ui) -> Mer
     patched = patches.wheel_texts(texts)
     with ui.step("check and merge the YAML") as step, ThreadPoolExecutor() as pool:
         # While the generator runs, in a process of its own.
-        found = pool.submit(
-            source_text.objections, additions, base, lambda: exports(context).names
-        )
+        found = pool.submit(source_text.objections, additions, base, lambda: exports(context).names)
         tree, manifest = merge_and_parse(context, upstream, patched, found.result)
         step.say(
             f"{len(additions.native.entries)} operators, "
