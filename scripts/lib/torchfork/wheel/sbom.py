@@ -20,7 +20,8 @@ _FORMAT = "http://cyclonedx.org/schema/bom-1.6.schema.json"
 def describe(wheel: Path, releases: Releases) -> dict[str, Any]:
     """The bill of materials: the wheel, the official release in it, and what it requires.
 
-    The same wheel gives the same text: the serial number is made from its hash.
+    The same wheel gives the same text, wherever `pin` put its line: the serial number is made from
+    its hash, and the release's wheels come by name.
     """
     with archives.opened(wheel) as archive:
         metadata = archives.metadata_of(archive)
@@ -38,7 +39,9 @@ def describe(wheel: Path, releases: Releases) -> dict[str, Any]:
         "type": "library", "bom-ref": f"upstream-torch-{release.version}", "name": "torch",
         "version": release.version, "purl": f"pkg:pypi/torch@{release.version}",
         "pedigree": {"commits": [{"uid": release.commit}]},
-        "externalReferences": [_wheel_reference(pin) for pin in release.wheels],
+        "externalReferences": [
+            _wheel_reference(pin) for pin in sorted(release.wheels, key=lambda pin: pin.file)
+        ],
     }  # fmt: skip
     required = [_required(text) for text in metadata.get("requires_dist", [])]
     root = f"pkg:pypi/{name}@{version}"
