@@ -33,7 +33,6 @@ def lay(root: Path, files: Mapping[str, str | bytes]) -> Path:
 
 
 def program(path: Path, body: str) -> Path:
-    """A shell script."""
     lay(path.parent, {path.name: f"#!/bin/sh\n{body}\n"})
     path.chmod(0o755)
     return path
@@ -46,7 +45,6 @@ def snapshot(root: Path) -> dict[str, bytes]:
 
 
 def git(root: Path, *arguments: str) -> str:
-    """Run git in a directory; its output."""
     command = ["git", "-C", str(root), "-c", "protocol.file.allow=always", *arguments]
     done = subprocess.run(
         command, check=True, capture_output=True, text=True, env={**os.environ, **GIT}

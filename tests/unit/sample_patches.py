@@ -52,7 +52,6 @@ def diff(before: dict[str, str], after: dict[str, str | None], about: Header = A
 
 
 def write(root: Path, series: str, files: dict[str, str]) -> Series:
-    """A patches folder in `root`."""
     lay(root / "patches", {"series": series, **files})
     return load(root)
 

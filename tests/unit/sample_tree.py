@@ -64,14 +64,12 @@ def part(root: Path) -> str:
 
 
 def unpacked(root: Path) -> SourceTree:
-    """The sample tree as torchfork unpacks one."""
     write(root)
     record_provenance(root, "c0ffee" * 6 + "abcd", "a test")
     return open_tree(root)
 
 
 def pins(path: Path, commit: str) -> Releases:
-    """Pins that know the sample tree's commit."""
     return Releases(path, VERSION, (Release(VERSION, commit, ()),))
 
 

@@ -119,7 +119,6 @@ def contents(
 
 
 def with_record(files: Mapping[str, bytes]) -> dict[str, bytes]:
-    """The files and their RECORD."""
     info = next(name.split("/")[0] for name in files if name.endswith(".dist-info/METADATA"))
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
@@ -169,7 +168,6 @@ def made_up(
 
 
 def sha256(path: Path) -> str:
-    """A file's sha256."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
@@ -218,7 +216,6 @@ sys.meta_path.append(Finder)
 
 
 def environment(root: Path) -> Interpreter:
-    """A virtual environment without pip."""
     from torchfork.upstream.base import probe
 
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(root)], check=True)

@@ -3,30 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 
-import pytest
 from subject import Archive, Subject
 
 from torchfork.upstream.archives import read_record
 from torchfork.util.files import sha256_file
-
-
-@pytest.fixture(params=["", "-S"], ids=["as installed", "imported first, without .pth files"])
-def said(
-    request: pytest.FixtureRequest, with_overlay: Subject, subject: Subject
-) -> Callable[[Path], str]:
-    """The last line that a program prints, which imports the overlay before torch."""
-
-    def run(program: Path) -> str:
-        if not request.param:
-            return with_overlay.run([with_overlay.python, program]).stdout.splitlines()[-1]
-        path = f"{with_overlay.site}{os.pathsep}{subject.site}"
-        command = [with_overlay.python, request.param, program]
-        return with_overlay.run(command, PYTHONPATH=path).stdout.splitlines()[-1]
-
-    return run
 
 
 def test_it_is_small_and_requires_exactly_its_torch(overlay_wheel: Path, wheel: Archive) -> None:
@@ -47,33 +29,8 @@ print(json.dumps([node, x.gdh().shape == (6,), conv.weight.grad is not None]))
     assert with_overlay.ask(program) == ["SigmoidExtBackward0", True, True]
 
 
-def test_worker_processes_have_it(said: Callable[[Path], str], tmp_path: Path) -> None:
-    program = tmp_path / "workers.py"
-    program.write_text(
-        """
-import json, torch_ext, torch
-
-class Data(torch.utils.data.Dataset):
-    def __len__(self):
-        return 4
-    def __getitem__(self, i):
-        return torch.ones(2, 2).gdh()
-
-if __name__ == "__main__":
-    shapes = []
-    for method in ("spawn", "fork"):
-        loader = torch.utils.data.DataLoader(
-            Data(), batch_size=2, num_workers=1, multiprocessing_context=method)
-        shapes += [list(batch.shape) for batch in loader]
-    print(json.dumps(shapes))
-"""
-    )
-    assert said(program) == "[[2, 4], [2, 4], [2, 4], [2, 4]]"
-
-
-@pytest.mark.parametrize("said", ["-S"], indirect=True)  # as installed: test_citizenship.py
-def test_compiled_scripted_and_pickled_programs_run(
-    said: Callable[[Path], str], tmp_path: Path
+def test_compiled_scripted_and_pickled_programs_run_where_pth_files_are_not_read(
+    with_overlay: Subject, subject: Subject, tmp_path: Path
 ) -> None:
     """With inductor's compilers in worker processes, and as AOTInductor's package."""
     program = tmp_path / "programs.py"
@@ -111,7 +68,9 @@ print(json.dumps([
 ]))
 """
     )
-    assert said(program) == "[true, true, true, true, true]"
+    path = f"{with_overlay.site}{os.pathsep}{subject.site}"
+    done = with_overlay.run([with_overlay.python, "-S", program], PYTHONPATH=path)
+    assert done.stdout.splitlines()[-1] == "[true, true, true, true, true]"
 
 
 def test_an_extension_calls_the_operators(with_overlay: Subject, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import pytest
 from subject import PROJECT
 
 from torchfork.upstream.base import Base
@@ -15,11 +16,11 @@ from torchfork.upstream.base import Base
 SMALL = Path(__file__).with_name("small_additions")
 
 
-def carry(release: str, additions: Path, scratch: Path) -> tuple[int, dict[str, Any]]:
+def carry(release: str, scratch: Path) -> tuple[int, dict[str, Any]]:
     """Exit status of `rebase_torch.sh --onto RELEASE`, and its report of that release."""
     done = subprocess.run(
-        [PROJECT / "scripts" / "rebase_torch.sh", "--onto", release, "--additions", additions,
-         "--work", scratch / "work", "--report", scratch / "report"],
+        [PROJECT / "scripts" / "rebase_torch.sh", "--onto", release, "--work", scratch / "work",
+         "--additions", scratch / "additions", "--report", scratch / "report"],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert (scratch / "report" / "matrix.json").is_file(), done.stderr
@@ -33,20 +34,28 @@ def tier(subject: dict[str, Any], letter: str) -> dict[str, Any]:
     return dict(found)
 
 
-def test_additions_that_fit_come_through(base: Base, tmp_path: Path) -> None:
-    status, subject = carry(base.public_version, SMALL, tmp_path)
+@pytest.fixture(scope="module")
+def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With the small additions; what both tests generate and compile is kept for the other."""
+    place = tmp_path_factory.mktemp("rebase")
+    shutil.copytree(SMALL, place / "additions")
+    return place
+
+
+def test_additions_that_fit_come_through(base: Base, scratch: Path) -> None:
+    status, subject = carry(base.public_version, scratch)
     states = {letter: tier(subject, letter)["state"] for letter in "abcd"}
     assert states == dict.fromkeys("abcd", "passed") and status == 0
     assert {operator["state"] for operator in subject["operators"]} == {"passed"}
     assert "kernels declared and defined" in tier(subject, "d")["outcome"]
 
 
-def test_a_kernel_that_does_not_compile_is_found(base: Base, tmp_path: Path) -> None:
-    additions = tmp_path / "additions"
-    shutil.copytree(SMALL, additions)
-    kernel = additions / "aten_src" / "native" / "WheelTestStep.cpp"
-    kernel.write_text(kernel.read_text() + "\nstatic int wt_wrong() { return at::nowhere(); }\n")
-    status, subject = carry(base.public_version, additions, tmp_path)
+def test_a_kernel_that_does_not_compile_is_found(base: Base, scratch: Path) -> None:
+    kernel = scratch / "additions" / "aten_src" / "native" / "WheelTestStep.cpp"
+    text = kernel.read_text()
+    kernel.write_text(text + "\nstatic int wt_wrong() { return at::nowhere(); }\n")
+    status, subject = carry(base.public_version, scratch)
+    kernel.write_text(text)
     found = tier(subject, "d")
     assert status == 41 and found["state"] == "failed"
     seen = json.dumps(found["finding"])

@@ -38,7 +38,6 @@ Refused = list[tuple[type[ForkError], int]]
 
 @pytest.fixture(scope="module")
 def home() -> Path:
-    """Where torchgen lies."""
     found = importlib.util.find_spec("torchgen")
     if found is None or found.origin is None:
         pytest.skip("needs the torchgen of an installed torch (any release)")

@@ -96,7 +96,6 @@ def described(
 
 @pytest.fixture(scope="module")
 def manifest(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
-    """The manifest of ADDED and DEPRECATED."""
     formulas = {"gsoft", "gsoft_backward", "sinc.mode"}
     return described(tmp_path_factory.mktemp("yaml"), ADDED, formulas, DEPRECATED)
 

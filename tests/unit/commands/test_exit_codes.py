@@ -29,7 +29,6 @@ def test_no_two_classes_share_an_exit_code() -> None:
 
 
 def rows() -> dict[int, str]:
-    """The rows of the page's table of exit codes."""
     lines = PAGE.read_text(encoding="utf-8").splitlines()
     found = [re.match(r"\|\s*`?(\d+)`?\s*\|(.+)\|\s*$", line) for line in lines]
     return {int(match[1]): match[2] for match in found if match}

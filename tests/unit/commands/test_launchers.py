@@ -103,7 +103,6 @@ def first_starts(unmade: Project) -> list[str]:
 
 @pytest.fixture(scope="module")
 def made(unmade: Project, first_starts: list[str]) -> Project:
-    """The project with its tools set up."""
     return unmade
 
 

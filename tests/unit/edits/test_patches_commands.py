@@ -36,7 +36,6 @@ def additions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def site(tmp_path: Path) -> Path:
-    """A site-packages directory with a torch in it."""
     return lay(tmp_path / "site", {**UPSTREAM, "torch/version.py": VERSION})
 
 

@@ -21,7 +21,6 @@ HOOK = hook("torch/other.py", 'after = "first = 1"', LINES)
 
 @pytest.fixture
 def series(tmp_path: Path) -> Series:
-    """One diff and one folder."""
     return write(
         tmp_path,
         "tau.patch  *  both  # shorter\nmore  >=2.6,<3  both  # needed\n",
@@ -43,7 +42,6 @@ def outcome(series: Series, texts: dict[str, str], *, ancestor: bool = True) -> 
 
 
 def of_one(root: Path, before: dict[str, str], after: dict[str, str | None]) -> Series:
-    """A series of one diff."""
     return write(root, "x.patch * both # y\n", {"x.patch": diff(before, after)})
 
 

@@ -49,7 +49,6 @@ def present(texts: dict[str, str | None]) -> dict[str, str]:
 
 
 def bench(series: Series, texts: dict[str, str] = SAMPLE, *, version: str = "2.13.0") -> Bench:
-    """A finished workbench."""
     root = series.folder.parent / "bench"
     made = workbench.start(root, series, tree(texts), version, "graft")
     return workbench.commit_pending(made, series, [tree(SAMPLE)])

@@ -33,13 +33,11 @@ def fetched(tmp_path: Path, pins: Releases) -> Path:
 
 @pytest.fixture
 def wheel(shelf: Path) -> Path:
-    """The one wheel on the shelf."""
     return sample.write_wheel(shelf)
 
 
 @pytest.fixture
 def pins(tmp_path: Path, wheel: Path) -> Releases:
-    """Pins that know it."""
     return sample.releases(tmp_path / "releases.toml", wheel)
 
 

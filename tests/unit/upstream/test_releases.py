@@ -81,7 +81,6 @@ def test_a_free_threaded_python_gets_its_own_wheel_and_no_other_python_gets_that
 
 
 def release(version: str, digit: str, commit: str = sample.COMMIT) -> Release:
-    """A release with one wheel."""
     pin = WheelPin(f"torch-{version}-{sample.TAG}.whl", digit * 64)
     return Release(version, commit, (pin,))
 

@@ -10,8 +10,6 @@ from torchfork.util import files, memo
 
 @dataclass(frozen=True)
 class Part:
-    """What a result may consist of."""
-
     path: Path
     sizes: tuple[int, ...] = ()
     note: str | None = None
@@ -19,8 +17,6 @@ class Part:
 
 @dataclass(frozen=True)
 class Result:
-    """A result as the rooms keep them."""
-
     name: str
     parts: tuple[Part, ...]
 

@@ -50,8 +50,6 @@ def test_what_a_killed_run_left_goes_with_the_next(shelf: Path) -> None:
 
 
 class Links(HTMLParser):
-    """The links of a page with their attributes."""
-
     def __init__(self, text: str) -> None:
         super().__init__()
         self.found: list[dict[str, str | None]] = []

@@ -78,7 +78,6 @@ class Shelf:
 
     @property
     def index(self) -> Path:
-        """A directory of wheels."""
         return self.root / "index"
 
 
@@ -91,12 +90,10 @@ class Environment:
 
     @property
     def python(self) -> Path:
-        """Its program."""
         return self.interpreter.executable
 
     @property
     def site(self) -> Path:
-        """Its site-packages."""
         return self.interpreter.site_packages
 
     def variables(self, more: Mapping[str, str]) -> dict[str, str]:
