@@ -52,7 +52,6 @@ class Ui:
         self.console = Console(
             stderr=True, highlight=False, soft_wrap=True, emoji=False, quiet=quiet
         )
-        self.seconds: dict[str, float] = {}
         self._count = 0
 
     @contextlib.contextmanager
@@ -81,8 +80,7 @@ class Ui:
                 progress.stop()
                 self._line(label, "failed", time.monotonic() - started, "red")
                 raise
-        self.seconds[name] = time.monotonic() - started
-        self._line(label, step.outcome, self.seconds[name], "green")
+        self._line(label, step.outcome, time.monotonic() - started, "green")
 
     def _line(self, label: str, outcome: str, seconds: float, colour: str) -> None:
         self.console.print(f"[{colour}]{label:<34}[/]{seconds:>7.1f} s  ", end="")
