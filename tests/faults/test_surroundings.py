@@ -89,12 +89,6 @@ def test_a_disk_that_the_wheel_does_not_fit_on_is_told_and_gets_no_half_wheel(
     assert "LEFT" not in answer.out
 
 
-def test_an_output_that_cannot_be_written_is_told(finished: Command, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("no directory")
-    answer = finished.run("build", "--out", tmp_path / "file")
-    answer.assert_error(30, "cannot write here", "--out")
-
-
 def test_a_work_directory_that_cannot_be_written_is_told(command: Command) -> None:
     command.work.write_text("no directory")
     answer = command.run("check")

@@ -89,18 +89,3 @@ def test_the_tree_depends_on_what_the_additions_are_now(base: Base, tmp_path: Pa
     merged = prepared(base, tmp_path)
     merge.apply_edits(base, merged, {}, [HOOKED])
     assert snapshot(merged.root) == fresh
-
-
-def test_a_copy_that_was_killed_does_not_count(
-    base: Base, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def killed(source: Path, target: Path) -> None:
-        (target / "half").write_text("")
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(merge, "_copy", killed)
-        with pytest.raises(KeyboardInterrupt):
-            prepared(base, tmp_path)
-    assert not (tmp_path / "tree" / "torchgen").exists()
-    assert not (prepared(base, tmp_path).root / "torchgen" / "half").exists()

@@ -18,7 +18,6 @@ from pathlib import Path
 
 import pytest
 import tomlkit
-from killing import every_kill
 from sample_files import Quiet, served
 from sample_wheel import made_up
 
@@ -34,19 +33,6 @@ def shelf(tmp_path: Path) -> Path:
     made_up(tmp_path, "torch-ext", "1.0+torch2.13.0.cpu", "Requires-Dist: torch==2.13.0")
     index.make(tmp_path)
     return tmp_path
-
-
-def test_what_a_killed_run_left_goes_with_the_next(shelf: Path) -> None:
-    whole = {path for path in shelf.rglob("*") if path.is_file()}
-
-    def finish(allowed: int) -> None:
-        index.make(shelf)
-        assert {path for path in shelf.rglob("*") if path.is_file()} == whole, allowed
-        for beside in shelf.glob("*.metadata"):
-            beside.unlink()
-
-    finish(0)
-    assert every_kill(lambda: index.make(shelf), shelf, finish) > 10
 
 
 class Links(HTMLParser):

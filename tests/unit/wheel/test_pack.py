@@ -146,18 +146,6 @@ def test_an_output_that_cannot_be_written_and_a_lost_base_are_named(tmp_path: Pa
         packed(base, overlay)
 
 
-def test_a_full_disk_leaves_no_half_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    base, overlay = based(tmp_path), overlaid(tmp_path)
-
-    def full(writer: Writer, name: str, mode: int, data: bytes) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(Writer, "add", full)
-    with pytest.raises(OutputError, match="disk is full"):
-        packed(base, overlay)
-    assert list((tmp_path / "dist").iterdir()) == []
-
-
 def test_source_date_epoch_is_honoured_and_checked() -> None:
     assert epoch_from({"SOURCE_DATE_EPOCH": "1700000000"}) == 1_700_000_000
     assert epoch_from({}) == epoch_from({"SOURCE_DATE_EPOCH": ""}) == DEFAULT_EPOCH
