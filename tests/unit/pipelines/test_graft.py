@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 from functools import partial
 from pathlib import Path
 
 import pytest
 import sample_additions as sample
-from sample_files import lay
-from sample_tree import SAMPLE
 
 from torchfork.additions import merge
 from torchfork.codegen import build_dir, client
-from torchfork.codegen.header_check import Wrapper
 from torchfork.codegen.model import Manifest
 from torchfork.errors import AdditionsError, ForkError
 from torchfork.pipelines import graft
@@ -46,19 +41,3 @@ def test_a_trial_is_made_again_until_nothing_is_refused(
         stream.write("# changed\n")
     tried()
     assert not outcomes
-
-
-def test_a_header_that_no_wheel_carries_may_be_included_twice(tmp_path: Path) -> None:
-    """As united files do; upstream's generated header of views has no guard."""
-    base, additions = sample.base(tmp_path / "base"), sample.write(tmp_path / "additions")
-    shutil.copytree(SAMPLE, base.root, dirs_exist_ok=True)
-    layout = build_dir.for_base(base, additions, tmp_path / "work")
-    name = "ATen/ViewMetaClasses.h"
-    made = {f"added/{name}": "struct View {};\n", **dict.fromkeys(graft.REDUCED_HEADERS, "")}
-    lay(layout.generated, made)
-    tree = merge.prepare(base, additions, layout.tree)
-    merged = graft.Merged(tree, Manifest((), ()), {})
-    graft.fill_overlay(graft.BuildContext(base, additions, layout), merged, Wrapper())
-    lay(tmp_path, {"twice.cpp": f'#include "{name}"\n' * 2})
-    command = ["g++", "-fsyntax-only", "-I", str(layout.private), str(tmp_path / "twice.cpp")]
-    subprocess.run(command, check=True)
