@@ -367,18 +367,6 @@ def test_symbols_that_upstream_hides_are_reported_where_the_tier_failed(tmp_path
     assert hidden(before, failed) == ("- at::asked_before()", "- at::hidden()")
 
 
-def test_a_refusal_that_an_earlier_release_did_not_make_is_new_validation(tmp_path: Path) -> None:
-    pins = sample_wheel.releases(tmp_path / "releases.toml")
-    refused = result("9.9.9", fails="a")
-    finding = replace(FOUND, kind="entry refused")
-    red = replace(refused, tiers=(replace(refused.tiers[0], finding=finding), *refused.tiers[1:]))
-    (alone,) = compare.compare([red], pins, tmp_path, tmp_path)
-    assert alone.first_failure and alone.first_failure.findings[0].kind == "entry refused"
-    _, after = compare.compare([replace(result(), facts=FACTS), red], pins, tmp_path, tmp_path)
-    assert after.first_failure and after.first_failure.findings[0].kind == "new validation"
-    assert "9.1.0 accepted it" in after.first_failure.findings[0].why
-
-
 def test_what_is_named_becomes_the_right_kind_of_target(tmp_path: Path) -> None:
     pins = releases.load()
     words = [str(tmp_path), "nightly/torch-9.whl", "main", pins.default]
