@@ -183,9 +183,17 @@ __device__ __forceinline__ void copy_async(void* to, const void* from, bool exis
                : "memory");
 #else
   constexpr int kWords = kBytes / static_cast<int>(sizeof(float));
-  *static_cast<Packed<float, kWords>*>(to) = exists
-      ? load_vector<float, kWords>(static_cast<const float*>(from))
-      : packed_zero<float, kWords>();
+  Packed<float, kWords> loaded = packed_zero<float, kWords>();
+  if constexpr (kWords == 1) {
+    // Of a row of nine such copies ptxas would give each a predicate, of which there are seven, and fail.
+    asm volatile(
+        "{ .reg .pred exists; setp.ne.b32 exists, %2, 0; @exists ld.global.nc.b32 %0, [%1]; }"
+        : "+r"(loaded.words[0])
+        : "l"(from), "r"(static_cast<int>(exists)));
+  } else if (exists) {
+    loaded = load_vector<float, kWords>(static_cast<const float*>(from));
+  }
+  *static_cast<Packed<float, kWords>*>(to) = loaded;
 #endif
 }
 
