@@ -33,7 +33,7 @@ void axpy(TensorIteratorBase& iter, const Scalar& alpha) {
 }
 
 void axpy_ext_kernel_cuda(TensorIteratorBase& iter, const Scalar& alpha) {
-  switch (const auto dtype = iter.common_dtype()) {
+  switch (const auto dtype = pointwise_ext::common_type(iter)) {
     case kBool:
       return axpy<bool>(iter, alpha);
     case kByte:

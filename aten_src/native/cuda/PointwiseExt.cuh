@@ -1,7 +1,7 @@
 // The loop of the element-wise CUDA kernels: out = op(inputs) over a TensorIterator.
 //
 // ATen's gpu_kernel makes about ten kernels of a functor and a type, and three functors of a binary operator
-// whose operands may be scalars: axpy_ext took nvcc 341 s for six architectures so, and takes 35 s with the
+// whose operands may be scalars: axpy_ext took nvcc 341 s for six architectures so, and takes 40 s with the
 // three kernels here. They are as general:
 // - contiguous: 16-byte accesses, one or two of an operand on their way in each thread;
 // - strided: any strides of operands that have the type that is computed with;
@@ -9,14 +9,12 @@
 // A 0-d CPU tensor as operand becomes an argument of the kernel; 64-bit sizes are split into 32-bit pieces.
 #pragma once
 
-#include <ATen/native/TensorIterator.h>
+#include <ATen/native/cuda/PointwiseExt.h>
 #include <c10/core/DynamicCast.h>
-#include <c10/cuda/CUDAException.h>
-#include <c10/cuda/CUDAStream.h>
 #include <c10/util/BFloat16.h>
 #include <c10/util/Half.h>
 #include <c10/util/complex.h>
-#include <ATen/cuda/detail/OffsetCalculator.cuh>
+#include <ATen/cuda/detail/IntegerDivider.cuh>
 #include <cstdint>
 #include <type_traits>
 
@@ -52,6 +50,23 @@ struct Operands {
   ScalarType common_type;
   ScalarType output_type;
   ScalarType input_types[Op::kInputs];
+};
+
+// From the number of an element to the operands' offsets in bytes.
+template <int kTensors>
+struct Offsets {
+  int dims;
+  at::cuda::detail::IntDivider<uint32_t> sizes[kMostDims];
+  uint32_t strides[kMostDims][kTensors];
+
+  explicit Offsets(const Piece& piece) : dims(piece.dims) {
+    for (int dim = 0; dim < dims; ++dim) {
+      sizes[dim] = at::cuda::detail::IntDivider<uint32_t>(piece.sizes[dim]);
+      for (int i = 0; i < kTensors; ++i) {
+        strides[dim][i] = piece.tensors[i].strides[dim];
+      }
+    }
+  }
 };
 
 template <typename scalar_t>
@@ -133,7 +148,7 @@ __global__ __launch_bounds__(
 template <int kElements, typename Op, typename Load, typename Store>
 __device__ __forceinline__ void for_each_element(
     uint32_t count,
-    const OffsetCalculator<1 + Op::kInputs>& offsets,
+    const Offsets<1 + Op::kInputs>& offsets,
     const Operands<Op>& operands,
     const Op& op,
     const Load& load,
@@ -146,16 +161,16 @@ __device__ __forceinline__ void for_each_element(
   for (int e = 0; e < kElements; ++e) {
     rest[e] = first + e * kThreads;
   }
-  // OffsetCalculator::get() is this, unrolled for each element and each of 25 dimensions.
+  // ATen's OffsetCalculator unrolls this for each element and each of 25 dimensions.
 #pragma unroll 1
   for (int dim = 0; dim < offsets.dims; ++dim) {
 #pragma unroll
     for (int e = 0; e < kElements; ++e) {
-      const auto divided = offsets.sizes_[dim].divmod(rest[e]);
+      const auto divided = offsets.sizes[dim].divmod(rest[e]);
       rest[e] = divided.div;
 #pragma unroll
       for (int k = 0; k < kTensors; ++k) {
-        at[e][k] += divided.mod * offsets.strides_[dim][k];
+        at[e][k] += divided.mod * offsets.strides[dim][k];
       }
     }
   }
@@ -180,7 +195,7 @@ __device__ __forceinline__ void for_each_element(
 template <typename scalar_t, typename Op>
 __global__ __launch_bounds__(kThreads) void strided_kernel(
     uint32_t count,
-    OffsetCalculator<1 + Op::kInputs> offsets,
+    Offsets<1 + Op::kInputs> offsets,
     Operands<Op> operands,
     Op op) {
   using opmath_t = typename Op::opmath_t;
@@ -221,7 +236,7 @@ __device__ __forceinline__ opmath_t in_common_type(opmath_t value, ScalarType ty
 template <typename Op>
 __global__ __launch_bounds__(kThreads) void converting_kernel(
     uint32_t count,
-    OffsetCalculator<1 + Op::kInputs> offsets,
+    Offsets<1 + Op::kInputs> offsets,
     Operands<Op> operands,
     Op op) {
   using opmath_t = typename Op::opmath_t;
@@ -243,55 +258,62 @@ __global__ __launch_bounds__(kThreads) void converting_kernel(
       });
 }
 
-template <typename Kernel, typename... Arguments>
-void launch(Kernel* kernel, int64_t count, int64_t per_block, const Arguments&... arguments) {
-  const auto blocks = static_cast<unsigned int>((count + per_block - 1) / per_block);
-  kernel<<<blocks, kThreads, 0, c10::cuda::getCurrentCUDAStream()>>>(
-      static_cast<uint32_t>(count), arguments...);
-  C10_CUDA_KERNEL_LAUNCH_CHECK();
+template <typename... Parameters>
+void launch(
+    void (*kernel)(uint32_t, Parameters...),
+    int64_t count,
+    int64_t per_block,
+    std::common_type_t<Parameters>... arguments) {
+  auto elements = static_cast<uint32_t>(count);
+  void* pointers[] = {&elements, &arguments...};
+  launch(
+      reinterpret_cast<const void*>(kernel),
+      (count + per_block - 1) / per_block,
+      kThreads,
+      pointers);
 }
 
-// Of operands whose offsets fit 32 bits.
 template <typename scalar_t, typename Op>
-void run_piece(TensorIteratorBase& iter, const Op& op) {
+void run_piece(const Piece& piece, const Op& op) {
   constexpr int kTensors = 1 + Op::kInputs;
   Operands<Op> operands{};
-  operands.common_type = iter.common_dtype();
-  operands.output = static_cast<char*>(iter.data_ptr(0));
-  operands.output_type = iter.dtype(0);
-  bool contiguous = iter.ndim() <= 1;
+  operands.common_type = piece.common_type;
+  operands.output = static_cast<char*>(piece.tensors[0].data);
+  operands.output_type = piece.tensors[0].type;
+  bool contiguous = piece.dims <= 1;
   bool converts = false;
-  for (int tensor = 0; tensor < kTensors; ++tensor) {
-    if (tensor > 0 && iter.is_cpu_scalar(tensor)) {
-      operands.scalars[tensor - 1] = iter.scalar_value<typename Op::opmath_t>(tensor);
+  for (int i = 0; i < kTensors; ++i) {
+    const auto& tensor = piece.tensors[i];
+    if (tensor.is_cpu_scalar) {
+      operands.scalars[i - 1] =
+          c10::fetch_and_cast<typename Op::opmath_t>(tensor.type, tensor.data);
       continue;
     }
-    if (tensor > 0) {
-      operands.inputs[tensor - 1] = static_cast<const char*>(iter.data_ptr(tensor));
-      operands.input_types[tensor - 1] = iter.dtype(tensor);
+    if (i > 0) {
+      operands.inputs[i - 1] = static_cast<const char*>(tensor.data);
+      operands.input_types[i - 1] = tensor.type;
     }
-    converts |= iter.dtype(tensor) != operands.common_type;
-    contiguous &= reinterpret_cast<uintptr_t>(iter.data_ptr(tensor)) % kVectorBytes == 0 &&
-        (iter.ndim() == 0 || iter.strides(tensor)[0] == iter.element_size(tensor));
+    converts |= tensor.type != piece.common_type;
+    contiguous &= reinterpret_cast<uintptr_t>(tensor.data) % kVectorBytes == 0 &&
+        (piece.dims == 0 || tensor.strides[0] == static_cast<int64_t>(elementSize(tensor.type)));
   }
-  const int64_t count = iter.numel();
   if (converts) {
     launch(
         converting_kernel<Op>,
-        count,
+        piece.count,
         kThreads * kConverting,
-        make_offset_calculator<kTensors>(iter),
+        Offsets<kTensors>(piece),
         operands,
         op);
   } else if (contiguous) {
     constexpr int64_t kPerBlock = kThreads * kVectorsOf<scalar_t> * Vector<scalar_t>::kSize;
-    launch(contiguous_kernel<scalar_t, Op>, count, kPerBlock, operands, op);
+    launch(contiguous_kernel<scalar_t, Op>, piece.count, kPerBlock, operands, op);
   } else {
     launch(
         strided_kernel<scalar_t, Op>,
-        count,
+        piece.count,
         kThreads * kStrided,
-        make_offset_calculator<kTensors>(iter),
+        Offsets<kTensors>(piece),
         operands,
         op);
   }
@@ -300,16 +322,7 @@ void run_piece(TensorIteratorBase& iter, const Op& op) {
 // out = op(inputs) of operands whose common type is stored as scalar_t.
 template <typename scalar_t, typename Op>
 void run(TensorIteratorBase& iter, const Op& op) {
-  if (iter.numel() == 0) {
-    return;
-  }
-  if (iter.can_use_32bit_indexing()) {
-    run_piece<scalar_t>(iter, op);
-    return;
-  }
-  for (auto& piece : iter.with_32bit_indexing()) {
-    run_piece<scalar_t>(piece, op);
-  }
+  for_each_piece(iter, [&](const Piece& piece) { run_piece<scalar_t>(piece, op); });
 }
 
 } // namespace at::native::pointwise_ext

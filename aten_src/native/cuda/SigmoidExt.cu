@@ -44,7 +44,7 @@ struct SigmoidBackward {
 // Runs the op for the common type of a TensorIterator: one for 16 bits, float and double each.
 template <typename OpOf16Bits, typename OpOfFloat, typename OpOfDouble>
 void run_floating(TensorIteratorBase& iter) {
-  switch (const auto dtype = iter.common_dtype()) {
+  switch (const auto dtype = pointwise_ext::common_type(iter)) {
     case kHalf:
       return pointwise_ext::run<Half>(iter, OpOf16Bits{});
     case kBFloat16:
