@@ -68,6 +68,17 @@ def test_cuda_sources_are_compiled_with_a_toolkit_and_left_out_without(tmp_path:
     assert made["additions/native/cuda/Blas.cpp.o"].rule == "cxx"
 
 
+def test_a_source_is_compiled_once_for_each_value_that_its_first_line_lists(tmp_path: Path) -> None:
+    additions = sample.write(tmp_path / "additions", **SOURCES)
+    path = additions.source_root / "native/cuda/Swing.cu"
+    path.write_text("// One object for each SWING_TYPE: float, c10::Half\n", encoding="utf-8")
+    made = {s.object: s.flags for s in additions_steps(additions, replace(PLAIN, cuda=CUDA))}
+    swing = "additions/native/cuda/Swing.cu"
+    assert made[f"{swing}.float.o"] == ("-O3", "-DSWING_TYPE=float")
+    assert made[f"{swing}.Half.o"] == ("-O3", "-DSWING_TYPE=c10::Half")
+    assert f"{swing}.o" not in made
+
+
 def test_every_object_comes_once_and_in_a_fixed_order(tmp_path: Path) -> None:
     additions = sample.write(tmp_path / "additions", **SOURCES)
     generated = [Generated("ATen/B.cpp", False), Generated("autograd/python_A.cpp", True)]

@@ -1,3 +1,4 @@
+// One object for each DEPTHWISE_TYPE: c10::Half, c10::BFloat16
 // Forward and grad_input of depthwise_conv2d_ext for float16 and bfloat16 on the tensor cores.
 //
 // For one channel and one row of taps, eight dst columns are a product of src columns with a band
@@ -697,6 +698,15 @@ bool choose_bands(const ForwardPass& pass, const Params& p, Bands b) {
   return false;
 }
 
+// Whether there is a kernel for the call.
+bool bands_apply(const Params& p, const Operand& one, const Operand& other) {
+  constexpr int64_t kMostStride = 2;
+  const bool unit_dilation = p.dilation_height == 1 && p.dilation_width == 1;
+  return !p.channels_last && fits_32_bits(p) && p.stride_width <= kMostStride &&
+      ((p.stride_height == 1 && p.stride_width == 1) || unit_dilation) && one.numel() > 0 &&
+      other.numel() > 0;
+}
+
 // Whether the products are worth the preparation, and blocks that rows leave partly empty.
 bool is_worth_it(const Params& p, bool grad) {
   constexpr int64_t kWorthyTaps = 49;
@@ -708,19 +718,18 @@ bool is_worth_it(const Params& p, bool grad) {
       (grad && p.multiplier > 1);
 }
 
-bool run_bands(const ForwardPass& pass, const Params& p, bool grad) {
-  if (!bands_apply(p, pass.dst, pass.src) || !is_worth_it(p, grad)) {
-    return false;
-  }
-  const Bands b = bands_of(p, grad);
-  return pass.src.type() == Type::kHalf ? choose_bands<c10::Half>(pass, p, b)
-                                        : choose_bands<c10::BFloat16>(pass, p, b);
-}
-
 } // namespace
 
+template <typename scalar_t>
 bool bands_forward(const ForwardPass& pass, const Params& p) {
-  return run_bands(pass, p, pass.grad_input);
+  if constexpr (sizeof(scalar_t) == 2) {
+    return bands_apply(p, pass.dst, pass.src) && is_worth_it(p, pass.grad_input) &&
+        choose_bands<scalar_t>(pass, p, bands_of(p, pass.grad_input));
+  } else {
+    return false;
+  }
 }
+
+DEPTHWISE_INSTANTIATE(bands_forward, const ForwardPass&);
 
 } // namespace at::native::depthwise_conv2d_ext_cuda

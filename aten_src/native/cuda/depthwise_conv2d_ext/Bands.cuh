@@ -54,16 +54,6 @@ inline int32_t odd(int64_t count) {
   return static_cast<int32_t>(count | 1);
 }
 
-// Whether Bands.cu may take a call on these two tensors.
-inline bool bands_apply(const Params& p, const Operand& one, const Operand& other) {
-  constexpr int64_t kMostStride = 2;
-  const bool unit_dilation = p.dilation_height == 1 && p.dilation_width == 1;
-  return is_16_bit(other.type()) && !p.channels_last && fits_32_bits(p) &&
-      p.stride_width <= kMostStride &&
-      ((p.stride_height == 1 && p.stride_width == 1) || unit_dilation) && one.numel() > 0 &&
-      other.numel() > 0;
-}
-
 // A tile of `planes` planes of `rows` rows, of which at most `image_rows` are in the image, with room
 // for blocks [-left, end) of columns.
 inline Span make_span(

@@ -312,6 +312,7 @@ using TraitsOf = std::conditional_t<
 
 } // namespace
 
+template <typename scalar_t>
 bool boxes_forward(const ForwardPass& pass, const Params& params) {
 #if CUDART_VERSION >= 12000
   const UnitStridePass p = unit_stride_pass(params, pass.grad_input);
@@ -323,19 +324,19 @@ bool boxes_forward(const ForwardPass& pass, const Params& params) {
       !is_aligned(pass.weight.const_data_ptr(), 16) || !device_has_boxes()) {
     return false;
   }
-  return with_scalar_type(pass.src.type(), [&](auto scalar) {
-    return with_window(params, [&](auto window) {
-      using Fixed = decltype(window);
-      if constexpr (Fixed::kStride > 1) {
-        return false;
-      } else {
-        return launch_boxes<TraitsOf<decltype(scalar), Fixed>>(pass, params, p);
-      }
-    });
+  return with_window(params, [&](auto window) {
+    using Fixed = decltype(window);
+    if constexpr (Fixed::kStride > 1) {
+      return false;
+    } else {
+      return launch_boxes<TraitsOf<scalar_t, Fixed>>(pass, params, p);
+    }
   });
 #else
   return false;
 #endif
 }
+
+DEPTHWISE_INSTANTIATE(boxes_forward, const ForwardPass&);
 
 } // namespace at::native::depthwise_conv2d_ext_cuda

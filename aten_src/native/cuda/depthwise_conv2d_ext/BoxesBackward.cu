@@ -706,8 +706,7 @@ bool launch(const BackwardPass& pass, const Params& params) {
   constexpr int64_t kLeastRows = 2; // of a share
   constexpr int64_t kMostRows =
       Traits::kExact && !Traits::kTotals ? 160 : std::numeric_limits<int32_t>::max();
-  BoxesWeight s{};
-  set_unit_stride_pass(s, params);
+  BoxesWeight s{unit_stride_pass(params, false)};
   plan_pieces<Traits>(s);
   const int64_t threads = s.images * s.tiles * Traits::kChannels; // that compute
   const int64_t all_threads =
@@ -775,6 +774,7 @@ bool middle_meets_all(const Params& p) {
 
 } // namespace
 
+template <typename scalar_t>
 bool boxes_backward(const BackwardPass& pass, const Params& p) {
 #if CUDART_VERSION >= 12000
   constexpr int64_t kMostDilation = 8; // of a box's columns
@@ -785,22 +785,20 @@ bool boxes_backward(const BackwardPass& pass, const Params& p) {
       !boxes_take(pass.grad_output) || !device_has_boxes()) {
     return false;
   }
-  return with_scalar_type(pass.input.type(), [&](auto scalar) {
-    return with_window(p, [&](auto window) {
-      using scalar_t = decltype(scalar);
-      using Fixed = decltype(window);
-      if constexpr (Fixed::kStride != 1) {
-        return false;
-      } else {
-        return pass.grad_input.defined()
-            ? launch<BoxesWeightTraits<scalar_t, Fixed, true>>(pass, p)
-            : launch<BoxesWeightTraits<scalar_t, Fixed, false>>(pass, p);
-      }
-    });
+  return with_window(p, [&](auto window) {
+    using Fixed = decltype(window);
+    if constexpr (Fixed::kStride != 1) {
+      return false;
+    } else {
+      return pass.grad_input.defined() ? launch<BoxesWeightTraits<scalar_t, Fixed, true>>(pass, p)
+                                       : launch<BoxesWeightTraits<scalar_t, Fixed, false>>(pass, p);
+    }
   });
 #else
   return false;
 #endif
 }
+
+DEPTHWISE_INSTANTIATE(boxes_backward, const BackwardPass&);
 
 } // namespace at::native::depthwise_conv2d_ext_cuda

@@ -166,7 +166,7 @@ void add_partials(
     int64_t chunks,
     const Params& p) {
   const int64_t sums = (p.kernel_size() + 1) * p.output_channels();
-  with_any_type(pass.input.type(), [&](auto scalar) {
+  const auto launch = [&](auto scalar) {
     using scalar_t = decltype(scalar);
     launch_early(
         add_partials_kernel<scalar_t>,
@@ -182,8 +182,17 @@ void add_partials(
         pass.input.const_data_ptr<scalar_t>(),
         p,
         static_cast<int>(chunks));
-    return true;
-  });
+  };
+  switch (pass.input.type()) {
+    case Type::kFloat:
+      return launch(float());
+    case Type::kDouble:
+      return launch(double());
+    case Type::kHalf:
+      return launch(c10::Half());
+    case Type::kBFloat16:
+      return launch(c10::BFloat16());
+  }
 }
 
 // Copies between the two memory orders, for calls of depthwise_conv2d_ext in channels-last order whose kernels

@@ -1,5 +1,5 @@
 // What the CUDA kernels of depthwise_conv2d_ext share: packed vectors of elements, asynchronous copies into shared
-// memory and sums over a warp; partials, results and sums tap by tap; rings of rows, types and windows as constants.
+// memory and sums over a warp; partials, results and sums tap by tap; rings of rows, windows as constants.
 #pragma once
 
 #include <ATen/native/cuda/depthwise_conv2d_ext/Problem.cuh>
@@ -480,24 +480,17 @@ struct RowSums {
   }
 };
 
-template <typename Launch>
-bool with_scalar_type(Type type, const Launch& launch) {
-  switch (type) {
-    case Type::kFloat:
-      return launch(float());
-    case Type::kHalf:
-      return launch(c10::Half());
-    case Type::kBFloat16:
-      return launch(c10::BFloat16());
-    default:
-      return false;
-  }
-}
-
-template <typename Launch>
-bool with_any_type(Type type, const Launch& launch) {
-  return type == Type::kDouble ? launch(double()) : with_scalar_type(type, launch);
-}
+// Ends a source: its function, whose last parameter is Params, of the types of this object. They are all three, or
+// one where the build makes an object for each that the source lists at its head, as nvcc takes minutes for all.
+#ifdef DEPTHWISE_TYPE
+#define DEPTHWISE_INSTANTIATE(function, ...) \
+  template bool function<DEPTHWISE_TYPE>(__VA_ARGS__, const Params&)
+#else
+#define DEPTHWISE_INSTANTIATE(function, ...)                     \
+  template bool function<float>(__VA_ARGS__, const Params&);     \
+  template bool function<c10::Half>(__VA_ARGS__, const Params&); \
+  template bool function<c10::BFloat16>(__VA_ARGS__, const Params&)
+#endif
 
 // The first kernel row whose taps are summed by themselves; kHeight: none.
 template <typename scalar_t, typename Window>
@@ -561,8 +554,9 @@ void turn_around(Geometry& g, const Params& p) {
   g.padding_width = p.dilation_width * (p.kernel_width - 1) - p.padding_width;
 }
 
-// The forward as a pass at stride 1.
-inline void set_unit_stride_pass(UnitStridePass& pass, const Params& p) {
+// The forward at stride 1, or grad_input as a forward on grad_output.
+inline UnitStridePass unit_stride_pass(const Params& p, bool grad_input) {
+  UnitStridePass pass{};
   pass.batch = p.batch;
   pass.channels = p.output_channels();
   pass.multiplier = p.multiplier;
@@ -571,21 +565,10 @@ inline void set_unit_stride_pass(UnitStridePass& pass, const Params& p) {
   pass.kernel_width = p.kernel_width;
   pass.dilation_height = p.dilation_height;
   pass.dilation_width = p.dilation_width;
-}
-
-// The forward, or grad_input as a forward on grad_output.
-inline UnitStridePass unit_stride_pass(const Params& p, bool grad_input) {
-  UnitStridePass pass{};
-  set_unit_stride_pass(pass, p);
   if (grad_input) {
     turn_around(pass, p);
   }
   return pass;
-}
-
-// The types whose products the tensor cores add up in float.
-inline bool is_16_bit(Type type) {
-  return type == Type::kHalf || type == Type::kBFloat16;
 }
 
 inline bool is_aligned(const void* pointer, size_t bytes) {

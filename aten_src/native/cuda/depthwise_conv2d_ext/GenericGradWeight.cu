@@ -280,14 +280,16 @@ Operand partial_of(const BackwardPass& pass, const Params& p) {
 
 } // namespace
 
+template <typename scalar_t>
 bool generic_grad_weight(const BackwardPass& pass, const Params& p) {
-  return with_any_type(pass.input.type(), [&](auto scalar) {
-    if (p.output_channels() > 0) {
-      const Operand partial = partial_of<decltype(scalar)>(pass, p);
-      add_partials(pass, partial, partial.size(1), p);
-    }
-    return true;
-  });
+  if (p.output_channels() > 0) {
+    const Operand partial = partial_of<scalar_t>(pass, p);
+    add_partials(pass, partial, partial.size(1), p);
+  }
+  return true;
 }
+
+DEPTHWISE_INSTANTIATE(generic_grad_weight, const BackwardPass&);
+template bool generic_grad_weight<double>(const BackwardPass&, const Params&);
 
 } // namespace at::native::depthwise_conv2d_ext_cuda

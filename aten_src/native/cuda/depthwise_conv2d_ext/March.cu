@@ -1,3 +1,4 @@
+// One object for each DEPTHWISE_TYPE: float, c10::Half, c10::BFloat16
 // Forward of depthwise_conv2d_ext for the windows in with_window(), and grad_input at stride 1,
 // which is the forward on grad_output with the taps flipped and the padding mirrored.
 //
@@ -320,6 +321,7 @@ void launch_march(const ForwardPass& pass, const Params& p, March m) {
 
 } // namespace
 
+template <typename scalar_t>
 bool march_forward(const ForwardPass& pass, const Params& p) {
   if (!fits_32_bits(p) || !p.channels_last || p.multiplier != 1 ||
       (pass.grad_input && p.stride_height != 1)) {
@@ -332,12 +334,12 @@ bool march_forward(const ForwardPass& pass, const Params& p) {
   if (pass.grad_input) {
     turn_around(m, p);
   }
-  return with_scalar_type(pass.src.type(), [&](auto scalar) {
-    return with_window(p, [&](auto window) {
-      launch_march<ChannelsLastTraits<decltype(scalar), decltype(window)>>(pass, p, m);
-      return true;
-    });
+  return with_window(p, [&](auto window) {
+    launch_march<ChannelsLastTraits<scalar_t, decltype(window)>>(pass, p, m);
+    return true;
   });
 }
+
+DEPTHWISE_INSTANTIATE(march_forward, const ForwardPass&);
 
 } // namespace at::native::depthwise_conv2d_ext_cuda

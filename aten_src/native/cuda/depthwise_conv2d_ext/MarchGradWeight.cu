@@ -1,3 +1,4 @@
+// One object for each DEPTHWISE_TYPE: float, c10::Half, c10::BFloat16
 // grad_weight and grad_bias of depthwise_conv2d_ext for the windows in with_window().
 //
 // A thread marches down the rows of the input as the forward does, with the last grad_output rows
@@ -571,6 +572,7 @@ int64_t launch_march(Operand& partial, const BackwardPass& pass, const Params& p
 
 } // namespace
 
+template <typename scalar_t>
 bool march_grad_weight(const BackwardPass& pass, const Params& p) {
   // One row of the grid is one channel of a plane-order launch.
   if (!fits_32_bits(p) || p.output_channels() > kMostGridRows ||
@@ -580,16 +582,16 @@ bool march_grad_weight(const BackwardPass& pass, const Params& p) {
   }
   Operand partial;
   int64_t chunks = 0;
-  const bool launched = with_scalar_type(pass.input.type(), [&](auto scalar) {
-    return with_window(p, [&](auto window) {
-      chunks = launch_march<decltype(scalar), decltype(window)>(partial, pass, p);
-      return true;
-    });
+  const bool launched = with_window(p, [&](auto window) {
+    chunks = launch_march<scalar_t, decltype(window)>(partial, pass, p);
+    return true;
   });
   if (launched) {
     add_partials(pass, partial, chunks, p);
   }
   return launched;
 }
+
+DEPTHWISE_INSTANTIATE(march_grad_weight, const BackwardPass&);
 
 } // namespace at::native::depthwise_conv2d_ext_cuda

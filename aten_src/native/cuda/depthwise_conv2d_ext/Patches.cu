@@ -1,3 +1,4 @@
+// One object for each DEPTHWISE_TYPE: float, c10::Half, c10::BFloat16
 // Forward in plane order by patches, and grad_input at stride 1, which is the forward with flipped taps.
 //
 // A block takes whole planes that lie one after the other in memory or, of a large plane, a band of
@@ -504,8 +505,7 @@ bool launch(const ForwardPass& pass, const Params& call, Patches p) {
 template <typename scalar_t, typename Window>
 bool launch_window(const ForwardPass& pass, const Params& call, const Patches& p) {
   // Larger planes of float at stride 2 leave too few blocks in a multiprocessor's shared memory.
-  constexpr bool kSmallOnly =
-      sizeof(scalar_t) == sizeof(float) && Window::kHeight > 3 && Window::kStride > 1;
+  constexpr bool kSmallOnly = sizeof(scalar_t) == sizeof(float) && Window::kStride > 1;
   constexpr int32_t kSmall = 28;
   if (!patches_fit(p.dst_height, p.dst_width) || (kSmallOnly && p.dst_height >= kSmall)) {
     return false;
@@ -515,6 +515,7 @@ bool launch_window(const ForwardPass& pass, const Params& call, const Patches& p
 
 } // namespace
 
+template <typename scalar_t>
 bool patches_forward(const ForwardPass& pass, const Params& p) {
   if (!patches_take(p) || pass.dst.numel() == 0 || pass.src.numel() == 0 ||
       (pass.grad_input && p.stride_height != 1)) {
@@ -524,16 +525,16 @@ bool patches_forward(const ForwardPass& pass, const Params& p) {
   if (pass.grad_input) {
     turn_around(patches, p);
   }
-  return with_scalar_type(pass.src.type(), [&](auto scalar) {
-    return with_window(p, [&](auto window) {
-      using Fixed = decltype(window);
-      if constexpr (Fixed::kHeight < 7 || Fixed::kStride == 1) {
-        return launch_window<decltype(scalar), Fixed>(pass, p, patches);
-      } else {
-        return false;
-      }
-    });
+  return with_window(p, [&](auto window) {
+    using Fixed = decltype(window);
+    if constexpr (Fixed::kHeight < 7 || Fixed::kStride == 1) {
+      return launch_window<scalar_t, Fixed>(pass, p, patches);
+    } else {
+      return false;
+    }
   });
 }
+
+DEPTHWISE_INSTANTIATE(patches_forward, const ForwardPass&);
 
 } // namespace at::native::depthwise_conv2d_ext_cuda

@@ -784,6 +784,7 @@ bool launch(const ForwardPass& data, const BackwardPass* weights, const Params& 
 }
 
 // Where the planes are small enough for T to be worth its zeros, the images enough to use it and their runs aligned.
+template <typename scalar_t>
 bool run(const ForwardPass& data, const BackwardPass* weights, const Params& p) {
   constexpr int64_t kLeastImages = 8;
   constexpr int64_t kMostTaps = 4096;
@@ -807,26 +808,28 @@ bool run(const ForwardPass& data, const BackwardPass* weights, const Params& p) 
       (weights && !suits(weights->input))) {
     return false;
   }
-  return with_scalar_type(data.src.type(), [&](auto scalar) {
-    using scalar_t = decltype(scalar);
-    if constexpr (
-        sizeof(scalar_t) == 4) { // as many images as registers and, of larger planes, tiles hold
-      return is_small ? launch<GemmTraits<scalar_t, 2>>(data, weights, p)
-                      : launch<GemmTraits<scalar_t, 1>>(data, weights, p);
-    } else {
-      return launch<GemmTraits<scalar_t, 4>>(data, weights, p);
-    }
-  });
+  if constexpr (
+      sizeof(scalar_t) == 4) { // as many images as registers and, of larger planes, tiles hold
+    return is_small ? launch<GemmTraits<scalar_t, 2>>(data, weights, p)
+                    : launch<GemmTraits<scalar_t, 1>>(data, weights, p);
+  } else {
+    return launch<GemmTraits<scalar_t, 4>>(data, weights, p);
+  }
 }
 
 } // namespace
 
+template <typename scalar_t>
 bool plane_gemm_forward(const ForwardPass& pass, const Params& p) {
-  return run(pass, nullptr, p);
+  return run<scalar_t>(pass, nullptr, p);
 }
 
+template <typename scalar_t>
 bool plane_gemm_backward(const BackwardPass& pass, const Params& p) {
-  return run({pass.grad_input, pass.grad_output, pass.weight, Operand(), true}, &pass, p);
+  return run<scalar_t>({pass.grad_input, pass.grad_output, pass.weight, Operand(), true}, &pass, p);
 }
+
+DEPTHWISE_INSTANTIATE(plane_gemm_forward, const ForwardPass&);
+DEPTHWISE_INSTANTIATE(plane_gemm_backward, const BackwardPass&);
 
 } // namespace at::native::depthwise_conv2d_ext_cuda

@@ -95,22 +95,33 @@ struct BackwardPass {
   }
 };
 
-// The entries of the kernels. Each returns false, having done nothing, where it has no kernel for the call.
-using ForwardEntry = bool(const ForwardPass& pass, const Params& params);
-using BackwardEntry = bool(const BackwardPass& pass, const Params& params);
-ForwardEntry march_forward;
-ForwardEntry patches_forward;
-ForwardEntry boxes_forward;
-ForwardEntry plane_gemm_forward;
-ForwardEntry bands_forward;
-ForwardEntry sequence_forward;
-ForwardEntry generic_forward;
-BackwardEntry march_grad_weight;
-BackwardEntry boxes_backward;
-BackwardEntry plane_gemm_backward;
-BackwardEntry sequence_backward;
-BackwardEntry tiles_grad_weight;
-BackwardEntry generic_grad_weight;
+// The entries of the kernels, by type. Each returns false, having done nothing, where it has no kernel for the call.
+template <typename scalar_t>
+bool march_forward(const ForwardPass& pass, const Params& params);
+template <typename scalar_t>
+bool patches_forward(const ForwardPass& pass, const Params& params);
+template <typename scalar_t>
+bool boxes_forward(const ForwardPass& pass, const Params& params);
+template <typename scalar_t>
+bool plane_gemm_forward(const ForwardPass& pass, const Params& params);
+template <typename scalar_t>
+bool bands_forward(const ForwardPass& pass, const Params& params);
+template <typename scalar_t>
+bool sequence_forward(const ForwardPass& pass, const Params& params);
+template <typename scalar_t>
+bool generic_forward(const ForwardPass& pass, const Params& params);
+template <typename scalar_t>
+bool march_grad_weight(const BackwardPass& pass, const Params& params);
+template <typename scalar_t>
+bool boxes_backward(const BackwardPass& pass, const Params& params);
+template <typename scalar_t>
+bool plane_gemm_backward(const BackwardPass& pass, const Params& params);
+template <typename scalar_t>
+bool sequence_backward(const BackwardPass& pass, const Params& params);
+template <typename scalar_t>
+bool tiles_grad_weight(const BackwardPass& pass, const Params& params);
+template <typename scalar_t>
+bool generic_grad_weight(const BackwardPass& pass, const Params& params);
 
 constexpr int64_t kLargeWindow = 9; // rows of taps from which arithmetic counts more than memory
 

@@ -234,14 +234,15 @@ bool choose(const Features& call, const Run& run) {
 const Operand kNone;
 
 bool data(const ForwardPass& pass, const Params& p) {
-  const Features call(pass.grad_input ? kGradInput : kForward, p, pass.src.type());
-  return choose(call, [&](auto& row) { return row.forward(pass, p); });
+  const Type type = pass.src.type();
+  const Features call(pass.grad_input ? kGradInput : kForward, p, type);
+  return choose(call, [&](auto& row) { return row.forward[static_cast<int>(type)](pass, p); });
 }
 
 bool gradients(const BackwardPass& pass, const Params& p) {
-  const Features call(
-      pass.grad_input.defined() ? kAllGradients : kGradWeight, p, pass.input.type());
-  return choose(call, [&](auto& row) { return row.backward(pass, p); });
+  const Type type = pass.input.type();
+  const Features call(pass.grad_input.defined() ? kAllGradients : kGradWeight, p, type);
+  return choose(call, [&](auto& row) { return row.backward[static_cast<int>(type)](pass, p); });
 }
 
 // One kernel for all that is wanted if there is one for that, else grad_input and the others apart.

@@ -1,3 +1,4 @@
+// One object for each DEPTHWISE_TYPE: float, c10::Half, c10::BFloat16
 // Windows of one dimension along lines whose positions are `inner` elements apart: channels-last order. See
 // Sequence.cuh.
 //
@@ -220,8 +221,10 @@ __global__ __launch_bounds__(kSequenceThreads) void channels_kernel(
   }
 }
 
+} // namespace
+
 template <typename scalar_t>
-void run_channels_of(const SequencePass& pass, const Sequence& s, const Params& p) {
+bool run_channels(const SequencePass& pass, const Sequence& s, const Params& p) {
   constexpr int kFew = kTapGroup / 2;
   const bool write = pass.dst.defined();
   const bool sums = pass.values.defined();
@@ -273,15 +276,9 @@ void run_channels_of(const SequencePass& pass, const Sequence& s, const Params& 
         partials,
         p);
   }
+  return true;
 }
 
-} // namespace
-
-bool run_channels(const SequencePass& pass, const Sequence& s, const Params& p) {
-  return with_scalar_type(pass.src.type(), [&](auto scalar) {
-    run_channels_of<decltype(scalar)>(pass, s, p);
-    return true;
-  });
-}
+DEPTHWISE_INSTANTIATE(run_channels, const SequencePass&, const Sequence&);
 
 } // namespace at::native::depthwise_conv2d_ext_cuda

@@ -883,6 +883,7 @@ void launch_tiles(const BackwardPass& pass, const Params& p) {
 
 } // namespace
 
+template <typename scalar_t>
 bool tiles_grad_weight(const BackwardPass& pass, const Params& p) {
   // Below, what a tile costs to fill is more than what its products cost without.
   constexpr int64_t kLeastProducts = 4; // of an element of the input
@@ -890,10 +891,10 @@ bool tiles_grad_weight(const BackwardPass& pass, const Params& p) {
       pass.grad_output.numel() == 0 || pass.input.numel() == 0) {
     return false;
   }
-  return with_scalar_type(pass.input.type(), [&](auto scalar) {
-    launch_tiles<decltype(scalar)>(pass, p);
-    return true;
-  });
+  launch_tiles<scalar_t>(pass, p);
+  return true;
 }
+
+DEPTHWISE_INSTANTIATE(tiles_grad_weight, const BackwardPass&);
 
 } // namespace at::native::depthwise_conv2d_ext_cuda

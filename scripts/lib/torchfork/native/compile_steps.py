@@ -33,6 +33,10 @@ _VECTORS = "prelude/vectors.h"
 # Several sources are compiled as one there: most of the time goes into parsing the same headers.
 UNITED = "united"
 
+# The first line of a source that is compiled once for each value of a macro, so that no object
+# takes minutes. Without the macro, as a source build compiles it, one object has all.
+_OBJECTS = re.compile(r"// One object for each (\w+): (.+)")
+
 _UNDEFINED = "#undef TORCH_ASSERT_ONLY_METHOD_OPERATORS\n#undef TORCH_ASSERT_NO_OPERATORS\n"
 # What generated files define under one name, each for itself: structured kernels, helpers of
 # registrations, bindings, and the objects that the tooling's own text adds.
@@ -106,7 +110,10 @@ def _calls_helpers(additions: Additions) -> bool:
 
 
 def additions_steps(additions: Additions, toolchain: Toolchain) -> Iterator[CompileStep]:
-    """The objects of aten_src: native/cpu once a capability, cuda only with a toolkit."""
+    """The objects of aten_src: native/cpu once a capability, cuda only with a toolkit.
+
+    A source may say that it is compiled once for each value of a macro, see _OBJECTS.
+    """
     for path in additions.sources:
         if path.suffix not in {".cpp", ".cu"}:
             continue
@@ -114,7 +121,7 @@ def additions_steps(additions: Additions, toolchain: Toolchain) -> Iterator[Comp
         rule = "nvcc" if path.suffix == ".cu" else "cxx"
         if (rule == "nvcc" or "cuda" in relative.parts) and not toolchain.cuda:
             continue
-        for suffix, flags in _variants(relative, toolchain):
+        for suffix, flags in _variants(path, relative, toolchain):
             yield CompileStep(
                 source=f"{ADDITIONS_COPY}/{relative.as_posix()}",
                 object=f"additions/{relative.as_posix()}{suffix}.o",
@@ -125,14 +132,19 @@ def additions_steps(additions: Additions, toolchain: Toolchain) -> Iterator[Comp
             )
 
 
-def _variants(relative: Path, toolchain: Toolchain) -> Iterator[tuple[str, tuple[str, ...]]]:
+def _variants(
+    path: Path, relative: Path, toolchain: Toolchain
+) -> Iterator[tuple[str, tuple[str, ...]]]:
     """The suffix of each object of one source, and its flags."""
-    if relative.parts[:2] != ("native", "cpu") or "cuda" in relative.parts:
+    if relative.parts[:2] == ("native", "cpu") and "cuda" not in relative.parts:
+        for name in toolchain.capabilities.names:
+            defined = (f"-DCPU_CAPABILITY={name}", f"-DCPU_CAPABILITY_{name}")
+            yield f".{name}", (*defined, *FLAGS[name])
+    elif found := _OBJECTS.match(path.read_text("utf-8", errors="replace")):
+        for value in found[2].split(", "):
+            yield f".{value.rpartition(':')[2]}", (f"-D{found[1]}={value}",)
+    else:
         yield "", ()
-        return
-    for name in toolchain.capabilities.names:
-        defined = (f"-DCPU_CAPABILITY={name}", f"-DCPU_CAPABILITY_{name}")
-        yield f".{name}", (*defined, *FLAGS[name])
 
 
 def copy_sources(additions: Additions, layout: BuildDir) -> None:
