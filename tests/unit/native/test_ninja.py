@@ -13,7 +13,7 @@ from sample_files import lay, program
 
 from torchfork.codegen.client import Generated
 from torchfork.native.compile_steps import SUPPORT, CompileStep, additions_steps, all_steps
-from torchfork.native.link import strip_flags
+from torchfork.native.link import link_order, strip_flags
 from torchfork.native.ninja import STAND_INS, common_flags, include_flags, ninja_file
 from torchfork.native.toolchain import Cuda, Toolchain
 from torchfork.upstream.abi import AVX, DEFAULT_ONLY, BaseAbi, Capabilities
@@ -88,6 +88,14 @@ def test_every_object_comes_once_and_in_a_fixed_order(tmp_path: Path) -> None:
     kernels = [name for name in names if name.startswith("additions/native/cpu/")]
     assert names == [*sorted(set(kernels)), *sorted(set(names) - set(kernels))]
     assert {unit.object for unit in forth if unit.python} > {"generated/autograd/python_A.cpp.o"}
+
+
+def test_no_processor_is_given_inline_functions_compiled_for_another(tmp_path: Path) -> None:
+    additions = sample.write(tmp_path / "additions", **SOURCES)
+    linked = [unit.object for unit in link_order(all_steps([], additions, PLAIN))]
+    kernel = "additions/native/cpu/SwingKernel.cpp"
+    assert linked[-2:] == [f"{kernel}.AVX2.o", f"{kernel}.AVX512.o"]
+    assert f"{kernel}.DEFAULT.o" in linked
 
 
 def test_no_path_of_the_machine_gets_into_an_object(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from ..errors import CompileError
@@ -29,7 +29,7 @@ def link(
     extension = overlay / base.extension
     needed = [name for name in abi.libtorch.needed if (lib / name).exists()]
     needed += ["libc10.so", *(["libc10_cuda.so"] if toolchain.cuda else []), abi.openmp]
-    core_objects = [step.object for step in steps if not step.python]
+    core_objects = [step.object for step in link_order(steps) if not step.python]
     python_objects = [step.object for step in steps if step.python]
     _shared(
         toolchain, abi.libtorch, build, core, core_objects,
@@ -39,6 +39,15 @@ def link(
     libraries = [lib / name for name in [*python_needed, "libtorch_cpu.so", "libc10.so"]]
     _shared(toolchain, abi.extension, build, extension, python_objects, [*libraries, core], [])
     return core, extension
+
+
+def link_order(steps: Iterable[CompileStep]) -> list[CompileStep]:
+    """The steps, those for some processors last.
+
+    Of an inline function that several objects have, the linker keeps the first for all of them: one
+    compiled for AVX2 would end the process on a processor without it.
+    """
+    return sorted(steps, key=lambda step: any(flag.startswith("-m") for flag in step.flags))
 
 
 def _runtime(toolchain: Toolchain) -> list[str]:
