@@ -88,3 +88,25 @@ def test_everything_that_the_generator_refuses_is_named_in_one_run(
     assert found == [(AdditionsError, 1), (AdditionsError, 6)]
     found = refused(BOOLS + GOOD + TWICE, FORMULA + MIXED)
     assert found == [(AdditionsError, 1), (DerivativeError, 4)]
+
+
+@pytest.mark.parametrize(
+    ("declared", "autogen"),
+    [
+        ("spun(Tensor self) -> Tensor", "spun.outt"),
+        ("spun(Tensor self) -> Tensor", "spun.out, spun.of_out"),
+        ("spun(Tensor self) -> (Tensor, Tensor)", "spun_.out"),
+        ("spun_.of(Tensor(a!) self, Tensor x) -> Tensor(a!)", "spun.of, spun.out"),
+        ("spun(Tensor self, Tensor(a!) x) -> Tensor", "spun_, spun.out"),
+    ],
+)
+def test_what_autogen_names_and_the_generator_does_not_make_is_refused(
+    home: Path, tmp_path: Path, declared: str, autogen: str
+) -> None:
+    native = f"- func: {declared}\n  dispatch:\n    CompositeExplicitAutograd: k\n"
+    additions = sample.write(tmp_path / "a", f"{native}  autogen: {autogen}\n", "")
+    tree = merge.prepare(merge.MergedTree(home, {}), additions, tmp_path / "tree")
+    schemas = client.list_operators(home, tmp_path).schemas
+    with pytest.raises(AdditionsError, match="makes no 'spun") as caught:
+        client.describe(tree, additions, schemas, tmp_path)
+    assert caught.value.where.endswith(":4") and "spun" in caught.value.why

@@ -7,7 +7,7 @@ import errno
 import re
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import yaml
 
 from ..additions.load import Additions
 from ..additions.merge import MergedTree
-from ..additions.yaml_file import Entry, YamlFile
+from ..additions.yaml_file import Entry, YamlFile, words
 from ..errors import (
     AdditionsError,
     BaseRefusedError,
@@ -51,9 +51,11 @@ _SHARD = re.compile(r"^(?P<stem>.*)_\d+$")
 _CUDA_KEY = re.compile(r"^(Register\w*CUDA|Ufunc\w*CUDA)")
 _OTHER_DEVICE = re.compile(r"^Register\w*(MPS|XPU|MTIA|HIP|VE|IPU|HPU|Vulkan|PrivateUse1)")
 _AGAIN = "run the same command again; if it stays, report it with this text"
-# What some of the generator's messages ask for, in words of the YAML.
+# What some of the generator's messages ask for, in words of the YAML. plain: the operator's name
+# without the underscore at its end; functional: it, or with _functional where there was none.
 _CURES = {
-    "non-modifying function": "give it a functional form: 'autogen: NAME, NAME.out', or an entry",
+    "non-modifying function": "give it a functional form: by an entry, or, where it ends with _ or "
+    "returns a tensor, by 'autogen: {functional}, {plain}.out'",
     "nondeterministic_seeded tag missing": "add 'tags: nondeterministic_seeded'",
 }
 
@@ -179,7 +181,33 @@ def describe(
         reply = run_driver(tree.root, request, scratch)
     except CodegenRefusal as refusal:
         raise translate(refusal, tree, additions) from refusal
-    return memo.load(Manifest, reply["manifest"])
+    manifest = memo.load(Manifest, reply["manifest"])
+    if errors := list(_not_generated(manifest, additions)):
+        raise combined(errors)
+    return manifest
+
+
+def _not_generated(manifest: Manifest, additions: Additions) -> Iterator[AdditionsError]:
+    """Names after autogen of which the generator makes nothing, and says nothing.
+
+    Those of operators that are made of others do no harm: upstream's own have some.
+    """
+    known = {operator.qualified for operator in manifest.operators}
+    composite = {op.qualified for op in manifest.operators if op.composite_implicit}
+    for entry in additions.native.entries:
+        if entry.name in composite:
+            continue
+        plain = entry.name.partition(".")[0].removesuffix("_")
+        made = [op.qualified for op in manifest.operators if op.generated
+                and op.base_name in {plain, f"{plain}_functional"}]  # fmt: skip
+        for name in words(entry.fields.get("autogen", "")):
+            if name not in known:
+                yield AdditionsError(
+                    f"the code generator makes no '{name}' of '{entry.name}'",
+                    where=entry.where("autogen"),
+                    why=f"under these names it makes {', '.join(made) or 'nothing'}",
+                    next="correct the name, delete it, or declare the operator by an entry",
+                )
 
 
 def try_sources(
@@ -273,6 +301,9 @@ def translate(refusal: CodegenRefusal, tree: MergedTree, additions: Additions) -
         _located(message, tree, additions) or _mentioned(message, additions)
     )
     derivative = entry is not None and entry.file == additions.derivatives.path
+    name = entry.name.partition(".")[0] if entry else ""
+    plain = name.removesuffix("_")
+    names = {"plain": plain, "functional": plain if plain != name else f"{name}_functional"}
     kind = DerivativeError if derivative else AdditionsError
     error = kind(
         f"PyTorch's code generator refuses '{entry.name}'"
@@ -280,7 +311,7 @@ def translate(refusal: CodegenRefusal, tree: MergedTree, additions: Additions) -
         else "PyTorch's code generator refuses the additions",
         where=entry.where() if entry else str(additions.native.path),
         why=_cause(message) or refusal.report["type"],
-        next="; ".join([cure for text, cure in _CURES.items() if text in message])
+        next="; ".join([cure.format(**names) for text, cure in _CURES.items() if text in message])
         or "correct the entry; scripts/torchfork check runs this test alone, in seconds",
     )
     error.__cause__ = RuntimeError(refusal.report.get("trace", ""))
