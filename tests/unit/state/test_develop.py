@@ -248,9 +248,10 @@ def test_an_environment_without_torch_is_told_so(world: World) -> None:
     assert "pip install torch" in caught.value.next
 
 
-def test_a_journal_that_cannot_be_read_is_no_licence_to_overwrite(world: World) -> None:
+def test_a_journal_of_another_form_is_no_licence_to_overwrite(world: World) -> None:
     world.install()
-    installed_torch.store(world.site).path.write_text("{}")
+    path = installed_torch.store(world.site).path
+    path.write_text(path.read_text().replace('"format": 2', '"format": 3'))
     with pytest.raises(StateError, match="journal"):
         world.undo()
 
