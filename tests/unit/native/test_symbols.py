@@ -26,6 +26,7 @@ KERNEL = "_ZN2at6native9swing_cpuERKNS_6TensorE"
 OTHER = "_ZN2at6native9swing_cpuERKNS_6TensorEl"
 HIDDEN = "_ZN2at6native13hidden_helperERKNS_6TensorE"
 HELPER = "_ZN5torch8internal6helperEv"
+INVERSE = "_ZN2at17functionalization18FunctionalInverses13swing_inverseERKNS_6TensorE"
 
 
 @pytest.fixture
@@ -69,6 +70,8 @@ def test_kernels_that_fit_are_counted(
          ["native_functions_additions.yaml:4\n",
           "expected: at::native::swing_cpu(at::Tensor const&)"]),
         ({KERNEL, HELPER}, set(), "'swing_cpu'", []),  # kernels come before what follows from them
+        ({INVERSE}, set(), "'swing_inverse' is declared and defined nowhere",  # of a view
+         ["native_functions_additions.yaml:2\n"]),
         ({KERNEL}, {OTHER}, "another signature",
          ["declared: at::native::swing_cpu(at::Tensor const&)\n",
           "defined:  at::native::swing_cpu(at::Tensor const&, long)"]),
