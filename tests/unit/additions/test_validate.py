@@ -80,6 +80,12 @@ REFUSALS = [
     ("- func: a(Tensor x, *, Tensor(a!) is) -> Tensor(a!)", 1, AdditionsError, "argument 'is'"),
     ("- func: a.default(Tensor x) -> Tensor", 1, AdditionsError, "overload name 'default'"),
     ("- func: a(Tensor x, float b=1,5) -> Tensor", 1, AdditionsError, "'1,5', the default of 'b'"),
+    ("- func: a(Tensor x, int[2] b=[1, 1]) -> Tensor", 1, AdditionsError, "1, 1]', the default"),
+    ("- func: a(Tensor x, *, int[2] x=1) -> Tensor", 1, AdditionsError, "are called 'x'"),
+    *((f"- func: a(Tensor x, int[2] b=[1,2], {y}", 1, AdditionsError, "'b' before it") for y in (
+        "Tensor y) -> Tensor", "Tensor? y) -> Tensor", "*, SymInt[2]? y) -> Tensor",
+        "Tensor(a!) y, *, Tensor(b!) out) -> Tensor(b!)",
+    )),
     ("- func: a(Tensor x, *, float b=.5f) -> Tensor", 1, AdditionsError, "'.5f', the default"),
     ("- func: a(Tensor x, int b=1 + 1, int c=2) -> Tensor", 1, AdditionsError, "default of 'b'"),
     # names that the generated C++ has for something else
@@ -130,10 +136,11 @@ def test_a_declaration_that_the_base_cannot_take_is_refused(
         "- func: indexing(Tensor self) -> Tensor\n  variants: method",
         # types of its own
         "- func: hypot.mine(Tensor self, Tensor other, *, Scalar scale) -> Tensor",
-        "- func: hypot.mine(Tensor self, Tensor other, int[2] size=[1, 1]) -> Tensor",
+        "- func: hypot.mine(Tensor self, Tensor other, int[2] size=[1,1]) -> Tensor",
         "- func: hypoty(Tensor self, Tensor other, Tensor third) -> Tensor",
-        '- func: a(Tensor x, int[2] b=[1, -1], float c=-1e-05, str d="\'=, )") -> Tensor',
+        '- func: a(Tensor x, int[2] b=[1,-1], float c=-1e-05, str d="\'=, )") -> Tensor',
         "- func: several(Tensor(a -> *) self, int dim=0) -> Tensor(a)[]",
+        "- func: a.out(Tensor self, int n=2, *, Tensor(a!) out, Tensor(b!) y) -> Tensor(a!)",
     ],
 )
 def test_a_name_that_is_free_and_types_of_ones_own_pass(tmp_path: Path, native: str) -> None:

@@ -96,6 +96,7 @@ def _of_declaration(
     yield from _keys(entry, upstream, version)
     yield from _module(entry, upstream)
     yield from _method_without_self(entry)
+    yield from _arguments(entry)
     yield from _defaults(entry, upstream)
 
 
@@ -314,8 +315,35 @@ def _module(entry: Entry, upstream: Upstream) -> Iterator[AdditionsError]:
 _QUOTED = r"\"(?:\\.|[^\"\\])*\"|'(?:\\.|[^'\\])*'"
 # As torchgen splits a schema: '1,5' is one default.
 _DEFAULT = re.compile(rf"(\w+)=({_QUOTED}|[^=]*?)(?=, (?![^\[]*\])|$)")
-_VALUE = re.compile(rf"[A-Za-z_]\w*|-?\d+(\.\d*)?([eE][-+]?\d+)?|\[[\w, .-]*\]|{_QUOTED}")
+_VALUE = re.compile(rf"[A-Za-z_]\w*|-?\d+(\.\d*)?([eE][-+]?\d+)?|\[[\w,.-]*\]|{_QUOTED}")
+# Whether it is mutable, its name, and whether it has a default.
+_ARGUMENT = re.compile(r"(?:^|, )[A-Z_a-z]\w*(\(\w+!\))?[^,= ]* (\w+)(=?)")
 _WORD_AS_DEFAULT = re.compile(r"\b(\w+)(?:\[\d*\])?\??\s+(\w+)=([A-Za-z_]\w*)(?=\s*[,)])")
+
+
+def _arguments(entry: Entry) -> Iterator[AdditionsError]:
+    """What neither C++ nor Python takes, and torchgen does."""
+    text = entry.key.partition("(")[2].rpartition("->")[0].strip().removesuffix(")")
+    star = re.search(r"(?:^|, )\*, |$", text)
+    names, defaulted = list[str](), ""
+    for found in _ARGUMENT.finditer(text):
+        mutable, name, default = found.groups()
+        out = mutable and star and found.start() > star.start()  # C++ has these first
+        if name in names:
+            yield AdditionsError(
+                f"two arguments of '{entry.name}' are called '{name}'",
+                where=entry.where(),
+                next="rename one of them",
+            )
+        elif defaulted and not default and not out:
+            yield AdditionsError(
+                f"'{name}' of '{entry.name}' has no default, and '{defaulted}' before it has one",
+                where=entry.where(),
+                why="C++ fills arguments from the left, those after '*' too",
+                next=f"give it a default, or put it before '{defaulted}'",
+            )
+        names.append(name)
+        defaulted = name if default else defaulted
 
 
 def _defaults(entry: Entry, upstream: Upstream) -> Iterator[AdditionsError]:
@@ -342,7 +370,7 @@ def _defaults(entry: Entry, upstream: Upstream) -> Iterator[AdditionsError]:
                 f"'{word}', the default of '{name}' in '{entry.name}', has no translation to C++",
                 where=entry.where(),
                 why=f"of this type upstream's own functions have {', '.join(words) or 'None'}",
-                next=f"write one of these, or declare '{kind}? {name}=None'",
+                next=f"write one of these, a text in quotes, or declare '{kind}? {name}=None'",
             )
 
 
