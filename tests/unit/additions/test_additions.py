@@ -144,7 +144,8 @@ def test_a_huge_file_is_refused_without_being_read(tmp_path: Path) -> None:
     "name",
     ["native_functions_additions.yaml", "derivatives_additions.yaml", "deprecated_additions.yaml",
      "fake_impls_additions.py", "aten_src", "aten_src/native", "aten_src/native/X.cpp",
-     "aten_src/native/X.h", "aten_src/native/cuda/X.cuh", "patches", "patches/series"],
+     "aten_src/native/X.h", "aten_src/native/cuda/X.cuh", "patches", "patches/series",
+     "overlay.toml", "citizenship.toml", "samples.py"],
 )  # fmt: skip
 def test_a_path_that_exists_and_cannot_be_read_is_never_absent(
     tmp_path: Path, put: Callable[[Path], None], name: str

@@ -17,6 +17,8 @@ DERIVATIVES = "derivatives_additions.yaml"
 DEPRECATED = "deprecated_additions.yaml"
 SOURCES = "aten_src"
 PATCHES = "patches"
+# Read by overlays and by conformance alone.
+SETTINGS = ("overlay.toml", "citizenship.toml", "samples.py")
 RANGE = "torch"  # the field of an entry that says which releases it is for
 SOURCE_SUFFIXES = frozenset({".cpp", ".cu", ".h", ".cuh"})
 
@@ -99,6 +101,9 @@ def load(root: Path) -> Additions:
     rules = ""
     with _collected(errors):
         rules = fake_impls.read(root)
+    for name in SETTINGS:
+        with _collected(errors):
+            paths.is_file(root / name, root)
     sources: list[Path] = []
     for folder in (SOURCES, PATCHES):
         with _collected(errors):
