@@ -674,18 +674,10 @@ bool choose_bands(const ForwardPass& pass, const Params& p, Bands b) {
   const Diagonals diagonals = diagonals_of(b, columns, src_blocks, dst_blocks);
   b.first_diagonal = diagonals.first;
   if (columns == Columns::kHalf) {
-    if (diagonals.count > 4) {
-      return false;
-    }
-    return dst_blocks <= 2 ? launch_bands<scalar_t, Columns::kHalf, 2, 4>(pass, p, b)
-                           : launch_bands<scalar_t, Columns::kHalf, 4, 4>(pass, p, b);
+    return diagonals.count <= 4 && launch_bands<scalar_t, Columns::kHalf, 4, 4>(pass, p, b);
   }
   if (columns == Columns::kDouble) {
-    if (diagonals.count > 3) {
-      return false;
-    }
-    return dst_blocks <= 2 ? launch_bands<scalar_t, Columns::kDouble, 2, 3>(pass, p, b)
-                           : launch_bands<scalar_t, Columns::kDouble, 4, 3>(pass, p, b);
+    return diagonals.count <= 3 && launch_bands<scalar_t, Columns::kDouble, 4, 3>(pass, p, b);
   }
   if (diagonals.count <= 3) {
     return dst_blocks <= 2 ? launch_bands<scalar_t, Columns::kSame, 2, 3>(pass, p, b)

@@ -760,7 +760,7 @@ bool launch(const BackwardPass& pass, const Params& params) {
       input_map,
       params,
       s);
-  add_partials(pass, partial, chunks, params);
+  add_partials<scalar_t>(pass, partial, params);
   return true;
 }
 

@@ -160,40 +160,30 @@ Operand empty_partial(int64_t chunks, const Params& p, Type type) {
   return empty({1, chunks, p.kernel_size() + kBiasRows, p.output_channels()}, type);
 }
 
-void add_partials(
-    const BackwardPass& pass,
-    const Operand& partial,
-    int64_t chunks,
-    const Params& p) {
+template <typename scalar_t>
+void add_partials(const BackwardPass& pass, const Operand& partial, const Params& p) {
   const int64_t sums = (p.kernel_size() + 1) * p.output_channels();
-  const auto launch = [&](auto scalar) {
-    using scalar_t = decltype(scalar);
-    launch_early(
-        add_partials_kernel<scalar_t>,
-        divide_up(sums, kTotalSums),
-        dim3(
-            kTotalSums,
-            // without images there is no chunk, and the sums are zeros
-            chunks < kManyChunks ? std::clamp<int64_t>(chunks, 1, kTotalWays) : kManyTotalWays),
-        mutable_pointer_or_null<scalar_t>(pass.grad_weight),
-        mutable_pointer_or_null<scalar_t>(pass.grad_bias),
-        partial.const_data_ptr<opmath_type<scalar_t>>(),
-        pass.grad_output.const_data_ptr<scalar_t>(),
-        pass.input.const_data_ptr<scalar_t>(),
-        p,
-        static_cast<int>(chunks));
-  };
-  switch (pass.input.type()) {
-    case Type::kFloat:
-      return launch(float());
-    case Type::kDouble:
-      return launch(double());
-    case Type::kHalf:
-      return launch(c10::Half());
-    case Type::kBFloat16:
-      return launch(c10::BFloat16());
-  }
+  const int64_t chunks = partial.size(1);
+  launch_early(
+      add_partials_kernel<scalar_t>,
+      divide_up(sums, kTotalSums),
+      dim3(
+          kTotalSums,
+          // without images there is no chunk, and the sums are zeros
+          chunks < kManyChunks ? std::clamp<int64_t>(chunks, 1, kTotalWays) : kManyTotalWays),
+      mutable_pointer_or_null<scalar_t>(pass.grad_weight),
+      mutable_pointer_or_null<scalar_t>(pass.grad_bias),
+      partial.const_data_ptr<opmath_type<scalar_t>>(),
+      pass.grad_output.const_data_ptr<scalar_t>(),
+      pass.input.const_data_ptr<scalar_t>(),
+      p,
+      static_cast<int>(chunks));
 }
+
+template void add_partials<float>(const BackwardPass&, const Operand&, const Params&);
+template void add_partials<double>(const BackwardPass&, const Operand&, const Params&);
+template void add_partials<c10::Half>(const BackwardPass&, const Operand&, const Params&);
+template void add_partials<c10::BFloat16>(const BackwardPass&, const Operand&, const Params&);
 
 // Copies between the two memory orders, for calls of depthwise_conv2d_ext in channels-last order whose kernels
 // are in plane order: [N][H·W][C] to [N][C][H·W] and back, an image at a time the transposition of a matrix.

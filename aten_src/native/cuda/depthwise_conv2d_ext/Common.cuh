@@ -249,11 +249,8 @@ __device__ __forceinline__ void add_to_bias(float& sum, float& excess, float val
 constexpr int kBiasRows = 2;
 // A partial of doubles is for tensors of them.
 Operand empty_partial(int64_t chunks, const Params& params, Type type = Type::kFloat);
-void add_partials(
-    const BackwardPass& pass,
-    const Operand& partial,
-    int64_t chunks,
-    const Params& params);
+template <typename scalar_t>
+void add_partials(const BackwardPass& pass, const Operand& partial, const Params& params);
 
 // Of a grid's second and third dimension.
 constexpr int64_t kMostGridRows = 65535;

@@ -283,8 +283,7 @@ Operand partial_of(const BackwardPass& pass, const Params& p) {
 template <typename scalar_t>
 bool generic_grad_weight(const BackwardPass& pass, const Params& p) {
   if (p.output_channels() > 0) {
-    const Operand partial = partial_of<scalar_t>(pass, p);
-    add_partials(pass, partial, partial.size(1), p);
+    add_partials<scalar_t>(pass, partial_of<scalar_t>(pass, p), p);
   }
   return true;
 }

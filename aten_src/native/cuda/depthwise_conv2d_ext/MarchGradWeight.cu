@@ -503,7 +503,7 @@ int64_t chunks_for(int64_t items, int64_t items_per_block, int64_t groups, int64
 }
 
 template <typename Traits>
-int64_t launch_channels_last(Operand& partial, const BackwardPass& pass, const Params& p, March m) {
+Operand launch_channels_last(const BackwardPass& pass, const Params& p, March m) {
   using scalar_t = typename Traits::scalar_t;
   constexpr int kVector = Traits::kVector;
   const auto* const grads = pass.grad_output.const_data_ptr<scalar_t>();
@@ -520,7 +520,7 @@ int64_t launch_channels_last(Operand& partial, const BackwardPass& pass, const P
   }
   const int64_t groups = divide_up(vectors, m.lanes);
   const int64_t chunks = chunks_for(m.items, tiles, groups, wanted);
-  partial = empty_partial(chunks, p);
+  const Operand partial = empty_partial(chunks, p);
   const size_t shared = std::max<size_t>(
       sums_bytes<Traits>(m.lanes * tiles), Traits::Rows::kBytes + Traits::Grads::kBytes);
   launch_kernel(
@@ -532,15 +532,15 @@ int64_t launch_channels_last(Operand& partial, const BackwardPass& pass, const P
       grads,
       inputs,
       m);
-  return chunks;
+  return partial;
 }
 
 template <typename Traits>
-int64_t launch_planes(Operand& partial, const BackwardPass& pass, const Params& p, March m) {
+Operand launch_planes(const BackwardPass& pass, const Params& p, March m) {
   using scalar_t = typename Traits::scalar_t;
   plan_items(m, Traits::kTile, m.channels, wanted_threads(), Traits::kHeight);
   const int64_t chunks = chunks_for(m.items, kThreads, m.channels, wanted_threads());
-  partial = empty_partial(chunks, p);
+  const Operand partial = empty_partial(chunks, p);
   launch_kernel(
       grad_weight_planes_kernel<Traits>,
       dim3(chunks, m.channels),
@@ -550,14 +550,14 @@ int64_t launch_planes(Operand& partial, const BackwardPass& pass, const Params& 
       pass.grad_output.const_data_ptr<scalar_t>(),
       pass.input.const_data_ptr<scalar_t>(),
       m);
-  return chunks;
+  return partial;
 }
 
 template <typename scalar_t, typename Window>
-int64_t launch_march(Operand& partial, const BackwardPass& pass, const Params& p) {
+Operand launch_march(const BackwardPass& pass, const Params& p) {
   const March m = march_of(p);
   if (p.channels_last) {
-    return launch_channels_last<ChannelsLastTraits<scalar_t, Window>>(partial, pass, p, m);
+    return launch_channels_last<ChannelsLastTraits<scalar_t, Window>>(pass, p, m);
   }
   using Aligned = PlanesTraits<scalar_t, Window, true>;
   constexpr size_t kBytes = 4 * sizeof(scalar_t);
@@ -565,9 +565,9 @@ int64_t launch_march(Operand& partial, const BackwardPass& pass, const Params& p
       m.src_width == m.dst_width * Window::kStride &&
       is_aligned(pass.grad_output.const_data_ptr(), kBytes) &&
       is_aligned(pass.input.const_data_ptr(), kBytes)) {
-    return launch_planes<Aligned>(partial, pass, p, m);
+    return launch_planes<Aligned>(pass, p, m);
   }
-  return launch_planes<PlanesTraits<scalar_t, Window, false>>(partial, pass, p, m);
+  return launch_planes<PlanesTraits<scalar_t, Window, false>>(pass, p, m);
 }
 
 } // namespace
@@ -580,16 +580,10 @@ bool march_grad_weight(const BackwardPass& pass, const Params& p) {
       pass.input.numel() == 0) {
     return false;
   }
-  Operand partial;
-  int64_t chunks = 0;
-  const bool launched = with_window(p, [&](auto window) {
-    chunks = launch_march<scalar_t, decltype(window)>(partial, pass, p);
+  return with_window(p, [&](auto window) {
+    add_partials<scalar_t>(pass, launch_march<scalar_t, decltype(window)>(pass, p), p);
     return true;
   });
-  if (launched) {
-    add_partials(pass, partial, chunks, p);
-  }
-  return launched;
 }
 
 DEPTHWISE_INSTANTIATE(march_grad_weight, const BackwardPass&);

@@ -778,7 +778,7 @@ bool launch(const ForwardPass& data, const BackwardPass* weights, const Params& 
       partial.mutable_data_ptr<float>()};
   launch_kernel(kernel, grid, warps * kWarpSize, shared - kReserved, tensors, p, g);
   if (weights) {
-    add_partials(*weights, partial, grid.y, p);
+    add_partials<scalar_t>(*weights, partial, p);
   }
   return true;
 }

@@ -2,14 +2,13 @@
 // kernel: parsing Tensor.h takes longer than compiling most of them, once for each architecture.
 #pragma once
 
-#include <ATen/native/DepthwiseConv2dExt.h>
+#include <ATen/native/DepthwiseConv2dExtParams.h>
 #include <c10/util/BFloat16.h>
 #include <c10/util/Half.h>
 #include <cuda_runtime_api.h>
 #include <array>
 #include <cstdint>
 #include <limits>
-#include <memory>
 #include <type_traits>
 #include <utility>
 
@@ -27,12 +26,8 @@ inline int64_t bytes_of(Type type) {
 class Operand {
  public:
   Operand() = default;
-  Operand(
-      void* data,
-      Type type,
-      std::array<int64_t, 4> sizes,
-      std::shared_ptr<void> owner = nullptr)
-      : data_(data), type_(type), sizes_(sizes), owner_(std::move(owner)), defined_(true) {}
+  Operand(void* data, Type type, std::array<int64_t, 4> sizes)
+      : data_(data), type_(type), sizes_(sizes), defined_(true) {}
 
   bool defined() const {
     return defined_;
@@ -65,11 +60,10 @@ class Operand {
   void* data_ = nullptr;
   Type type_ = Type::kFloat;
   std::array<int64_t, 4> sizes_{};
-  std::shared_ptr<void> owner_; // of memory that is freed with the operand
   bool defined_ = false;
 };
 
-// Uninitialised memory of the current device, which its stream may use.
+// Uninitialised memory of the current device, which its stream may use, until the kernel's entry returns.
 Operand empty(const std::array<int64_t, 4>& sizes, Type type);
 
 // A forward or, if `grad_input`, the pass of grad_input that is like one: dst is computed from src.

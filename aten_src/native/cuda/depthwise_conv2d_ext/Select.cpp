@@ -13,7 +13,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <map>
-#include <memory>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -213,9 +212,20 @@ bool meets(const Row& row, const Features& call) {
       holds(row.work, call.work) && device().capability >= row.capability && is_allowed(row.kernel);
 }
 
+// What empty() gave to the entries that have not returned yet.
+thread_local std::vector<Tensor> allocated;
+
+struct FreesAllocated {
+  size_t before = allocated.size();
+  ~FreesAllocated() {
+    allocated.resize(before);
+  }
+};
+
 // Whether a row took the call; run: whether its kernel did.
 template <typename Run>
 bool choose(const Features& call, const Run& run) {
+  const FreesAllocated at_the_end;
   for (const Row& row : kTable) {
     if (meets(row, call) && run(row)) {
       if (is_logged()) {
@@ -314,8 +324,8 @@ void copy_planes(const Operand& pixels, const Operand& planes) {
 } // namespace
 
 Operand empty(const std::array<int64_t, 4>& sizes, Type type) {
-  auto tensor = std::make_shared<Tensor>(at::empty(sizes, options_of(type)));
-  return {tensor->data_ptr(), type, sizes, tensor};
+  allocated.push_back(at::empty(sizes, options_of(type)));
+  return {allocated.back().data_ptr(), type, sizes};
 }
 
 bool by_planes_forward(const ForwardPass& pass, const Params& p) {

@@ -360,10 +360,9 @@ void run_planes(const SequencePass& pass, const Sequence& s, const Params& p) {
                            : planes_kernel<scalar_t, kTapGroup, false, true, false>);
   }
   if (sums) {
-    add_partials(
+    add_partials<scalar_t>(
         {pass.dst, pass.grad_weight, pass.grad_bias, pass.src, pass.values, pass.weight},
         partial,
-        chunks,
         p);
   }
 }

@@ -270,10 +270,9 @@ bool run_channels(const SequencePass& pass, const Sequence& s, const Params& p) 
                      : channels_kernel<scalar_t, kTapGroup, 4, false, true>);
   }
   if (sums) {
-    add_partials(
+    add_partials<scalar_t>(
         {pass.dst, pass.grad_weight, pass.grad_bias, pass.src, pass.values, pass.weight},
         partial,
-        partials,
         p);
   }
   return true;

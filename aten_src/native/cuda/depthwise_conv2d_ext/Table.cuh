@@ -106,9 +106,4 @@ constexpr Row kTable[] = {
 };
 // clang-format on
 
-#undef BY_TYPE
-#undef BY_16_BITS
-#undef BY_ANY_TYPE
-#undef ANY_TYPE
-
 } // namespace at::native::depthwise_conv2d_ext_cuda

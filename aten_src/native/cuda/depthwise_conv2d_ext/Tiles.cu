@@ -878,7 +878,7 @@ void launch_tiles(const BackwardPass& pass, const Params& p) {
   group == 4       ? launch(std::integral_constant<int, 4>())
       : group == 8 ? launch(std::integral_constant<int, 8>())
                    : launch(std::integral_constant<int, 12>());
-  add_partials(pass, partial, g.chunks, p);
+  add_partials<scalar_t>(pass, partial, p);
 }
 
 } // namespace
