@@ -2,7 +2,6 @@
 #define TORCH_ASSERT_NO_OPERATORS
 #include <ATen/native/AxpyExt.h>
 
-#include <c10/core/Scalar.h>
 #include <ATen/native/cuda/PointwiseExt.cuh>
 
 namespace at::native {
@@ -29,7 +28,7 @@ struct Axpy {
 
 template <typename scalar_t, typename opmath_t = scalar_t>
 void axpy(TensorIteratorBase& iter, const Scalar& alpha) {
-  pointwise_ext::run<scalar_t>(iter, Axpy<opmath_t>{alpha.to<opmath_t>()});
+  pointwise_ext::run<scalar_t>(iter, Axpy<opmath_t>{pointwise_ext::value_of<opmath_t>(alpha)});
 }
 
 void axpy_ext_kernel_cuda(TensorIteratorBase& iter, const Scalar& alpha) {

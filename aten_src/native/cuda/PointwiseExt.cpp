@@ -3,6 +3,7 @@
 #include <ATen/native/cuda/PointwiseExt.h>
 
 #include <ATen/native/TensorIterator.h>
+#include <c10/core/Scalar.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAStream.h>
 
@@ -10,7 +11,7 @@ namespace at::native::pointwise_ext {
 
 namespace {
 
-void visit_piece(TensorIteratorBase& iter, const std::function<void(const Piece&)>& visit) {
+void visit_piece(TensorIteratorBase& iter, c10::function_ref<void(const Piece&)> visit) {
   TORCH_CHECK(iter.ndim() <= kMostDims, "tensor has too many (>", kMostDims, ") dims");
   TORCH_INTERNAL_ASSERT(iter.ntensors() <= kMostTensors);
   Piece piece{iter.numel(), iter.ndim(), iter.shape().data(), iter.common_dtype(), {}};
@@ -27,7 +28,19 @@ ScalarType common_type(const TensorIteratorBase& iter) {
   return iter.common_dtype();
 }
 
-void for_each_piece(TensorIteratorBase& iter, const std::function<void(const Piece&)>& visit) {
+template <typename T>
+T value_of(const c10::Scalar& scalar) {
+  return scalar.to<T>();
+}
+
+template bool value_of(const c10::Scalar&);
+template int64_t value_of(const c10::Scalar&);
+template float value_of(const c10::Scalar&);
+template double value_of(const c10::Scalar&);
+template c10::complex<float> value_of(const c10::Scalar&);
+template c10::complex<double> value_of(const c10::Scalar&);
+
+void for_each_piece(TensorIteratorBase& iter, c10::function_ref<void(const Piece&)> visit) {
   if (iter.numel() == 0) {
     return;
   }

@@ -3,8 +3,12 @@
 #pragma once
 
 #include <c10/core/ScalarType.h>
+#include <c10/util/FunctionRef.h>
 #include <cstdint>
-#include <functional>
+
+namespace c10 {
+class Scalar;
+}
 
 namespace at {
 struct TensorIteratorBase;
@@ -32,8 +36,12 @@ struct Piece {
 // The type that the operands have in common.
 ScalarType common_type(const TensorIteratorBase& iter);
 
+// As an opmath type.
+template <typename T>
+T value_of(const c10::Scalar& scalar);
+
 // Calls visit for each part of the iterator; none where it has no elements.
-void for_each_piece(TensorIteratorBase& iter, const std::function<void(const Piece&)>& visit);
+void for_each_piece(TensorIteratorBase& iter, c10::function_ref<void(const Piece&)> visit);
 
 // A kernel on the current stream.
 void launch(const void* kernel, int64_t blocks, int threads, void** arguments);
