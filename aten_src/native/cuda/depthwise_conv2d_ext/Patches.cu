@@ -1,5 +1,6 @@
 // One object for each DEPTHWISE_TYPE: float, c10::Half, c10::BFloat16
-// Forward in plane order by patches, and grad_input at stride 1, which is the forward with flipped taps.
+// Forward in plane order by patches, and grad_input, which is the forward on grad_output with flipped taps; at stride 2
+// on grad_output with zeros between its elements, which are neither stored nor multiplied.
 //
 // A block takes whole planes that lie one after the other in memory or, of a large plane, a band of
 // rows. Either way what it reads and what it writes are single runs of memory, which it copies flat,
@@ -59,26 +60,37 @@ struct Patches {
   }
 };
 
-template <typename scalar_t_, typename Window>
+// kGrad: of grad_input.
+template <typename scalar_t_, typename Window, bool kGrad>
 struct PatchTraits {
   using scalar_t = scalar_t_;
   static constexpr int kHeight = Window::kHeight;
   static constexpr int kWidth = Window::kWidth;
-  static constexpr int kStride = Window::kStride;
+  static constexpr int kStride = kGrad ? 1 : Window::kStride;
   static constexpr int kTaps = kHeight * kWidth;
-  static constexpr int kTile = kPatchTile;
+  // Of the rows and columns one in kApart is of src, from kPhase on in a patch: with the padding that keeps the size.
+  static constexpr int kApart = kGrad ? Window::kStride : 1;
+  static constexpr int kPhase = kApart > 1 ? kHeight / 2 % kApart : 0;
+  static constexpr int kTile = kPatchTile * kApart; // columns of a patch
+  static constexpr int kRows = kApart > 1 ? 6 : kPatchTile;
   static constexpr int kOwnRow = kFirstOwnRow<scalar_t, Window>;
   static constexpr int kSlots = (kHeight + kStride - 1) / kStride;
   static constexpr int kColumns = (kTile - 1) * kStride + kWidth;
-  static constexpr int kSteps = kTile + kSlots - 1;
-  static constexpr int kMostThreads = kTaps > 25 ? 128 : 256;
-  static constexpr int kBlocks = kTaps > 25 ? 3 : kTaps > 9 ? 2 : 4;
+  static constexpr int kLoaded = (kColumns - kPhase + kApart - 1) / kApart;
+  static constexpr int kSteps = kRows + kSlots - 1;
+  static constexpr int kMostThreads = kTaps > 25 || kApart > 1 ? 128 : 256;
+  static constexpr int kBlocks = kTaps > 25 ? 3 : kTaps > 9 && kApart == 1 ? 2 : 4;
   // Patches of a block: one of stride 2 reads four times what it writes.
   static constexpr int kWanted = kStride > 1 ? 64 : 128;
   // Taps and bias of a plane in shared memory: an odd number of words, for the banks.
   static constexpr int kTapWords = kTaps + 2;
   static_assert(kTapWords % 2 == 1);
-  static_assert(kColumns <= 32, "a mask of 32 bits tells the columns inside the image");
+  static_assert(kLoaded <= 32, "a mask of 32 bits tells the columns inside the image");
+
+  // The src rows that so many dst rows meet.
+  static constexpr C10_HOST_DEVICE int src_rows(int rows) {
+    return ((rows - 1) * kStride + kHeight - kPhase + kApart - 1) / kApart;
+  }
 
   // Where the sums are, in a step, of the dst row that began `age` steps before.
   static constexpr C10_HOST_DEVICE int slot(int step, int age) {
@@ -94,10 +106,11 @@ struct Patch {
   bool exists;
 };
 
+template <typename Traits>
 __device__ __forceinline__ Patch patch_of(const Patches& p, int planes) {
   Patch patch;
-  patch.column = threadIdx.x % p.tiles * kPatchTile;
-  patch.row = threadIdx.x / p.tiles % p.strips * kPatchTile;
+  patch.column = threadIdx.x % p.tiles * Traits::kTile;
+  patch.row = threadIdx.x / p.tiles % p.strips * Traits::kRows;
   patch.plane = threadIdx.x / p.tiles / p.strips;
   patch.exists = patch.plane < planes;
   return patch;
@@ -169,7 +182,7 @@ template <typename Traits>
 __device__ __forceinline__ uint32_t columns_inside(int left, int width) {
   uint32_t inside = 0;
 #pragma unroll
-  for (int c = 0; c < Traits::kColumns; ++c) {
+  for (int c = 0; c < Traits::kLoaded; ++c) {
     inside |= static_cast<uint32_t>(left + c >= 0 && left + c < width) << c;
   }
   return inside;
@@ -190,11 +203,11 @@ __device__ __forceinline__ float masked(float value, uint32_t mask) {
 // One src row of a patch; what is outside the image is zero, whatever lies there.
 template <typename Traits>
 __device__ __forceinline__ void load_columns(
-    float (&columns)[Traits::kColumns],
+    float (&columns)[Traits::kLoaded],
     const typename Traits::scalar_t* from,
     uint32_t inside) {
 #pragma unroll
-  for (int c = 0; c < Traits::kColumns; ++c) {
+  for (int c = 0; c < Traits::kLoaded; ++c) {
     columns[c] = masked(static_cast<float>(from[c]), mask_of(inside, c));
   }
 }
@@ -234,6 +247,7 @@ __device__ __forceinline__ void convolve_patch(
   constexpr int kTile = Traits::kTile;
   constexpr int kHeight = Traits::kHeight;
   constexpr int kStride = Traits::kStride;
+  constexpr int kApart = Traits::kApart;
   float slots[Traits::kSlots][kTile][1] = {};
 #pragma unroll
   for (int step = 0; step < Traits::kSteps; ++step) {
@@ -243,11 +257,11 @@ __device__ __forceinline__ void convolve_patch(
     }
 #pragma unroll
     for (int i = 0; i < kStride; ++i) {
-      const int row = step * kStride + i;
-      if (!source.has_row(row)) {
+      const int row = (step * kStride + i) / kApart;
+      if ((step * kStride + i) % kApart != Traits::kPhase || !source.has_row(row)) {
         continue;
       }
-      float values[Traits::kColumns];
+      float values[Traits::kLoaded];
       load_columns<Traits>(values, source.from + row * source.width, source.inside);
 #pragma unroll
       for (int age = 0; age < Traits::kSlots; ++age) {
@@ -259,12 +273,16 @@ __device__ __forceinline__ void convolve_patch(
             const int tap = kh * Traits::kWidth + kw;
 #pragma unroll
             for (int t = 0; t < kTile; ++t) {
-              sums.add(kw, t, 0, values[t * kStride + kw], taps[tap < Traits::kTaps ? tap : 0]);
+              const int c = t * kStride + kw;
+              if (c % kApart == Traits::kPhase) {
+                sums.add(
+                    kw / kApart, t, 0, values[c / kApart], taps[tap < Traits::kTaps ? tap : 0]);
+              }
             }
           }
           sums.finish();
         };
-        if (kh < kHeight && step >= age && step - age < kTile) {
+        if (kh < kHeight && step >= age && step - age < Traits::kRows) {
           kh < Traits::kOwnRow ? add_row(std::false_type()) : add_row(std::true_type());
         }
       }
@@ -333,7 +351,7 @@ bool plan_patches(Patches& p) {
   using scalar_t = typename Traits::scalar_t;
   constexpr int wanted = Traits::kWanted;
   p.tiles = divide_up(p.dst_width, Traits::kTile);
-  const int32_t strips = divide_up(p.dst_height, kPatchTile);
+  const int32_t strips = divide_up(p.dst_height, Traits::kRows);
   if (p.tiles > Traits::kMostThreads) {
     return false;
   }
@@ -352,10 +370,9 @@ bool plan_patches(Patches& p) {
     p.strips = divide_up(strips, p.bands);
     p.bands = divide_up(strips, p.strips);
   }
-  p.rows_per_band = p.bands == 1 ? p.dst_height : p.strips * kPatchTile;
-  const int64_t src_rows = p.bands == 1
-      ? p.src_height
-      : std::min<int64_t>(p.src_height, (p.rows_per_band - 1) * Traits::kStride + Traits::kHeight);
+  p.rows_per_band = p.bands == 1 ? p.dst_height : p.strips * Traits::kRows;
+  const int64_t src_rows =
+      p.bands == 1 ? p.src_height : std::min(p.src_height, Traits::src_rows(p.rows_per_band));
   // Whole vectors and one for each end, between margins.
   constexpr int kVector = kFlatVector<scalar_t>;
   static_assert(kMargin % kVector == 0);
@@ -386,10 +403,12 @@ inline bool patches_take(const Params& p) {
 }
 
 // Whether the patches over a plane of dst hold little else.
-inline bool patches_fit(int64_t height, int64_t width) {
+template <typename Traits>
+bool patches_fit(int64_t height, int64_t width) {
   constexpr double kLeastFill = .6;
-  const int64_t covered = divide_up(height, kPatchTile) * divide_up(width, kPatchTile);
-  return static_cast<double>(height * width) >= kLeastFill * covered * kPatchTile * kPatchTile;
+  const int64_t patches = divide_up(height, Traits::kRows) * divide_up(width, Traits::kTile);
+  return static_cast<double>(height * width) >=
+      kLeastFill * patches * Traits::kRows * Traits::kTile;
 }
 
 template <typename Traits>
@@ -414,11 +433,13 @@ __global__ void patches_forward_kernel(
   const int first_row = band * p.rows_per_band;
   const int rows = min(p.rows_per_band, p.dst_height - first_row);
   const bool all_rows = p.bands == 1;
-  const int src_top = first_row * kStride - p.padding_height;
+  const auto of_src = [](int position) { // of a tile's first, and so of a whole number
+    return (position + Traits::kPhase) / Traits::kApart;
+  };
+  const int src_top = of_src(first_row * kStride - p.padding_height);
   const int src_begin = all_rows ? 0 : min(max(src_top, 0), p.src_height);
-  const int src_end = all_rows
-      ? p.src_height
-      : max(src_begin, min(src_top + (rows - 1) * kStride + Traits::kHeight, p.src_height));
+  const int src_end =
+      all_rows ? p.src_height : max(src_begin, min(src_top + Traits::src_rows(rows), p.src_height));
   const int src_plane = (src_end - src_begin) * p.src_width;
 
   const Run<const scalar_t> from(
@@ -430,10 +451,10 @@ __global__ void patches_forward_kernel(
   wait_for_copies();
   const bool careful = __syncthreads_or(!finite);
 
-  const Patch patch = patch_of(p, planes);
+  const Patch patch = patch_of<Traits>(p, planes);
   Source<scalar_t> source;
-  source.top = src_top + patch.row * kStride;
-  source.left = patch.column * kStride - p.padding_width;
+  source.top = src_top + patch.row * kStride / Traits::kApart;
+  source.left = of_src(patch.column * kStride - p.padding_width);
   source.end = src_end;
   source.width = p.src_width;
   source.inside = columns_inside<Traits>(source.left, p.src_width);
@@ -443,7 +464,7 @@ __global__ void patches_forward_kernel(
   target.to = dst_shared + to.lead() + patch.column +
       (patch.plane * p.rows_per_band + patch.row) * p.dst_width;
   target.width = p.dst_width;
-  target.rows = patch.exists ? max(0, min(kPatchTile, rows - patch.row)) : 0;
+  target.rows = patch.exists ? max(0, min(Traits::kRows, rows - patch.row)) : 0;
   target.columns = min(Traits::kTile, p.dst_width - patch.column);
 
   if (careful) {
@@ -502,23 +523,25 @@ bool launch(const ForwardPass& pass, const Params& call, Patches p) {
   return true;
 }
 
-template <typename scalar_t, typename Window>
+template <typename Traits>
 bool launch_window(const ForwardPass& pass, const Params& call, const Patches& p) {
   // Larger planes of float at stride 2 leave too few blocks in a multiprocessor's shared memory.
-  constexpr bool kSmallOnly = sizeof(scalar_t) == sizeof(float) && Window::kStride > 1;
+  constexpr bool kSmallOnly =
+      sizeof(typename Traits::scalar_t) == sizeof(float) && Traits::kStride > 1;
   constexpr int32_t kSmall = 28;
-  if (!patches_fit(p.dst_height, p.dst_width) || (kSmallOnly && p.dst_height >= kSmall)) {
-    return false;
-  }
-  return launch<PatchTraits<scalar_t, Window>>(pass, call, p);
+  const auto has_phase = [](int padding) {
+    return padding % Traits::kApart == Traits::kPhase;
+  };
+  return patches_fit<Traits>(p.dst_height, p.dst_width) && has_phase(p.padding_height) &&
+      has_phase(p.padding_width) && !(kSmallOnly && p.dst_height >= kSmall) &&
+      launch<Traits>(pass, call, p);
 }
 
 } // namespace
 
 template <typename scalar_t>
 bool patches_forward(const ForwardPass& pass, const Params& p) {
-  if (!patches_take(p) || pass.dst.numel() == 0 || pass.src.numel() == 0 ||
-      (pass.grad_input && p.stride_height != 1)) {
+  if (!patches_take(p) || pass.dst.numel() == 0 || pass.src.numel() == 0) {
     return false;
   }
   Patches patches = patches_of(p);
@@ -527,8 +550,11 @@ bool patches_forward(const ForwardPass& pass, const Params& p) {
   }
   return with_window(p, [&](auto window) {
     using Fixed = decltype(window);
-    if constexpr (Fixed::kHeight < 7 || Fixed::kStride == 1) {
-      return launch_window<scalar_t, Fixed>(pass, p, patches);
+    if constexpr (Fixed::kStride == 1) {
+      return launch_window<PatchTraits<scalar_t, Fixed, false>>(pass, p, patches);
+    } else if constexpr (Fixed::kHeight < 7) {
+      return pass.grad_input ? launch_window<PatchTraits<scalar_t, Fixed, true>>(pass, p, patches)
+                             : launch_window<PatchTraits<scalar_t, Fixed, false>>(pass, p, patches);
     } else {
       return false;
     }
