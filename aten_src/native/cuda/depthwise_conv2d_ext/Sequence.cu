@@ -9,8 +9,6 @@
 
 namespace at::native::depthwise_conv2d_ext_cuda {
 
-namespace {
-
 template <typename scalar_t>
 constexpr int kVectorSize = 16 / static_cast<int>(sizeof(scalar_t));
 
@@ -366,6 +364,8 @@ void run_planes(const SequencePass& pass, const Sequence& s, const Params& p) {
         p);
   }
 }
+
+namespace {
 
 // Whether the window is along a dimension whose other dimension it leaves alone.
 bool is_along(int64_t kernel, int64_t padding, int64_t stride, int64_t size) {
