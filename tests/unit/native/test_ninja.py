@@ -12,7 +12,13 @@ import sample_additions as sample
 from sample_files import lay, program
 
 from torchfork.codegen.client import Generated
-from torchfork.native.compile_steps import SUPPORT, CompileStep, additions_steps, all_steps
+from torchfork.native.compile_steps import (
+    SUPPORT,
+    CompileStep,
+    additions_steps,
+    all_steps,
+    group_in_wheel,
+)
 from torchfork.native.link import link_order, strip_flags
 from torchfork.native.ninja import STAND_INS, common_flags, include_flags, ninja_file
 from torchfork.native.toolchain import Cuda, Toolchain
@@ -46,6 +52,20 @@ def test_vector_kernels_are_compiled_once_a_capability_and_the_rest_once(tmp_pat
     assert "-mavx512f" in made[f"{kernel}.AVX512.o"].flags
     assert "-DCPU_CAPABILITY_AVX2" in made[f"{kernel}.AVX2.o"].flags
     assert not [flag for flag in made[f"{kernel}.DEFAULT.o"].flags if flag.startswith("-m")]
+
+
+def test_loops_of_a_ufunc_are_compiled_as_vector_kernels_are_and_alone(tmp_path: Path) -> None:
+    generated = [
+        Generated(f"ATen/{name}", python=False)
+        for name in ("UfuncCPU_sway.cpp", "UfuncCPUKernel_sway.cpp", "RegisterCPU.cpp")
+    ]
+    additions = sample.write(tmp_path / "additions")
+    made = {s.object: s for s in all_steps(generated, additions, PLAIN) if "ATen/" in s.object}
+    kernel = "generated/ATen/UfuncCPUKernel_sway.cpp"
+    alone = [f"{kernel}.{name}.o" for name in AVX.names] + ["generated/ATen/UfuncCPU_sway.cpp.o"]
+    assert set(made) == {*alone, "generated/ATen/RegisterCPU.cpp.o"}
+    assert "-DCPU_CAPABILITY=AVX2" in made[f"{kernel}.AVX2.o"].flags
+    assert not any(group_in_wheel(made[name]) for name in alone)
 
 
 def test_a_capability_of_the_base_is_compiled_for_and_said_to_be_there(tmp_path: Path) -> None:

@@ -69,13 +69,16 @@ def all_steps(
     steps = [
         CompileStep(
             f"../sources/{item.name}",
-            f"generated/{item.name}.o",
+            f"generated/{item.name}{suffix}.o",
             "nvcc" if item.name.endswith(".cu") else "cxx",
-            unwarned,
+            (*unwarned, *flags),
             item.python,
             False,
         )
         for item in generated
+        for suffix, flags in (
+            _each_capability(toolchain) if "UfuncCPUKernel_" in item.name else [("", ())]
+        )
     ]
     steps += additions_steps(additions, toolchain)
     helpers = (HELPERS,) if _calls_helpers(additions) else ()
@@ -137,14 +140,19 @@ def _variants(
 ) -> Iterator[tuple[str, tuple[str, ...]]]:
     """The suffix of each object of one source, and its flags."""
     if relative.parts[:2] == ("native", "cpu") and "cuda" not in relative.parts:
-        for name in toolchain.capabilities.names:
-            defined = (f"-DCPU_CAPABILITY={name}", f"-DCPU_CAPABILITY_{name}")
-            yield f".{name}", (*defined, *FLAGS[name])
+        yield from _each_capability(toolchain)
     elif found := _OBJECTS.match(path.read_text("utf-8", errors="replace")):
         for value in found[2].split(", "):
             yield f".{value.rpartition(':')[2]}", (f"-D{found[1]}={value}",)
     else:
         yield "", ()
+
+
+def _each_capability(toolchain: Toolchain) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """The suffix and the flags of a vector kernel's objects."""
+    for name in toolchain.capabilities.names:
+        defined = (f"-DCPU_CAPABILITY={name}", f"-DCPU_CAPABILITY_{name}")
+        yield f".{name}", (*defined, *FLAGS[name])
 
 
 def copy_sources(additions: Additions, layout: BuildDir) -> None:
@@ -222,10 +230,11 @@ def group_in_wheel(step: CompileStep) -> str:
     """The file that a generated or support source becomes a part of in a wheel; '' for none.
 
     What is linked into torch/_C stays apart, and ATen's registrations, which need neither
-    autograd's headers nor its memory (GCC 12: autograd and Python 1.3 GB each).
+    autograd's headers nor its memory (GCC 12: autograd and Python 1.3 GB each). Those of a
+    ufunc_inner_loop define again what the headers of others do.
     """
     top, folder, *_ = step.object.split("/")
-    if step.rule != "cxx" or step.ours or "portability" in step.object:
+    if step.rule != "cxx" or step.ours or re.search(r"portability|/Ufunc", step.object):
         return ""
     return "python" if step.python else "autograd" if "autograd" in (top, folder) else "ATen"
 
