@@ -291,7 +291,7 @@ def _missing_kernels(
     """Kernels that an entry names and no source defines, and meta functions of structured ones."""
     metas = {"_".join(filter(None, pair)) for s in sources for pair in _META.findall(s.code)}
     sure = all(source.is_plain for source in sources if "META_FUNC" in source.code)
-    defined: set[str] = set()
+    defined: set[tuple[str, int]] = set()
     for entry in additions.native.entries:
         delegating = [e.name for e in additions.native.entries if e.delegate == entry.name]
         for name in delegating if sure else ():  # an in-place one has the functional one's
@@ -306,8 +306,10 @@ def _missing_kernels(
             found = [m for source in sources for m in source.mentions(name, entry)]
             objections = [f"{m.where}: {m.objection}" for m in found if m.objection]
             if len(objections) < len(found):
-                yield from _defined_twice(name, found) if name not in defined else ()
-                defined.add(name)
+                overload = (name, len(entry.types))
+                if overload not in defined:
+                    yield from _defined_twice(name, found)
+                defined.add(overload)
             elif not _is_generated(entry) and not _is_exported(name, exported()):
                 yield _missing(entry, "dispatch", additions, name, objections)
 
