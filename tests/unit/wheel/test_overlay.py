@@ -324,6 +324,26 @@ def test_the_same_torch_from_elsewhere_has_it(user: Environment, tmp_path: Path)
     assert user.ask(OPERATORS, PYTHONPATH=str(tmp_path)) == (ADDED, "")
 
 
+def test_a_program_may_ask_for_torch_before_the_path_leads_to_one(
+    user: Environment, tmp_path: Path
+) -> None:
+    """As a notebook does that installs it, or a program that looks for optional packages."""
+    shutil.move(user.site / "torch", tmp_path / "torch")
+    asked = "import importlib.util as u, sys; assert not u.find_spec('torch')"
+    assert user.ask(f"{asked}; sys.path.append({str(tmp_path)!r}); {OPERATORS}") == (ADDED, "")
+
+
+def test_the_torch_that_is_imported_decides_not_one_that_was_asked_for(
+    user: Environment, tmp_path: Path
+) -> None:
+    user.install("install", "--no-deps", "--target", tmp_path, "torch==9.2.0")
+    asked = "import importlib.util as u, sys; assert u.find_spec('torch')"
+    program = f"{asked}; sys.path.insert(0, {str(tmp_path)!r}); u.find_spec('torch')"
+    out, warned = user.ask(f"{program}\n{OPERATORS}")
+    assert out == STOCK
+    assert warned.count("UserWarning") == 1 and f"torch 9.2.0 (commit {OTHER})" in warned
+
+
 def test_other_programs_finders_are_passed_over(user: Environment) -> None:
     """Also one of before Python 3.4, as Python itself does."""
     old = "type('Old', (), {'find_module': lambda *_: None})()"

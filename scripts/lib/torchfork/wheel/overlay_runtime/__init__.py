@@ -17,13 +17,12 @@ class Waiting:
     @classmethod
     def find_spec(cls, name, path=None, target=None):  # type: ignore[no-untyped-def]  # kept small
         """The spec of a module that the overlay has; None for everything else."""
-        if cls.served is None:
-            if name not in ("torch", "torchgen"):
-                return None
+        # Whenever torch is looked for: the path may have changed since a program asked for it.
+        if name == "torch" or (name == "torchgen" and cls.served is None):
             from . import activate
 
             cls.served = activate.served(__name__)
-        return cls.served(name, path, target)
+        return cls.served and cls.served(name, path, target)
 
 
 # As a package of its own, not where torchfork imports it from within its tooling.

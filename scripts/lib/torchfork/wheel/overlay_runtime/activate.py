@@ -14,6 +14,7 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Sequence
+from functools import cache
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 from types import ModuleType
@@ -39,11 +40,11 @@ class MadeFor(TypedDict):
 Find = Callable[[str, Sequence[str] | None, ModuleType | None], ModuleSpec | None]
 
 
-def served(package: str) -> Find:
-    """What finds this overlay's modules; nothing, where it was not made for the torch installed."""
+def served(package: str) -> Find | None:
+    """What finds this overlay's modules; None where there is no torch that it was made for."""
     torch = _installed_torch()
     if torch is None or is_switched_off():
-        return _nothing
+        return None
     names = [getattr(finder, "torchfork_overlay", package) for finder in sys.meta_path]
     if others := [name for name in names if name != package]:
         raise ImportError(
@@ -56,14 +57,20 @@ def served(package: str) -> Find:
             f"{package} lies in an archive, from which no library can be loaded: {HERE.parent}; "
             f"install it (python -m pip install), or set {SWITCH}=0 to do without it"
         )
+    return _finder(torch)
+
+
+@cache  # read and warned of once, however often a program asks whether there is a torch
+def _finder(torch: Path) -> Find | None:
+    """What finds this overlay's modules beside a torch; None where it was made for another."""
     made_for: MadeFor = json.loads((HERE / "overlay.json").read_text(encoding="utf-8"))
     if problem := mismatch(torch, made_for):
         warnings.warn(
             f"{made_for['name']} {made_for['version']} was {problem}. torch is imported without "
             f"its operators. To mend it: {made_for['cure']}",
-            stacklevel=3,
+            stacklevel=4,
         )
-        return _nothing
+        return None
     return Modules(torch, made_for).find_spec
 
 
