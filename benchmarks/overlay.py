@@ -5,8 +5,9 @@
 
 PYTHON is the interpreter of an environment with an overlay. Each round starts it with and without,
 one after the other: at start with the overlay's .pth file and with that file renamed, at `import
-torch` with TORCHFORK_OVERLAY=0 and without it. Prints medians of the differences in processor time,
-which other programs on the machine disturb least.
+torch` with TORCHFORK_OVERLAY=0 and without it. Prints the median of the differences in processor
+time, which other programs on the machine disturb least, and between what it lies (the 95 % interval
+of a median: a cost of which that has 0 is not seen).
 """
 
 from __future__ import annotations
@@ -61,14 +62,20 @@ def main() -> None:
     def torch(active: bool) -> float:
         return seconds(options.python, "import torch", TORCHFORK_OVERLAY="1" if active else "0")
 
-    for title, run, rounds in (
-        ("start", start, options.rounds), ("import torch", torch, max(5, options.rounds // 10)),
-    ):  # fmt: skip
+    for title, run in (("start", start), ("import torch", torch)):
         run(True), run(False)  # what is compiled to .pyc, and the disk's cache
-        pairs = [(run(True), run(False)) for _ in range(rounds)]
-        cost = statistics.median(with_it - without for with_it, without in pairs)
-        whole = statistics.median(without for _, without in pairs)
-        print(f"{package}, {title}: {1e3 * cost:+.2f} ms on {1e3 * whole:.1f} ms")
+        taken: dict[bool, list[float]] = {True: [], False: []}
+        for number in range(2 * options.rounds):
+            active = number % 4 in (0, 3)  # each is the first of its pair in turn
+            taken[active].append(run(active))
+        costs = sorted(1e3 * (a - b) for a, b in zip(taken[True], taken[False], strict=True))
+        # of n draws, the number below the median has the deviation sqrt(n) / 2
+        outside = max(0, int(len(costs) / 2 - 0.98 * len(costs) ** 0.5))
+        whole = 1e3 * statistics.median(taken[False])
+        print(
+            f"{package}, {title}: {statistics.median(costs):+.2f} ms "
+            f"({costs[outside]:+.2f} to {costs[-1 - outside]:+.2f}) on {whole:.1f} ms"
+        )
 
 
 if __name__ == "__main__":

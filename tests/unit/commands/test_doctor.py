@@ -119,6 +119,16 @@ def overlaid_twice(patient: Patient) -> None:
     patient.overlay("torch_other")
 
 
+def overlaid_in_part(patient: Patient) -> None:
+    """As uninstalling a second overlay leaves the first: without the stubs that both had."""
+    overlaid(patient)
+    shared = "torch-stubs/__init__.pyi,sha256=AAAA,0\ntorch_ext/__init__.pyc,,\n"
+    lay(patient.site, {
+        "torch_ext-1.0.dist-info/METADATA": "Name: torch-ext\nVersion: 1.0\n",
+        "torch_ext-1.0.dist-info/RECORD": f"{shared}torch_ext.pth,,\n",
+    })  # fmt: skip
+
+
 def developed_and_edited(patient: Patient) -> None:
     developed(patient)
     (patient.site / "torch/overrides.py").write_text("NAMES = ['mine']\n")
@@ -161,7 +171,8 @@ def editable(patient: Patient) -> None:
     [
         (lambda patient: None, "no torch is installed here", "-m pip install"),
         (upgraded_below_an_overlay, "torch-ext is not for this torch", "pip install another"),
-        (overlaid_twice, "two overlays are installed", "pip uninstall torch-"),
+        (overlaid_twice, "two overlays are installed", "and install one again"),
+        (overlaid_in_part, "files of torch-ext are not those", "--no-deps 'torch-ext==1.0+torch9"),
         (developed_and_edited, "1 file of --develop changed since", "'torch==9.1.0+cpu'"),
         (developed_in_part, "a --develop run was interrupted", "--undo"),
         (copied_over, "torch was replaced since", "--force-reinstall --no-deps 'torch==9.1.0+cpu'"),

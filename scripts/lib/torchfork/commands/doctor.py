@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib.metadata
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from ..errors import StateError, listed
 from ..state import installed_torch
 from ..state.journal import Journal
 from ..upstream import pins
-from ..upstream.archives import read_record
+from ..upstream.archives import is_of_wheel, read_record
 from ..upstream.base import ask, read_text
 from ..upstream.tree import state_of
 from ..upstream.wheel import VERSION_FILE, VersionFile, is_grafted, read_version_file
@@ -162,18 +162,26 @@ def _replaced(found: Found) -> Iterator[StateError]:
                 why=f"pip installed {one.version}, and this is {version}",
                 next=found.reinstall,
             )
-        rows = read_record(one.read_text("RECORD") or "")
-        for name in ("torch/lib/libtorch.so", "torch/__init__.py", "torch/overrides.py"):
-            file = found.site / name
-            if name in rows and not (
-                file.is_file() and rows[name].matches(bytes.fromhex(files.sha256_file(file)))
-            ):
-                yield StateError(
-                    "torch was replaced since it was installed",
-                    where=str(file),
-                    why="this is not the file that pip installed",
-                    next=found.reinstall,
-                )
+        told_by = ("torch/lib/libtorch.so", "torch/__init__.py", "torch/overrides.py")
+        for name in _changed(one, told_by):
+            yield StateError(
+                "torch was replaced since it was installed",
+                where=str(found.site / name),
+                why="this is not the file that pip installed",
+                next=found.reinstall,
+            )
+
+
+def _changed(one: importlib.metadata.Distribution, among: Collection[str] = ()) -> list[str]:
+    """Files of a distribution that are not as they were installed, of `among` or of all."""
+    rows = read_record(one.read_text("RECORD") or "")
+    chosen = {name: row for name, row in rows.items() if is_of_wheel(name)}
+    places = {name: Path(str(one.locate_file(name))) for name in chosen.keys() & (among or chosen)}
+    return [
+        name
+        for name, file in sorted(places.items())
+        if not (file.is_file() and rows[name].matches(bytes.fromhex(files.sha256_file(file))))
+    ]
 
 
 def _developed(found: Found, known: Journal) -> Iterator[StateError]:
@@ -202,13 +210,24 @@ def _overlaid(found: Found) -> Iterator[StateError]:
                 why=f"it was {problem}",
                 next=made_for["cure"],
             )
+        name, version = made_for["name"], made_for["version"]
+        for one in importlib.metadata.distributions(name=name, path=list(map(str, found.path))):
+            if changed := _changed(one):
+                yield StateError(
+                    f"files of {name} are not those that were installed",
+                    where=str(one.locate_file("")),
+                    why=f"{listed(changed)}\n(uninstalling another overlay removes shared stubs)",
+                    next=f"python -m pip install --force-reinstall --no-deps '{name}=={version}' "
+                    "from where it came",
+                )
     if len(found.overlays) > 1 and not activate.is_switched_off():
         names = [made_for["name"] for made_for in found.overlays.values()]
         yield StateError(
             "two overlays are installed, and importing torch is refused",
             where=", ".join(str(place.parent) for place in found.overlays),
             why="only one can be active",
-            next=f"python -m pip uninstall {names[-1]}, or build their additions into one overlay",
+            next=f"python -m pip uninstall {' '.join(names)}, and install one again; or build "
+            "their additions into one overlay",
         )
 
 

@@ -49,8 +49,8 @@ def served(package: str) -> Find | None:
     if others := [name for name in names if name != package]:
         raise ImportError(
             f"two overlays of torch are installed, and only one can be active: {package} and "
-            f"{', '.join(others)}; uninstall one, build the additions of both into one "
-            f"overlay, or set {SWITCH}=0 to have neither"
+            f"{', '.join(others)}; uninstall both and install one again, build their additions "
+            f"into one overlay, or set {SWITCH}=0 to have neither"
         )
     if not HERE.is_dir():
         raise ImportError(
