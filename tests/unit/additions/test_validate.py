@@ -85,6 +85,7 @@ REFUSALS = [
     *((f"- func: a(Tensor x, int[2] b=[1,2], {y}", 1, AdditionsError, "'b' before it") for y in (
         "Tensor y) -> Tensor", "Tensor? y) -> Tensor", "*, SymInt[2]? y) -> Tensor",
         "Tensor(a!) y, *, Tensor(b!) out) -> Tensor(b!)",
+        "int y=1) -> Tensor\n  cpp_no_default_args: ['y']",
     )),
     ("- func: a(Tensor x, *, float b=.5f) -> Tensor", 1, AdditionsError, "'.5f', the default"),
     ("- func: a(Tensor x, int b=1 + 1, int c=2) -> Tensor", 1, AdditionsError, "default of 'b'"),

@@ -328,6 +328,7 @@ def _arguments(entry: Entry) -> Iterator[AdditionsError]:
     names, defaulted = list[str](), ""
     for found in _ARGUMENT.finditer(text):
         mutable, name, default = found.groups()
+        default = default and name not in words(entry.fields.get("cpp_no_default_args", []))
         out = mutable and star and found.start() > star.start()  # C++ has these first
         if name in names:
             yield AdditionsError(
