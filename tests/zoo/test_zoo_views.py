@@ -100,9 +100,25 @@ def test_copying_variants_share_nothing() -> None:
     assert_close(base, base_tensor())
 
 
+def test_a_view_in_place_is_the_tensor_itself() -> None:
+    base = base_tensor()
+    view = base.clone()
+    storage = view.data_ptr()
+    assert view.zoo_skip_(2) is view
+    assert view.data_ptr() == storage
+    assert_close(view, torch.zoo_skip(base, 2))
+
+
 def mutates_skip(x: torch.Tensor) -> torch.Tensor:
     y = x.clone()
     torch.zoo_skip(y, 2).add_(1)
+    return y
+
+
+def skips_in_place(x: torch.Tensor) -> torch.Tensor:
+    y = x.clone()
+    y.zoo_skip_(2)
+    y.add_(1)
     return y
 
 
@@ -126,7 +142,7 @@ def mutates_base(x: torch.Tensor) -> torch.Tensor:
     return first + second + skipped
 
 
-MUTATIONS = [mutates_skip, mutates_half, mutates_columns, mutates_base]
+MUTATIONS = [mutates_skip, skips_in_place, mutates_half, mutates_columns, mutates_base]
 
 
 @pytest.mark.parametrize("function", MUTATIONS)
@@ -152,7 +168,7 @@ def test_compiles_with_mutation_through_a_view(function: Any) -> None:
     assert_close(compiled(base_tensor()), function(base_tensor()))
 
 
-@pytest.mark.parametrize("function", [mutates_skip, mutates_columns])
+@pytest.mark.parametrize("function", [mutates_skip, skips_in_place, mutates_columns])
 def test_compiled_mutation_through_a_view_has_the_right_gradient(function: Any) -> None:
     compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
     x = base_tensor(requires_grad=True)

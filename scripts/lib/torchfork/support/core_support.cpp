@@ -85,13 +85,13 @@ namespace {
 // which from FunctionalTensorWrapper.h and says so by TORCHFORK_SHARED_VIEW_META.
 #if TORCHFORK_SHARED_VIEW_META
 using ViewMetaArgument = const std::shared_ptr<ViewMeta>&;
-using ViewMetaList = const std::shared_ptr<ViewMeta>&;
+using ViewMetaReference = const std::shared_ptr<ViewMeta>&;
 std::shared_ptr<ViewMeta> at_output(ViewMetaArgument meta, int64_t index) {
   return index == 0 ? meta : meta->to_out_index(index);
 }
 #else
 using ViewMetaArgument = ViewMeta;
-using ViewMetaList = const ViewMeta&;
+using ViewMetaReference = const ViewMeta&;
 // What the hidden ViewMeta::to_out_idx does: the same view, told as another of its results.
 ViewMeta at_output(ViewMeta meta, int64_t index) {
   return ViewMeta(
@@ -120,7 +120,7 @@ Tensor create_functional_tensor_with_view_meta(
 std::vector<Tensor> create_functional_tensor_with_view_meta(
     ITensorListRef view_to_wrap,
     const Tensor& base,
-    ViewMetaList meta) {
+    ViewMetaReference meta) {
   std::vector<Tensor> wrapped;
   wrapped.reserve(view_to_wrap.size());
   int64_t index = 0;
@@ -128,6 +128,11 @@ std::vector<Tensor> create_functional_tensor_with_view_meta(
     wrapped.push_back(create_functional_tensor_with_view_meta(view, base, meta, index++));
   }
   return wrapped;
+}
+
+void mutate_view_meta(const Tensor& self, ViewMetaReference meta) {
+  TORCH_INTERNAL_ASSERT(isFunctionalTensor(self));
+  unsafeGetFunctionalWrapper(self)->mutate_view_meta(meta);
 }
 
 void set_sizes_strides_offset(const Tensor& out, const Tensor& meta_out) {

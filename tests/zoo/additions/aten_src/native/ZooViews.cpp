@@ -32,6 +32,12 @@ Tensor zoo_skip(const Tensor& self, int64_t step) {
   return self.slice_symint(-1, std::nullopt, std::nullopt, step);
 }
 
+Tensor& zoo_skip_(Tensor& self, int64_t step) {
+  const auto view = at::native::zoo_skip(self, step);
+  self.as_strided__symint(view.sym_sizes(), view.sym_strides(), view.sym_storage_offset());
+  return self;
+}
+
 Tensor zoo_skip_backward_symint(
     const Tensor& grad_output,
     c10::SymIntArrayRef input_sizes,
