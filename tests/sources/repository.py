@@ -31,6 +31,7 @@ def git_init(root: Path) -> None:
     """Make a repository that gives any commit, as the git host does."""
     git(root, "init", "--quiet", "--initial-branch", "main")
     git(root, "config", "uploadpack.allowAnySHA1InWant", "true")
+    git(root, "config", "gc.auto", "0")  # in the background, it races with deletion
 
 
 @dataclass(frozen=True)
