@@ -230,7 +230,7 @@ REASON = '[[gap]]\noperator = "swing"\nitem = "cuda"\nreason = "none"\n'
 @fuzz(6, mutated(RULE, "@", "def f(:\n", "(" * 300), mutated(NAMED), mutated(REASON), SHORT)
 def test_files_beside_the_yaml(root: Path, rule: str, named: str, reason: str, name: str) -> None:
     (root / fake_impls.FILE).write_text(rule)
-    (root / overlay.SETTINGS).write_text(named)
+    (root / load.OVERLAY).write_text(named)
     (root / "citizenship.toml").write_text(reason)
     for action in (
         lambda: list(fake_impls.objections(root, fake_impls.read(root), ["swing"], ["relu"])),

@@ -17,6 +17,7 @@ from sample_files import lay, program
 from sample_manifest import operator
 
 from torchfork import cli
+from torchfork.additions.load import GAPS
 from torchfork.additions.load import load as load_additions
 from torchfork.codegen.model import FinishedOperator, OperatorGroup
 from torchfork.commands import conformance
@@ -172,14 +173,14 @@ def test_reasons_for_what_is_not_there_are_complained_of() -> None:
     ],
 )
 def test_a_malformed_file_of_reasons_is_refused(text: str, tmp_path: Path) -> None:
-    (tmp_path / tables.FILE).write_text(text)
-    with pytest.raises(AdditionsError, match=tables.FILE):
+    (tmp_path / GAPS).write_text(text)
+    with pytest.raises(AdditionsError, match=GAPS):
         tables.load(tmp_path)
 
 
 def test_reasons_are_read_one_or_several_at_once(tmp_path: Path) -> None:
     assert tables.load(tmp_path) == ()
-    (tmp_path / tables.FILE).write_text(
+    (tmp_path / GAPS).write_text(
         '[[gap]]\noperator = ["a", "b.c"]\nitem = "x"\nwhy = "y"\ntorch = "<2.8"\ndevice = "cuda"\n'
     )
     assert tables.load(tmp_path) == (

@@ -18,7 +18,9 @@ DEPRECATED = "deprecated_additions.yaml"
 SOURCES = "aten_src"
 PATCHES = "patches"
 # Read by overlays and by conformance alone.
-SETTINGS = ("overlay.toml", "citizenship.toml", "samples.py")
+OVERLAY = "overlay.toml"
+GAPS = "citizenship.toml"
+SAMPLES = "samples.py"
 RANGE = "torch"  # the field of an entry that says which releases it is for
 SOURCE_SUFFIXES = frozenset({".cpp", ".cu", ".h", ".cuh"})
 
@@ -101,7 +103,7 @@ def load(root: Path) -> Additions:
     rules = ""
     with _collected(errors):
         rules = fake_impls.read(root)
-    for name in SETTINGS:
+    for name in (OVERLAY, GAPS, SAMPLES):
         with _collected(errors):
             paths.is_file(root / name, root)
     sources: list[Path] = []

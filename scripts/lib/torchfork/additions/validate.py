@@ -323,10 +323,10 @@ _WORD_AS_DEFAULT = re.compile(r"\b(\w+)(?:\[\d*\])?\??\s+(\w+)=([A-Za-z_]\w*)(?=
 
 def _arguments(entry: Entry) -> Iterator[AdditionsError]:
     """What neither C++ nor Python takes, and torchgen does."""
-    text = entry.key.partition("(")[2].rpartition("->")[0].strip().removesuffix(")")
-    star = re.search(r"(?:^|, )\*, |$", text)
-    names, defaulted = list[str](), ""
-    for found in _ARGUMENT.finditer(text):
+    star = re.search(r"(?:^|, )\*, |$", entry.parameters)
+    names: list[str] = []
+    defaulted = ""
+    for found in _ARGUMENT.finditer(entry.parameters):
         mutable, name, default = found.groups()
         default = default and name not in words(entry.fields.get("cpp_no_default_args", []))
         out = mutable and star and found.start() > star.start()  # C++ has these first
@@ -349,7 +349,7 @@ def _arguments(entry: Entry) -> Iterator[AdditionsError]:
 
 def _defaults(entry: Entry, upstream: Upstream) -> Iterator[AdditionsError]:
     """Words that torchgen hands on to C++ as they are: it translates those that upstream uses."""
-    for name, value in _DEFAULT.findall(entry.key.rpartition("->")[0].rstrip().removesuffix(")")):
+    for name, value in _DEFAULT.findall(entry.parameters):
         if not _VALUE.fullmatch(value.strip()):
             yield AdditionsError(
                 f"'{value.strip()}', the default of '{name}' in '{entry.name}', is no value",
@@ -376,8 +376,8 @@ def _defaults(entry: Entry, upstream: Upstream) -> Iterator[AdditionsError]:
 
 
 def _method_without_self(entry: Entry) -> Iterator[AdditionsError]:
-    arguments = entry.key.partition("(")[2].rpartition("->")[0]
-    if "method" in entry.variants and not re.search(r"\bTensor(\([^)]*\))? self\b", arguments):
+    self = re.search(r"\bTensor(\([^)]*\))? self\b", entry.parameters)
+    if "method" in entry.variants and not self:
         yield AdditionsError(
             f"'{entry.name}' is declared as a method and has no argument 'Tensor self'",
             where=entry.where("variants"),

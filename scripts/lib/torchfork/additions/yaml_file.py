@@ -64,10 +64,14 @@ class Entry:
         return (self.name, *words(self.fields.get("autogen", [])))
 
     @property
+    def parameters(self) -> str:
+        """The text between the parentheses of its schema."""
+        return self.key.partition("(")[2].rpartition("->")[0].strip().removesuffix(")")
+
+    @property
     def types(self) -> dict[str, str]:
         """The types of the schema's arguments by their names, out= arguments included."""
-        inside = _without_annotations(self.key.partition("(")[2].rpartition("->")[0].strip())
-        parts = re.split(r",\s*(?![^\[]*\])", inside.removesuffix(")"))
+        parts = re.split(r",\s*(?![^\[]*\])", _without_annotations(self.parameters))
         declared = [part.partition("=")[0].split() for part in parts]
         return {part[-1]: part[0] for part in declared if len(part) > 1}
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from ..additions.load import GAPS
 from ..additions.load import load as load_additions
 from ..conformance import plan
 from ..conformance import run as runner
@@ -90,7 +91,7 @@ def run(options: argparse.Namespace, ui: Ui) -> None:
             jobs = options.jobs or toolchain.cores()
             table = runner.run(planned, workers, explanations, chosen, jobs, step.advance)
             step.say(f"{len(table.cells)} cells")
-    report(table, options.json, explained_in=additions.root / tables.FILE)
+    report(table, options.json, explained_in=additions.root / GAPS)
 
 
 def report(table: Table, json: Path | None, *, explained_in: Path) -> None:

@@ -12,7 +12,7 @@ from typing import get_args
 
 from ..additions import ranges
 from ..additions.formulas import FIELD_NAMES
-from ..additions.load import Additions
+from ..additions.load import SAMPLES, Additions
 from ..additions.yaml_file import words
 from ..codegen import client
 from ..codegen.model import FinishedOperator, Kind, OperatorGroup
@@ -24,7 +24,6 @@ from ..util import files, process, venv
 from ..util.venv import Say
 
 REQUIREMENTS = Path(__file__).resolve().parents[3] / "requirements-citizenship.txt"
-SAMPLES = "samples.py"
 _ENTRY = re.compile(r"^\s{4,}((?:~|[A-Za-z_])[\w.~]*)\s*$")
 _QUESTION = """
 import importlib.util, pathlib, torchgen

@@ -25,10 +25,10 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from ..additions import paths
+from ..additions.load import GAPS
 from ..errors import AdditionsError
 from ..util import files
 
-FILE = "citizenship.toml"
 _KEYS = {"operator", "item", "why", "torch", "device"}
 
 FULL = "full"  # checked, and it holds
@@ -148,7 +148,7 @@ def load(root: Path) -> tuple[Explanation, ...]:
 
     Raises AdditionsError where it is malformed or an entry gives no reason.
     """
-    path = root / FILE
+    path = root / GAPS
     if not path.exists():
         return ()
     try:
@@ -223,7 +223,7 @@ def unknown(
     for entry in explanations:
         found += [f"there is no operator '{n}'" for n in entry.operators if n not in operators]
         found += [f"there is no item '{n}'" for n in entry.items if n not in items]
-    return [f"{FILE}: {complaint}" for complaint in dict.fromkeys(found)]
+    return [f"{GAPS}: {complaint}" for complaint in dict.fromkeys(found)]
 
 
 def show(table: Table, console: Console) -> None:

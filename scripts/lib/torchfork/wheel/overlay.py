@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from ..additions.load import OVERLAY
 from ..errors import UsageError
 from ..upstream import binaries
 from ..upstream.base import Base
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
 RUNTIME = Path(__file__).with_name("overlay_runtime")
 DATA = "overlay.json"
-SETTINGS = "overlay.toml"
 # torch's files are served one by one; the code generator whole, for it reads what lies beside it.
 _SERVED = "torch/"
 _WHOLE = "torchgen/"
@@ -53,7 +53,7 @@ def named(root: Path, given: str | None) -> Name:
 
     root: the additions directory. Raises UsageError where neither says, or nothing valid.
     """
-    place = root / SETTINGS
+    place = root / OVERLAY
     try:
         text = place.read_text(encoding="utf-8") if place.is_file() else ""
         settings = files.parse_toml(text)
@@ -66,7 +66,7 @@ def named(root: Path, given: str | None) -> Name:
             "the overlay needs a name and a version of its own",
             where=str(place),
             why=str(error),
-            next=f'say --name NAME, or write name = "…" and version = "1.0" into {SETTINGS}',
+            next=f'say --name NAME, or write name = "…" and version = "1.0" into {OVERLAY}',
         ) from error
     return Name(distribution, version)
 
