@@ -130,7 +130,7 @@ def test_no_path_of_the_machine_gets_into_an_object(tmp_path: Path) -> None:
 
 def test_united_files_leave_half_of_the_jobs_to_what_takes_less_memory(tmp_path: Path) -> None:
     plain = CompileStep("a.cpp", "additions/a.o", "cxx", (), False, True)
-    united = replace(plain, object="united/ATen0.cpp.o", ours=False)
+    united = replace(plain, object="united/core0.cpp.o", ours=False)
     base = sample.base(tmp_path)
     for jobs, at_once in ((1, 1), (2, 1), (16, 8)):
         text = ninja_file(base, ABI, replace(PLAIN, jobs=jobs), [united, plain])

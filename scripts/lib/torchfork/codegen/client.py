@@ -226,7 +226,7 @@ def try_sources(
             "task": "trial",
             "packaged": str(tree.packaged),
             "out": str(out),
-            "added": [op.schema for op in manifest.operators],
+            "added": [op.qualified for op in manifest.operators],
             "formulas": {
                 entry.name: yaml.safe_dump([entry.fields], allow_unicode=True)
                 for entry in additions.derivatives.entries
@@ -277,15 +277,17 @@ def generate(
     out: Path,
     scratch: Path,
 ) -> None:
-    """Generate merged headers (out/all), and the added functions' sources (out/added, none) and
-    headers (out/own).
+    """Generate the headers that the additions change (out/all), and the added functions' sources
+    (out/added, none) and headers (out/own).
     """
+    as_base = not any(name.startswith("torchgen/") for name in tree.patched)
     request = {
         "task": "sources",
         "packaged": str(tree.packaged),
         "templates": str(templates),
         "out": str(out),
-        "added": [op.schema for op in manifest.operators],
+        "added": [op.qualified for op in manifest.operators],
+        "base_names": sorted({op.base_name for op in manifest.operators}) if as_base else None,
     }
     try:
         run_driver(tree.root, request, scratch)

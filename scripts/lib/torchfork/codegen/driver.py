@@ -67,8 +67,9 @@ class _Filter:
     keep: frozenset[str] | None = None
 
 
-def _schema_of(function: Any) -> str:
-    return str(function.func)
+def _qualified(function: Any) -> str:
+    """'add.Tensor', which a schema's text takes ten times as long as."""
+    return str(function.func.name)
 
 
 def _wrap_parser(shown: _Filter) -> Callable[..., Any]:
@@ -81,7 +82,7 @@ def _wrap_parser(shown: _Filter) -> Callable[..., Any]:
         parsed = original(*args, **kwargs)
         if shown.keep is None:
             return parsed
-        kept = [f for f in parsed.native_functions if _schema_of(f) in shown.keep]
+        kept = [f for f in parsed.native_functions if _qualified(f) in shown.keep]
         return gen.ParsedYaml(kept, parsed.backend_indices)
 
     gen.parse_native_yaml = filtered
@@ -169,7 +170,7 @@ class Generator:
     def autograd(self, out: Path, templates: Path, python_keep: Collection[str] | None) -> None:
         """Run the autograd generator and the Python binding generator with the given templates.
 
-        python_keep: schemas that the Python bindings are made for. It is wider than the filter:
+        python_keep: functions that the Python bindings are made for. It is wider than the filter:
         overloads share one binding, so an added overload brings its siblings along.
         """
         out.mkdir(parents=True, exist_ok=True)
@@ -192,7 +193,7 @@ class Generator:
         kept_infos = {
             schema: value
             for schema, value in infos.items()
-            if self.shown.keep is None or str(schema) in self.shown.keep
+            if self.shown.keep is None or str(schema.name) in self.shown.keep
         }
         where, common = str(out), (self.native_yaml, self.tags_yaml)
         gen_variable_type.gen_variable_type(where, *common, paired, str(templates), used_keys)
@@ -224,7 +225,7 @@ class Generator:
 
         def chosen(*args: Any, **kwargs: Any) -> list[Any]:
             pairs = original(*args, **kwargs)
-            return [p for p in pairs if keep is None or _schema_of(p.function) in keep]
+            return [p for p in pairs if keep is None or _qualified(p.function) in keep]
 
         module.load_signatures = chosen
         filter_keep, self.shown.keep = self.shown.keep, None
@@ -244,7 +245,7 @@ def headers(request: dict[str, Any]) -> dict[str, Any]:
     generator = Generator.over(packaged)
 
     def autograd() -> None:
-        schemas = [_schema_of(f) for f in generator.functions()]
+        schemas = [str(f.func) for f in generator.functions()]
         with _leaving_out(_is_source):
             generator.autograd(out / "autograd", packaged / "autograd" / "templates", None)
         (out / "schemas.json").write_text(json.dumps(schemas), encoding="utf-8")
@@ -263,7 +264,7 @@ def operators(request: dict[str, Any]) -> dict[str, Any]:
     if lacking := missing():
         return {"missing": lacking}
     generator = Generator.over(Path(request["packaged"]))
-    return _names(generator, [_schema_of(f) for f in generator.functions()])
+    return _names(generator, [str(f.func) for f in generator.functions()])
 
 
 def missing() -> list[str]:
@@ -329,13 +330,13 @@ def _names(generator: Generator, schemas: list[str]) -> dict[str, Any]:
 def added_functions(generator: Generator, base_schemas: Collection[str]) -> list[Any]:
     """The functions of the merged tree that the base lacks, in the order of their names."""
     known = frozenset(base_schemas)
-    return [f for f in generator.functions() if _schema_of(f) not in known]
+    return [f for f in generator.functions() if str(f.func) not in known]
 
 
 def siblings(added: Collection[str], everything: list[Any]) -> frozenset[str]:
-    """Schemas of the added functions and of every overload that shares a binding with one."""
-    names = {str(f.func.name.name) for f in everything if _schema_of(f) in added}
-    return frozenset(_schema_of(f) for f in everything if str(f.func.name.name) in names)
+    """The added functions and every overload that shares a binding with one, by their names."""
+    names = {str(f.func.name.name) for f in everything if _qualified(f) in added}
+    return frozenset(_qualified(f) for f in everything if str(f.func.name.name) in names)
 
 
 def describe(request: dict[str, Any]) -> dict[str, Any]:
@@ -366,7 +367,10 @@ def finished(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def sources(request: dict[str, Any]) -> dict[str, Any]:
-    """Generate a merged tree: all headers, and the sources and headers of the added functions.
+    """Generate a merged tree: every header that may differ from the base's, and the sources and
+    headers of the added functions.
+
+    base_names: whose headers in ATen/ops may; null where all may, as patches change the generator.
 
     The sources are made twice, for the added functions and for none at all: a file whose text is
     the same both times has nothing of ours in it.
@@ -376,9 +380,14 @@ def sources(request: dict[str, Any]) -> dict[str, Any]:
     added = frozenset(request["added"])
     generator = Generator.over(packaged)
     runs = (("added", added), ("none", frozenset[str]()))
+    names = request["base_names"]
 
-    def all_headers(half: int) -> None:
-        with _leaving_out(_other_half(half)):
+    def of_others(path: Path) -> bool:
+        beginnings = itertools.accumulate(path.stem.split("_"), "{}_{}".format)
+        return path.parent.name == "ops" and not any(name in names for name in beginnings)
+
+    def merged_headers() -> None:
+        with contextlib.nullcontext() if names is None else _leaving_out(of_others):
             generator.aten(out / "all" / "ATen", "headers")
 
     def aten() -> None:
@@ -398,18 +407,18 @@ def sources(request: dict[str, Any]) -> dict[str, Any]:
             bound = siblings(keep, everything)
             generator.autograd(out / name / "autograd", templates, bound)
 
-    _fork_all([lambda: all_headers(0), lambda: all_headers(1), autograd, aten])
+    _fork_all([merged_headers, autograd, aten])
     return {}
 
 
 @contextlib.contextmanager
-def _leaving_out(unwanted: Callable[[str], bool]) -> Iterator[None]:
-    """Have torchgen leave out files, by their names: their texts, which are most of the work."""
+def _leaving_out(unwanted: Callable[[Path], bool]) -> Iterator[None]:
+    """Have torchgen leave out files, by their paths: their texts, which are most of the work."""
     from torchgen.utils import FileManager
 
     def but_for_unwanted(original: Callable[..., None]) -> Callable[..., None]:
         def write(manager: Any, filename: str | Path, *args: Any, **kwargs: Any) -> None:
-            if not unwanted(str(filename)):
+            if not unwanted(Path(manager.install_dir, filename)):
                 original(manager, filename, *args, **kwargs)
 
         return write
@@ -424,11 +433,11 @@ def _leaving_out(unwanted: Callable[[str], bool]) -> Iterator[None]:
             setattr(FileManager, name, original)
 
 
-def _is_source(name: str) -> bool:
-    return name.endswith(".cpp")
+def _is_source(path: Path) -> bool:
+    return path.suffix == ".cpp"
 
 
-def _other_half(half: int) -> Callable[[str], bool]:
+def _other_half(half: int) -> Callable[[Path], bool]:
     """Every second file that is asked about, for two processes to share them out."""
     numbers = itertools.count(half)
     return lambda _: next(numbers) % 2 == 0
@@ -470,7 +479,7 @@ def trial(request: dict[str, Any]) -> dict[str, Any]:
             at = re.search(r"native_functions\.yaml:(\d+)", report["message"])
             refused = {f.func.name.name.base for f in everything if at and f.loc.line == int(at[1])}
             refused.add(bases.get(report.get("formula"), ""))
-            left = {_schema_of(f) for f in everything if f.func.name.name.base not in refused}
+            left = {_qualified(f) for f in everything if f.func.name.name.base not in refused}
             if keep <= left:
                 break
             keep &= left

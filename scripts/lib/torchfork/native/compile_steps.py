@@ -229,14 +229,12 @@ def _words(path: Path) -> set[str]:
 def group_in_wheel(step: CompileStep) -> str:
     """The file that a generated or support source becomes a part of in a wheel; '' for none.
 
-    What is linked into torch/_C stays apart, and ATen's registrations, which need neither
-    autograd's headers nor its memory (GCC 12: autograd and Python 1.3 GB each). Those of a
-    ufunc_inner_loop define again what the headers of others do.
+    What is linked into torch/_C stays apart. Those of a ufunc_inner_loop define again what the
+    headers of others do.
     """
-    top, folder, *_ = step.object.split("/")
     if step.rule != "cxx" or step.ours or re.search(r"portability|/Ufunc", step.object):
         return ""
-    return "python" if step.python else "autograd" if "autograd" in (top, folder) else "ATen"
+    return "python" if step.python else "core"
 
 
 def group_in_check(step: CompileStep) -> str:

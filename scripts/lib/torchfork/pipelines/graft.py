@@ -35,6 +35,7 @@ from ..wheel import pack
 KEPT_HEADERS = frozenset({"ATen/core/aten_interned_strings.h", "ATen/core/enum_tag.h",
                           "torch/headeronly/core/enum_tag.h"})  # fmt: skip
 INCLUDE = "torch/include"
+_MADE_FROM = "made-from.json"  # in BuildDir.generated: the state of the tree that it was made from
 # Headers of which generated sources need what the additions have alone, by their paths in
 # BuildDir.generated: the tree's thousands of functions take seconds to parse in each of them.
 REDUCED_HEADERS = {
@@ -268,7 +269,14 @@ def try_generator(context: BuildContext, merged: Merged, ui: Ui) -> None:
         return True
 
     with ui.step("try the generator"):
-        memo.remember(layout.root / "tried.json", _generator_key(merged.tree), bool, tried)
+        key = _generator_key(merged.tree)
+        if not _is_generated(layout, key):
+            memo.remember(layout.root / "tried.json", key, bool, tried)
+
+
+def _is_generated(layout: BuildDir, key: str) -> bool:
+    """Whether a build has made the sources of this state of the tree."""
+    return bool(files.read_json(layout.generated / _MADE_FROM) == key)
 
 
 def generate(context: BuildContext, merged: Merged, *, cuda: bool) -> list[Generated]:
@@ -277,7 +285,7 @@ def generate(context: BuildContext, merged: Merged, *, cuda: bool) -> list[Gener
     It runs only where the merged tree or the tooling are not those of the last run.
     """
     layout, tree, key = context.layout, merged.tree, _generator_key(merged.tree)
-    if files.read_json(layout.generated / "made-from.json") != key:
+    if not _is_generated(layout, key):
         own = context.base.packaged / "autograd" / "templates"
         templates.make_autograd_templates(own, layout.templates)
 
@@ -285,7 +293,7 @@ def generate(context: BuildContext, merged: Merged, *, cuda: bool) -> list[Gener
             client.generate(
                 tree, context.additions, merged.manifest, layout.templates, target, layout.root
             )
-            files.write_json(target / "made-from.json", key)
+            files.write_json(target / _MADE_FROM, key)
 
         files.build_directory(layout.generated, fill)
     return client.choose(layout.generated, layout.sources, cuda=cuda)
