@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable
+from dataclasses import replace
 from operator import itemgetter
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 import sample_additions as sample
 
 from torchfork.additions import merge
-from torchfork.codegen import client
+from torchfork.codegen import client, templates
 from torchfork.errors import AdditionsError, DerivativeError, ForkError
 
 GOOD = """\
@@ -88,6 +89,24 @@ def test_everything_that_the_generator_refuses_is_named_in_one_run(
     assert found == [(AdditionsError, 1), (AdditionsError, 6)]
     found = refused(BOOLS + GOOD + TWICE, FORMULA + MIXED)
     assert found == [(AdditionsError, 1), (DerivativeError, 4)]
+
+
+def test_a_generator_that_patches_change_makes_every_header_anew(
+    home: Path, tmp_path: Path
+) -> None:
+    """Without them only headers of the added names are made, the others being the base's."""
+    name = "torchgen/packaged/ATen/templates/Function.h"
+    patched = {name: (home / name).read_text() + "// patched\n"}
+    installed, additions = merge.MergedTree(home, {}), sample.write(tmp_path / "a", GOOD, "")
+    tree = replace(merge.prepare(installed, additions, tmp_path / "tree"), patched=patched)
+    merge.apply_edits(installed, tree, {}, ())
+    schemas = client.list_operators(home, tmp_path).schemas
+    manifest = client.describe(tree, additions, schemas, tmp_path)
+    templates.make_autograd_templates(tree.packaged / "autograd/templates", tmp_path / "templates")
+    out = tmp_path / "out"
+    client.generate(tree, additions, manifest, tmp_path / "templates", out, tmp_path)
+    for operator in ("swing", "relu"):
+        assert (out / f"all/ATen/ops/{operator}.h").read_text().endswith("// patched\n")
 
 
 @pytest.mark.parametrize(
