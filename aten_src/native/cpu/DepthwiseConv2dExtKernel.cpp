@@ -1,14 +1,39 @@
-// CPU kernels of depthwise_conv2d_ext, compiled once for each CPU capability: the dispatch on types, and
-// forward and grad_input of all but double. depthwise_conv2d_ext/Choice.h says how a call becomes a loop.
+// CPU kernels of depthwise_conv2d_ext, compiled once for each CPU capability.
+// depthwise_conv2d_ext/Choice.h says how a call becomes a loop.
 #define TORCH_ASSERT_ONLY_METHOD_OPERATORS
-#include <ATen/Dispatch.h>
-#include <ATen/core/TensorBase.h>
+#include <ATen/core/Tensor.h>
 #include <ATen/native/DepthwiseConv2dExt.h>
 #include <ATen/native/cpu/depthwise_conv2d_ext/Choice.h>
 
 namespace at::native {
 
 namespace {
+
+// Calls run(a value of the type), of the types that there are loops for.
+template <typename Run>
+void with_type(ScalarType dtype, const Run& run) {
+  if (dtype == kDouble) {
+    run(double());
+  } else if (dtype == kFloat) {
+    run(float());
+  } else if constexpr (!kVectorsAreArrays) {
+    dtype == kHalf ? run(c10::Half()) : run(c10::BFloat16());
+  }
+}
+
+// The tensor, or its values in a type that there are loops for: conversions in loops take longer than all the rest
+// of them where vectors are arrays.
+Tensor in_loops_type(const TensorBase& tensor) {
+  const bool converts =
+      kVectorsAreArrays && tensor.defined() && isReducedFloatingType(tensor.scalar_type());
+  return converts ? Tensor(tensor).to(kFloat) : Tensor(tensor);
+}
+
+void copy_back(const TensorBase& result, const Tensor& computed) {
+  if (!computed.is_same(result)) {
+    Tensor(result).copy_(computed);
+  }
+}
 
 void forward_kernel(
     const TensorBase& output,
@@ -17,10 +42,14 @@ void forward_kernel(
     const TensorBase& bias,
     const Params& params) {
   const Params p = as_rows(params);
-  AT_DISPATCH_FLOATING_TYPES_AND2(
-      kHalf, kBFloat16, input.scalar_type(), "depthwise_conv2d_ext", [&] {
-        run_pass<scalar_t>({output, input, weight, bias, p, Direction::kForward});
-      });
+  const Tensor result = in_loops_type(output);
+  const Tensor source = in_loops_type(input);
+  const Tensor filters = in_loops_type(weight);
+  const Tensor start = in_loops_type(bias);
+  with_type(result.scalar_type(), [&](auto type) {
+    run_pass<decltype(type)>({result, source, filters, start, p, Direction::kForward});
+  });
+  copy_back(output, result);
 }
 
 void backward_kernel(
@@ -33,15 +62,22 @@ void backward_kernel(
     const Params& params) {
   const Params p = as_rows(params);
   const TensorBase none;
-  AT_DISPATCH_FLOATING_TYPES_AND2(
-      kHalf, kBFloat16, input.scalar_type(), "depthwise_conv2d_ext_backward", [&] {
-        if (grad_input.defined()) {
-          run_pass<scalar_t>({grad_input, grad_output, weight, none, p, Direction::kGradInput});
-        }
-        if (grad_weight.defined() || grad_bias.defined()) {
-          run_grad_weight<scalar_t>({grad_weight, grad_bias, grad_output, input, p});
-        }
-      });
+  const Tensor results[] = {
+      in_loops_type(grad_input), in_loops_type(grad_weight), in_loops_type(grad_bias)};
+  const Tensor grad = in_loops_type(grad_output);
+  const Tensor source = in_loops_type(input);
+  const Tensor filters = in_loops_type(weight);
+  with_type(grad.scalar_type(), [&](auto type) {
+    if (grad_input.defined()) {
+      run_pass<decltype(type)>({results[0], grad, filters, none, p, Direction::kGradInput});
+    }
+    if (grad_weight.defined() || grad_bias.defined()) {
+      run_grad_weight<decltype(type)>({results[1], results[2], grad, source, p});
+    }
+  });
+  copy_back(grad_input, results[0]);
+  copy_back(grad_weight, results[1]);
+  copy_back(grad_bias, results[2]);
 }
 
 } // namespace

@@ -39,23 +39,34 @@ inline bool is_any(const Params& /*p*/) {
   return true;
 }
 
-template <typename scalar_t, typename acc_t = opmath_type<scalar_t>>
+template <typename scalar_t>
 constexpr Choice<Pass> kPasses[] = {
     {&is_channels_last, &pixel_pass<scalar_t>},
 #if defined(CPU_CAPABILITY_AVX512)
-    {&are_seven_planes<acc_t>, &seven_plane_pass<scalar_t>},
-    {&are_planes_of_tall_tiles<acc_t>, &tall_tile_pass<scalar_t>},
+    {&are_seven_planes, &seven_plane_pass<scalar_t>},
+    {&are_planes_of_tall_tiles, &tall_tile_pass<scalar_t>},
 #endif
-    {&are_small_planes<acc_t>, &small_plane_pass<scalar_t>},
+    {&are_small_planes, &small_plane_pass<scalar_t>},
     {&is_any, &packed_plane_pass<scalar_t>},
 };
-
-template <typename scalar_t, typename acc_t = opmath_type<scalar_t>>
+template <typename scalar_t>
 constexpr Choice<GradWeightCall<scalar_t>> kGradWeightPasses[] = {
     {&are_lines<scalar_t>, &grad_weight_of_lines<scalar_t>},
     {&is_channels_last, &grad_weight_of_pixels<scalar_t>},
-    {&are_small_planes<acc_t>, &grad_weight_of_small_planes<scalar_t>},
+    {&are_small_planes, &grad_weight_of_small_planes<scalar_t>},
     {&is_any, &grad_weight_of_planes<scalar_t>},
+};
+
+// Double is worth the general loops alone, which are as far ahead of conv2d.
+template <>
+constexpr Choice<Pass> kPasses<double>[] = {
+    {&is_channels_last, &pixel_pass<double>},
+    {&is_any, &packed_plane_pass<double>},
+};
+template <>
+constexpr Choice<GradWeightCall<double>> kGradWeightPasses<double>[] = {
+    {&is_channels_last, &grad_weight_of_pixels<double>},
+    {&is_any, &grad_weight_of_planes<double>},
 };
 
 template <typename Call, size_t kCount>
@@ -68,21 +79,15 @@ void run_first(const Choice<Call> (&choices)[kCount], const Call& call, const Pa
   }
 }
 
-} // namespace
-
-inline namespace CPU_CAPABILITY {
-
-// Forward or grad_input. Instantiated for double in DepthwiseConv2dExtGradWeightKernel.cpp, which compiles
-// beside the other types.
+// Forward or grad_input.
 template <typename scalar_t>
 void run_pass(const Pass& pass) {
   if (pass.result.numel() > 0) {
     run_first(kPasses<scalar_t>, pass, pass.params);
   }
 }
-extern template void run_pass<double>(const Pass&);
 
-// grad_weight and grad_bias, of which one may be undefined. Instantiated in that file too.
+// grad_weight and grad_bias, of which one may be undefined.
 template <typename scalar_t>
 void run_grad_weight(const GradWeightPass& pass) {
   const GradWeightCall<scalar_t> call{
@@ -93,10 +98,6 @@ void run_grad_weight(const GradWeightPass& pass) {
       pass.input.const_data_ptr<scalar_t>()};
   run_first(kGradWeightPasses<scalar_t>, call, pass.params);
 }
-extern template void run_grad_weight<double>(const GradWeightPass&);
-extern template void run_grad_weight<float>(const GradWeightPass&);
-extern template void run_grad_weight<c10::Half>(const GradWeightPass&);
-extern template void run_grad_weight<c10::BFloat16>(const GradWeightPass&);
 
-} // namespace CPU_CAPABILITY
+} // namespace
 } // namespace at::native

@@ -583,21 +583,11 @@ class PlaneGradWeight {
 
 template <typename scalar_t>
 void grad_weight_of_pixels(const GradWeightCall<scalar_t>& call) {
-  constexpr int64_t kLanes = Vectorized<opmath_type<scalar_t>>::size();
   const Params& p = call.p;
-  if (p.channels >= kLanes) {
-    PixelGradWeight<scalar_t>(call).run_pixels();
-    return;
-  }
-  // A vector reads beyond the last pixel: of a copy.
-  const auto padded = [&](const scalar_t* tensor, int64_t pixels) {
-    const int64_t count = p.batch * pixels * p.channels;
-    AlignedBuffer<scalar_t> copy(count + kLanes);
-    std::copy_n(tensor, count, copy.data());
-    return copy;
-  };
-  const auto input = padded(call.input, p.input_height * p.input_width);
-  const auto grad = padded(call.grad, p.output_height * p.output_width);
+  const WholeVectors<scalar_t> input(
+      call.input, p.batch * p.input_height * p.input_width, p.channels);
+  const WholeVectors<scalar_t> grad(
+      call.grad, p.batch * p.output_height * p.output_width, p.channels);
   PixelGradWeight<scalar_t>({p, call.grad_weight, call.grad_bias, grad.data(), input.data()})
       .run_pixels();
 }

@@ -350,7 +350,8 @@ struct PixelSteps {
   int64_t row;
 };
 
-// The work on rows of pixels, `pitch` values apart, or on columns, which are rows of `p` then.
+// The work on rows of pixels, `pitch` values apart, or on columns, which are rows of `p` then. Of pixels of less
+// than a vector of channels whole vectors are read.
 template <typename scalar_t>
 class PixelRows {
   using acc_t = opmath_type<scalar_t>;
@@ -370,12 +371,14 @@ class PixelRows {
         row_weights_(p.kernel_width * kLanes),
         sources_(width_.sources, height_.sources, pitch, down),
         results_(width_.results, height_.results, pitch, down),
+        target_pixel_(pitch < kLanes ? kLanes : results_.pixel),
         result_step_(height_.result_step()),
         source_step_(height_.source_step()),
-        target_step_(width_.result_step() * results_.pixel),
+        target_step_(width_.result_step() * target_pixel_),
         line_step_(width_.source_step() * sources_.pixel),
         kernel_rows_(height_),
-        shape_(pitch < kLanes ? kPartialTile : kPixelTile) {
+        by_row_(pitch < kLanes),
+        row_(by_row_ ? width_.results * kLanes : 0) {
     const TapGroups taps(width_);
     const auto order = tap_order(width_);
     for (const auto phase : c10::irange(width_.phases())) {
@@ -405,11 +408,11 @@ class PixelRows {
       Range ahead = {0, 0}) {
     find_kernel_rows(row);
     Tiles<scalar_t> tiles{};
-    tiles.shape = shape_;
+    tiles.shape = kPixelTile;
     tiles.source = image;
     tiles.target_step = target_step_;
     tiles.first_lane = channels.begin;
-    tiles.last_lane = channels.end;
+    tiles.last_lane = std::max(channels.end, kLanes);
     tiles.line_step = line_step_;
     tiles.stream = stream_;
     tiles.cross = cross_.data();
@@ -417,14 +420,18 @@ class PixelRows {
     tiles.weights = weights_.taps.data() + first_weight * taps_;
     tiles.block_step = taps_ * kLanes;
     tiles.start = weights_.start.data() + first_weight;
+    scalar_t* const targets = by_row_ ? row_.data() : result;
     for (const auto phase : c10::irange(phases_.size())) {
-      tiles.target = result + static_cast<int64_t>(phase) * results_.pixel;
+      tiles.target = targets + static_cast<int64_t>(phase) * target_pixel_;
       tiles.results = phases_[phase].results;
       tiles.groups = groups_.data() + phases_[phase].first_group;
       tiles.group_count = phases_[phase].group_count;
       tiles.ahead = std::exchange(ahead, Range{0, 0});
       const bool marches = is_marched(tiles) && tiles.results > tiles.shape.rows;
       marches ? march_of_pixels(tiles) : run_tiles<scalar_t, Weights::kOfLane>(tiles);
+    }
+    for (int64_t i = 0; by_row_ && i < width_.results; ++i) {
+      std::copy_n(targets + i * kLanes, channels.size(), result + i * results_.pixel);
     }
   }
 
@@ -438,21 +445,12 @@ class PixelRows {
 
   void add_phase(int64_t phase, ArrayRef<TapGroup> taps, ArrayRef<int64_t> order) {
     const auto first = static_cast<int64_t>(groups_.size());
-    if (shape_.vectors == kPartialTile.vectors) {
-      add_shape<kPartialTile.rows, kPartialTile.vectors>(taps, order);
-    } else {
-      add_shape<kPixelTile.rows, kPixelTile.vectors>(taps, order);
-    }
-    phases_.push_back(
-        {width_.results_of(phase), first, static_cast<int64_t>(groups_.size()) - first});
-  }
-
-  template <int kRows, int kVectors>
-  void add_shape(ArrayRef<TapGroup> taps, ArrayRef<int64_t> order) {
-    add_tile_groups<scalar_t, Weights::kOfLane, kRows, kVectors>(
+    add_tile_groups<scalar_t, Weights::kOfLane, kPixelTile.rows, kPixelTile.vectors>(
         taps, width_, line_step_, groups_, [&](const TapGroup& group) -> TileGroup<scalar_t> {
           return {group.source * sources_.pixel, {}, order[group.first] * kLanes, kLanes, 0, {}, 1};
         });
+    phases_.push_back(
+        {width_.results_of(phase), first, static_cast<int64_t>(groups_.size()) - first});
   }
 
   // The taps of a kernel column that meet the image, by source row and weight row.
@@ -477,13 +475,15 @@ class PixelRows {
   int64_t row_weights_; // from one kernel row's to the next
   PixelSteps sources_;
   PixelSteps results_;
+  int64_t target_pixel_; // between neighbouring pixels where tiles store them
   // Found once, as each takes a division or more, which are a tenth of a row of 7 pixels.
   int64_t result_step_; // of rows
   int64_t source_step_;
   int64_t target_step_; // of a row's pixels, in values
   int64_t line_step_;
   TapGroups kernel_rows_;
-  TileShape shape_;
+  bool by_row_; // of less than a vector of channels: results are copied from
+  AlignedBuffer<scalar_t> row_; // a row of them by whole vectors
   c10::SmallVector<Phase, 4> phases_; // of a row's results
   c10::SmallVector<TileGroup<scalar_t>, 4> groups_;
   c10::SmallVector<CrossTap, 32> cross_; // of the row at work
@@ -529,6 +529,28 @@ inline int64_t rows_met_before(int64_t row, const Params& p, Direction direction
       : floor_div(row - 1 + p.padding_height, p.stride_height) + 1;
 }
 
+// Pixels of which whole vectors may be read: where those have less channels, a copy with room behind it.
+template <typename scalar_t>
+class WholeVectors {
+  static constexpr int64_t kLanes = Vectorized<opmath_type<scalar_t>>::size();
+
+ public:
+  WholeVectors(const scalar_t* pixels, int64_t count, int64_t channels)
+      : pixels_(pixels), copy_(channels < kLanes ? count * channels + kLanes : 0) {
+    if (channels < kLanes) {
+      std::copy_n(pixels, count * channels, copy_.data());
+      pixels_ = copy_.data();
+    }
+  }
+  const scalar_t* data() const {
+    return pixels_;
+  }
+
+ private:
+  const scalar_t* pixels_;
+  AlignedBuffer<scalar_t> copy_;
+};
+
 // A task is one row of results.
 template <typename scalar_t>
 void pixel_pass(const Pass& pass) {
@@ -538,6 +560,8 @@ void pixel_pass(const Pass& pass) {
   const Params& p = of.params;
   const Dimension& height = of.height;
   const Dimension& width = of.width;
+  const WholeVectors<scalar_t> pixels(
+      of.sources, p.batch * height.sources * width.sources, p.channels);
   const bool distant = pass.source.nbytes() > kDistantBytes && !of.down;
   const int64_t weight_bytes = p.kernel_size() * static_cast<int64_t>(sizeof(acc_t));
   const int64_t source_bytes =
@@ -555,7 +579,7 @@ void pixel_pass(const Pass& pass) {
     const int64_t met = rows_met_before(row, p, pass.direction);
     const int64_t index =
         std::clamp<int64_t>(image * height.sources + met, 0, p.batch * height.sources);
-    return reinterpret_cast<int64_t>(of.sources + index * width.sources * p.channels);
+    return reinterpret_cast<int64_t>(pixels.data() + index * width.sources * p.channels);
   };
   const auto grain = grain_of(p.output_width * p.channels * p.kernel_size());
   at::parallel_for(0, p.batch * height.results, grain, [&](int64_t begin, int64_t end) {
@@ -568,7 +592,7 @@ void pixel_pass(const Pass& pass) {
       const int64_t first = task % height.results;
       const int64_t last = distant ? first + 1 : std::min(height.results, first + end - task);
       const scalar_t* const sources =
-          of.sources + image * height.sources * width.sources * p.channels;
+          pixels.data() + image * height.sources * width.sources * p.channels;
       scalar_t* const results = of.results + image * height.results * width.results * p.channels;
       Range ahead{0, 0};
       if (distant) {

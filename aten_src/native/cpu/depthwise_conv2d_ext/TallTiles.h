@@ -30,53 +30,51 @@ constexpr size_t kUnaskedConvertedBytes = 1 << 20;
 
 // Against rows packed or, of 14 x 14, planes transposed, fp32, one thread: 192@28 k7 172 us became 130, N=16
 // 2,860 and 2,060, 384@14 k7 81 and 66, 32@112 k3 161 and 130. But 16 x 16, 28 rows so, k5 75 and 107.
-template <typename acc_t>
-bool are_planes_of_tall_tiles(const Params& p) {
-  constexpr int64_t kLanes = Vectorized<acc_t>::size();
+inline bool are_planes_of_tall_tiles(const Params& p) {
+  constexpr int64_t kLanes = Vectorized<float>::size();
   const int64_t side = p.kernel_height;
   const int64_t rows = std::min(p.input_height, p.output_height);
   const int64_t columns = std::min(p.input_width, p.output_width);
   const bool fits = p.multiplier == 1 && p.stride_height == 1 && p.stride_width == 1 &&
       p.dilation_height == 1 && p.dilation_width == 1 && p.kernel_width == side &&
       (side == 3 || side == 5 || side == 7) &&
-      p.input_height * p.input_width <= kBandBytes / static_cast<int64_t>(sizeof(acc_t));
+      p.input_height * p.input_width <= kBandBytes / static_cast<int64_t>(sizeof(float));
   return fits && rows >= kTallTileRows &&
       (columns > kLanes || (columns > kLanes / 2 && rows % kTallTileRows == 0));
 }
 
 // One plane.
-template <typename acc_t>
 struct TallPlane {
-  const acc_t* source;
-  acc_t* target;
+  const float* source;
+  float* target;
   int64_t source_width; // values from line to line
   int64_t target_width;
   Range lines; // that are inside: line r + i for tap i of row r
   int64_t rows; // of results
-  const acc_t* weights; // of the first tap that row 0 meets
+  const float* weights; // of the first tap that row 0 meets
   int64_t tap_step; // to the next row's
   const CrossTap* columns; // of the window
   const LaneBits* lanes; // [vectors of a row][columns] that are inside
-  acc_t start;
+  float start;
 };
 
 // All indices are constants from the start: of loops over arrays GCC 12 keeps the sums in memory (192@28 k7
 // 153 us, 130 so).
-template <typename acc_t, int kSide>
+template <int kSide>
 class TallTile {
-  using Vec = Vectorized<acc_t>;
+  using Vec = Vectorized<float>;
   template <int kCount>
   using Numbers = std::make_integer_sequence<int, kCount>;
   using Rows = Numbers<kTallTileRows>;
   using Side = Numbers<kSide>;
   using Lines = Numbers<kTallTileRows + kSide - 1>;
-  using Kept = acc_t[kTallTileRows][Vec::size()];
+  using Kept = float[kTallTileRows][Vec::size()];
   static constexpr LaneBits kAllLanes = (LaneBits(1) << Vec::size()) - 1;
 
  public:
   // The results from row `first` on. `lanes` are those that each column of the window meets inside.
   static C10_NOINLINE void run(
-      const TallPlane<acc_t>& plane,
+      const TallPlane& plane,
       int64_t first,
       int64_t lane,
       LaneBits stored,
@@ -110,7 +108,7 @@ class TallTile {
   // in memory what a loop goes through.
   template <int... r>
   C10_ALWAYS_INLINE TallTile(
-      const TallPlane<acc_t>& plane,
+      const TallPlane& plane,
       int64_t first,
       int64_t lane,
       const LaneBits* lanes,
@@ -132,15 +130,15 @@ class TallTile {
       std::integer_sequence<int, i...> /*side*/,
       std::integer_sequence<int, j...> /*lines*/) {
     const CrossTap& tap = p_.columns[column];
-    const acc_t* const weights = p_.weights + tap.weight;
+    const float* const weights = p_.weights + tap.weight;
     const Vec scales[] = {held_in_register(Vec(weights[i * p_.tap_step]))...};
-    const acc_t* line = line_ + tap.source;
+    const float* line = line_ + tap.source;
     (add_line<j, kWhole>(line, lanes_[column], scales, Side()), ...);
   }
 
   template <int kLine, bool kWhole, int... i>
   C10_ALWAYS_INLINE void add_line(
-      const acc_t*& line,
+      const float*& line,
       LaneBits lanes,
       const Vec* scales,
       std::integer_sequence<int, i...> /*side*/) {
@@ -161,7 +159,7 @@ class TallTile {
   template <int... r>
   C10_ALWAYS_INLINE void keep(Kept& kept, std::integer_sequence<int, r...> /*rows*/) {
     (sums_[r].store(kept[r]), ...);
-    ((sums_[r] = Vec(acc_t(0))), ...);
+    ((sums_[r] = Vec(0)), ...);
   }
   template <int... r>
   C10_ALWAYS_INLINE void add(const Kept& kept, std::integer_sequence<int, r...> /*rows*/) {
@@ -173,7 +171,7 @@ class TallTile {
     (store_row<r>(target_ + r * p_.target_width, stored), ...);
   }
   template <int r>
-  C10_ALWAYS_INLINE void store_row(acc_t* target, LaneBits stored) {
+  C10_ALWAYS_INLINE void store_row(float* target, LaneBits stored) {
     if constexpr (r + 1 < kTallTileRows) {
       sums_[r].store(target);
     } else {
@@ -181,25 +179,24 @@ class TallTile {
     }
   }
 
-  const TallPlane<acc_t>& p_;
-  const acc_t* line_;
-  acc_t* target_;
+  const TallPlane& p_;
+  const float* line_;
+  float* target_;
   const LaneBits* lanes_;
   uint32_t inside_; // lines
   Vec sums_[kTallTileRows];
 };
 
 // The first lane of a tile of whole vectors, but for rows of less than one.
-template <typename acc_t>
-int64_t first_lane_of_tile(int64_t lane, int64_t lanes) {
-  return std::max<int64_t>(std::min(lane, lanes - Vectorized<acc_t>::size()), 0);
+inline int64_t first_lane_of_tile(int64_t lane, int64_t lanes) {
+  return std::max<int64_t>(std::min(lane, lanes - Vectorized<float>::size()), 0);
 }
 
 // A plane. Rather than parts of tiles, some rows and lanes are done twice. What is read next and what is
 // written are asked for meanwhile.
-template <typename acc_t, int kSide>
-void tall_tiles(const TallPlane<acc_t>& plane, Range ahead, Range written) {
-  constexpr int64_t kLanes = Vectorized<acc_t>::size();
+template <int kSide>
+void tall_tiles(const TallPlane& plane, Range ahead, Range written) {
+  constexpr int64_t kLanes = Vectorized<float>::size();
   const int64_t width = plane.target_width;
   const int64_t tiles = ceil_div(plane.rows, kTallTileRows) * ceil_div(width, kLanes);
   const LaneBits stored = (LaneBits(1) << std::min(width, kLanes)) - 1;
@@ -210,10 +207,10 @@ void tall_tiles(const TallPlane<acc_t>& plane, Range ahead, Range written) {
     for (int64_t lane = 0; lane < width; lane += kLanes, lanes += kSide) {
       ahead_parts.ask_for_part();
       written_parts.ask_for_part<Ask::kToWrite>();
-      TallTile<acc_t, kSide>::run(
+      TallTile<kSide>::run(
           plane,
           std::min(row, plane.rows - kTallTileRows),
-          first_lane_of_tile<acc_t>(lane, width),
+          first_lane_of_tile(lane, width),
           stored,
           lanes);
     }
@@ -222,9 +219,8 @@ void tall_tiles(const TallPlane<acc_t>& plane, Range ahead, Range written) {
 
 template <typename scalar_t>
 class TallTilePass {
-  using acc_t = opmath_type<scalar_t>;
-  static constexpr int64_t kLanes = Vectorized<acc_t>::size();
-  static constexpr bool kConverts = !std::is_same_v<scalar_t, acc_t>;
+  static constexpr int64_t kLanes = Vectorized<float>::size();
+  static constexpr bool kConverts = !std::is_same_v<scalar_t, float>;
 
  public:
   explicit TallTilePass(const Pass& pass)
@@ -248,7 +244,7 @@ class TallTilePass {
       columns_.push_back({columns.source + i, columns.first + i * columns.step});
     }
     for (int64_t lane = 0; lane < width_.results; lane += kLanes) {
-      const int64_t first = first_lane_of_tile<acc_t>(lane, width_.results);
+      const int64_t first = first_lane_of_tile(lane, width_.results);
       for (const CrossTap& column : columns_) {
         lanes_.push_back(met_lanes(column.source + first));
       }
@@ -259,13 +255,13 @@ class TallTilePass {
     const int64_t source_size = height_.sources * width_.sources;
     const int64_t result_size = height_.results * width_.results;
     const int64_t most =
-        std::max<int64_t>(kConvertedBytes / (source_size * int64_t(sizeof(acc_t))), 1);
+        std::max<int64_t>(kConvertedBytes / (source_size * int64_t(sizeof(float))), 1);
     const auto grain =
         grain_of(params_.output_height * params_.output_width * params_.kernel_size());
     const int64_t planes = params_.batch * params_.channels;
     at::parallel_for(0, planes, grain, [&](int64_t begin, int64_t end) {
-      const AlignedBuffer<acc_t> converted(kConverts ? most * source_size + 2 * kLanes : 0);
-      const AlignedBuffer<acc_t> rounded(kConverts ? most * result_size + 2 * kLanes : 0);
+      const AlignedBuffer<float> converted(kConverts ? most * source_size + 2 * kLanes : 0);
+      const AlignedBuffer<float> rounded(kConverts ? most * result_size + 2 * kLanes : 0);
       StreamedRun<scalar_t> streamed(stream_ ? most * result_size : 0);
       for (int64_t first = begin; first < end; first += most) {
         const int64_t count = std::min(most, end - first);
@@ -307,12 +303,12 @@ class TallTilePass {
     return lanes;
   }
 
-  void run_planes(const acc_t* sources, acc_t* results, int64_t first, int64_t count) const {
+  void run_planes(const float* sources, float* results, int64_t first, int64_t count) const {
     const int64_t source_size = height_.sources * width_.sources;
     const int64_t result_size = height_.results * width_.results;
     const int64_t side = params_.kernel_width;
     const int64_t ahead = kConverts ? count : 1; // planes
-    TallPlane<acc_t> plane{};
+    TallPlane plane{};
     plane.source_width = width_.sources;
     plane.target_width = width_.results;
     plane.lines = height_.inside(rows_.source);
@@ -325,10 +321,8 @@ class TallTilePass {
       plane.source = sources + (i - first) * source_size + rows_.source * width_.sources;
       plane.target = results + (i - first) * result_size;
       plane.weights = filters_.data() + channel * params_.kernel_size() + rows_.first * side;
-      plane.start = bias_ ? acc_t(bias_[channel]) : acc_t(0);
-      const auto tiles = side == 3 ? &tall_tiles<acc_t, 3>
-          : side == 5              ? &tall_tiles<acc_t, 5>
-                                   : &tall_tiles<acc_t, 7>;
+      plane.start = bias_ ? float(bias_[channel]) : float(0);
+      const auto tiles = side == 3 ? &tall_tiles<3> : side == 5 ? &tall_tiles<5> : &tall_tiles<7>;
       tiles(
           plane,
           plane_at(source_, source_size, i + ahead),

@@ -22,7 +22,7 @@ namespace {
 
 enum class Weights { kOfPlane, kOfLane };
 
-// The results of a tile and its vectors of lanes; of 0 vectors, a part of one.
+// The results of a tile and its vectors of lanes.
 struct TileShape {
   int rows;
   int vectors;
@@ -38,8 +38,6 @@ constexpr bool kReadsWeights = false;
 constexpr TileShape kPlaneTile = kVectorsAreArrays ? TileShape{4, 1} : TileShape{7, 2};
 constexpr TileShape kPixelTile = kPlaneTile;
 #endif
-// Of pixels of fewer channels than a vector has lanes.
-constexpr TileShape kPartialTile{kPixelTile.rows, 0};
 
 template <int... kTaps>
 using TapCounts = std::integer_sequence<int, kTaps...>;
@@ -133,7 +131,7 @@ struct Tiles {
   int64_t first_result; // in a phase
   int64_t results;
   int64_t first_lane; // of the sources, and of the weights where each lane has its own
-  int64_t last_lane; // less than a vector of lanes is for kPartialTile only
+  int64_t last_lane;
   int64_t line_step; // values
   const CrossTap* cross;
   int64_t cross_count;
@@ -144,7 +142,7 @@ struct Tiles {
   const acc_t* start; // what sums begin with; of lanes with their own weights by whole vectors
   Range
       ahead; // addresses of what later lines will read: asked for meanwhile, a part with each tile
-  bool stream; // results past the caches; whole cache lines of them, but for parts of a vector
+  bool stream; // results past the caches; whole cache lines of them
 };
 
 // One of the tiles: the results from `first` on, the lanes from `lane` on.
@@ -173,20 +171,18 @@ class TileSums {
   using Group = TileGroup<scalar_t>;
   template <int kCount>
   using Numbers = std::make_integer_sequence<int, kCount>;
-  static constexpr bool kPartial = kVectors == 0;
-  static constexpr int kCount = kPartial ? 1 : kVectors;
   static constexpr bool kOwnWeights = kWeights == Weights::kOfLane;
-  static constexpr int kScales = kOwnWeights ? kCount : 1; // of a tap
-  static constexpr bool kFromMemory = kReadsWeights && kOwnWeights && kCount == 2;
+  static constexpr int kScales = kOwnWeights ? kVectors : 1; // of a tap
+  static constexpr bool kFromMemory = kReadsWeights && kOwnWeights && kVectors == 2;
   // Where GCC 12 would otherwise load a vector anew for some of the products that it is an operand of, and
   // keep the addresses of all lines (96@56 k7 320 us, 261 so). Channels last of bfloat16, whose two vectors
   // are from one load, would be slower by 5 to 14 %.
-  static constexpr bool kHolds = !(kOwnWeights && kCount == 2 && kEvenAndOdd<scalar_t>);
-  using Sums = Numbers<kRows * kCount>; // [rows][vectors]
+  static constexpr bool kHolds = !(kOwnWeights && kVectors == 2 && kEvenAndOdd<scalar_t>);
+  using Sums = Numbers<kRows * kVectors>; // [rows][vectors]
 
  public:
   struct Kept {
-    alignas(kCacheLine) acc_t sums[kRows * kCount * Vec::size()];
+    alignas(kCacheLine) acc_t sums[kRows * kVectors * Vec::size()];
   };
   C10_ALWAYS_INLINE TileSums(const Tiles<scalar_t>& t, const TilePlace& at, const acc_t* in_memory)
       : TileSums(Sums()) {
@@ -265,10 +261,10 @@ class TileSums {
   template <int v>
   static C10_ALWAYS_INLINE Vec
   load(const scalar_t* source, const Tiles<scalar_t>& t, const TilePlace& at) {
-    if constexpr (kCount == 2) {
+    if constexpr (kVectors == 2) {
       return load_of_two(source, v, vector_step(at));
     } else {
-      return kPartial ? load_lanes(source, t.last_lane - t.first_lane) : load_lanes(source);
+      return load_lanes(source);
     }
   }
   static C10_ALWAYS_INLINE Vec weight(const acc_t* weights, int v, const Tiles<scalar_t>& t) {
@@ -285,7 +281,7 @@ class TileSums {
       const TilePlace& at,
       std::integer_sequence<int, n...> /*sums*/) {
     const Vec starts[] = {start(t, at, 0), start(t, at, kScales - 1)};
-    ((sums_[n] = starts[n % kCount]), ...);
+    ((sums_[n] = starts[n % kVectors]), ...);
   }
   template <int... n>
   C10_ALWAYS_INLINE void load_sums(const acc_t* from, std::integer_sequence<int, n...> /*sums*/) {
@@ -317,13 +313,11 @@ class TileSums {
       const Tiles<scalar_t>& t,
       const TilePlace& at,
       scalar_t*& target) const {
-    const Vec* const result = sums_ + r * kCount;
-    if constexpr (kPartial) {
-      store_lanes(*result, target, t.last_lane - t.first_lane);
-    } else if (t.stream) {
-      stream_vectors<kCount>(result, target);
+    const Vec* const result = sums_ + r * kVectors;
+    if (t.stream) {
+      stream_vectors<kVectors>(result, target);
     } else {
-      store_vectors<kCount>(result, target, vector_step(at));
+      store_vectors<kVectors>(result, target, vector_step(at));
     }
     target += t.target_step;
   }
@@ -384,7 +378,7 @@ class TileSums {
       std::integer_sequence<int, i...> taps) {
     if (C10_LIKELY(inside >> j & 1)) {
       add_vector<j, 0>(line, by, t, at, taps);
-      if constexpr (kCount == 2) {
+      if constexpr (kVectors == 2) {
         add_vector<j, 1>(line, by, t, at, taps);
       }
     }
@@ -403,12 +397,12 @@ class TileSums {
   template <int r, int i, int v, typename By>
   C10_ALWAYS_INLINE void multiply(const Vec& values, const By& by) {
     if constexpr (r >= 0 && r < kRows) {
-      Vec& sum = sums_[r * kCount + v];
+      Vec& sum = sums_[r * kVectors + v];
       sum = vec::fmadd(values, scale<i, v>(by), sum);
     }
   }
 
-  Vec sums_[kRows * kCount];
+  Vec sums_[kRows * kVectors];
 };
 
 // Of more other taps than these, sums are taken by halves of them: one chain of additions would have errors
@@ -452,7 +446,6 @@ C10_NOINLINE void add_groups(
 // The functions for parts of a group of `taps` taps: all as large as each other, or most of the taps.
 template <typename scalar_t, Weights kWeights, int kRows, int kVectors, int... kTaps>
 void choose_taps(TileGroup<scalar_t>& group, int64_t taps, TapCounts<kTaps...> /*counts*/) {
-  constexpr int kOne = kVectors == 2 ? 1 : kVectors;
   const auto choose = [&](int count, auto one, auto both) {
     const bool is_even = taps % count == 0;
     if (count <= taps && (is_even || taps % group.taps != 0 || group.taps == 1)) {
@@ -463,7 +456,7 @@ void choose_taps(TileGroup<scalar_t>& group, int64_t taps, TapCounts<kTaps...> /
   };
   (choose(
        kTaps,
-       &add_groups<scalar_t, kWeights, kRows, kOne, kTaps>,
+       &add_groups<scalar_t, kWeights, kRows, 1, kTaps>,
        &add_groups<scalar_t, kWeights, kRows, kVectors, kTaps>),
    ...);
 }
@@ -555,7 +548,7 @@ C10_ALWAYS_INLINE void for_each_tile(
       if (both) {
         at.lane = std::max(std::min(lane, t.last_lane - 2 * kLanes), t.first_lane);
         at.vector_step = std::min(kLanes, t.last_lane - at.lane - kLanes);
-      } else if (shape.vectors > 0) {
+      } else {
         at.lane = std::min(lane, t.last_lane - kLanes);
       }
       run(at, both ? 2 : 1);

@@ -19,9 +19,8 @@ namespace {
 // columns in the other plane, take 1 / 2.7 to 1 / 4.9 of the time, wgrad 1 / 3.9 to 1 / 7.9.
 constexpr int64_t kSmallRowBytes = 64;
 
-template <typename acc_t>
-bool are_small_planes(const Params& p) {
-  constexpr int64_t kColumns = kSmallRowBytes / sizeof(acc_t);
+inline bool are_small_planes(const Params& p) {
+  constexpr int64_t kColumns = kSmallRowBytes / sizeof(float);
   const int64_t columns = std::min(p.input_width, p.output_width);
   const int64_t size = std::max(p.input_height * p.input_width, p.output_height * p.output_width);
   return p.multiplier == 1 && columns < kColumns &&
@@ -147,31 +146,29 @@ void small_plane_pass(const Pass& pass) {
 // 19, N=16 580 and 360, 768@7 k7 29 and 19, N=16 430 and 294.
 constexpr int kSevenPixels = 7; // a side
 
-template <typename acc_t>
-bool are_seven_planes(const Params& p) {
+inline bool are_seven_planes(const Params& p) {
   const auto is_seven = [](int64_t height, int64_t width) {
     return height == kSevenPixels && width == kSevenPixels;
   };
   const int64_t side = p.kernel_height;
-  return std::is_same_v<acc_t, float> && p.multiplier == 1 &&
-      is_seven(p.input_height, p.input_width) && is_seven(p.output_height, p.output_width) &&
-      p.kernel_width == side && (side == 3 || side == 5 || side == 7) && p.stride_height == 1 &&
-      p.stride_width == 1 && p.dilation_height == 1 && p.dilation_width == 1;
+  return p.multiplier == 1 && is_seven(p.input_height, p.input_width) &&
+      is_seven(p.output_height, p.output_width) && p.kernel_width == side &&
+      (side == 3 || side == 5 || side == 7) && p.stride_height == 1 && p.stride_width == 1 &&
+      p.dilation_height == 1 && p.dilation_width == 1;
 }
 
 // Planes and their weights by lanes.
-template <typename acc_t>
 struct SevenPlane {
-  const acc_t* pixels; // [rows][columns][lanes]
-  const acc_t* weights; // of the first row that results meet: [taps across][lanes]
+  const float* pixels; // [rows][columns][lanes]
+  const float* weights; // of the first row that results meet: [taps across][lanes]
   int64_t weight_row; // to the next row's
-  const acc_t* start; // what sums begin with
-  acc_t* results;
+  const float* start; // what sums begin with
+  float* results;
 };
 
-template <typename acc_t, int kSide>
-C10_ALWAYS_INLINE void row_of_seven_plane(const SevenPlane<acc_t>& plane, int row) {
-  using Vec = Vectorized<acc_t>;
+template <int kSide>
+C10_ALWAYS_INLINE void row_of_seven_plane(const SevenPlane& plane, int row) {
+  using Vec = Vectorized<float>;
   constexpr int kHalf = kSide / 2;
   constexpr int64_t kLine = kSevenPixels * Vec::size();
   const Vec start = Vec::loadu(plane.start);
@@ -179,12 +176,12 @@ C10_ALWAYS_INLINE void row_of_seven_plane(const SevenPlane<acc_t>& plane, int ro
   Vec odd[kSevenPixels];
   DEPTHWISE_UNROLL for (int c = 0; c < kSevenPixels; ++c) {
     even[c] = start;
-    odd[c] = Vec(acc_t(0));
+    odd[c] = Vec(0);
   }
   const int first = std::max(row - kHalf, 0);
   const int last = std::min(row + kHalf, kSevenPixels - 1);
-  const acc_t* line = plane.pixels + first * kLine;
-  const acc_t* weights = plane.weights + (first - row + kHalf) * plane.weight_row;
+  const float* line = plane.pixels + first * kLine;
+  const float* weights = plane.weights + (first - row + kHalf) * plane.weight_row;
   for (int j = first; j <= last; ++j) {
     Vec sources[kSevenPixels];
     DEPTHWISE_UNROLL for (int c = 0; c < kSevenPixels; ++c) {
@@ -203,54 +200,52 @@ C10_ALWAYS_INLINE void row_of_seven_plane(const SevenPlane<acc_t>& plane, int ro
     line += kLine;
     weights += plane.weight_row;
   }
-  acc_t* const results = plane.results + row * kLine;
+  float* const results = plane.results + row * kLine;
   DEPTHWISE_UNROLL for (int c = 0; c < kSevenPixels; ++c) {
     (even[c] + odd[c]).store(results + c * Vec::size());
   }
 }
 
-template <typename acc_t, int kSide>
-void take_seven_plane(const SevenPlane<acc_t>& plane, Range ahead, Range written) {
+template <int kSide>
+void take_seven_plane(const SevenPlane& plane, Range ahead, Range written) {
   AheadParts ahead_parts = AheadParts::of(ahead, kSevenPixels);
   AheadParts written_parts = AheadParts::of(written, kSevenPixels);
   for (const auto row : c10::irange(kSevenPixels)) {
     // From the second-level cache N=16 would take 1.04 to 1.2 of the time.
     ahead_parts.ask_for_part();
     written_parts.ask_for_part<Ask::kToWrite>();
-    row_of_seven_plane<acc_t, kSide>(plane, row);
+    row_of_seven_plane<kSide>(plane, row);
   }
 }
 
 template <typename scalar_t>
-void seven_plane_pass([[maybe_unused]] const Pass& pass) {
-  if constexpr (std::is_same_v<opmath_type<scalar_t>, float>) {
-    constexpr int64_t kLanes = Vectorized<float>::size();
-    const Params& p = pass.params;
-    const PixelOperands<scalar_t> of(pass, LastVector::kPadded);
-    const int64_t row = p.kernel_width * kLanes;
-    const bool forward = pass.direction == Direction::kForward;
-    const auto take_plane = p.kernel_width == 3 ? &take_seven_plane<float, 3>
-        : p.kernel_width == 5                   ? &take_seven_plane<float, 5>
-                                                : &take_seven_plane<float, 7>;
-    for_planes_as_lanes(of, p, kLanes, [&] {
-      return [&](const float* pixels,
-                 float* results,
-                 int64_t channel,
-                 int64_t /*count*/,
-                 Range ahead,
-                 Range written) {
-        const float* const weights = of.weights.taps.data() + channel * p.kernel_size();
-        take_plane(
-            {pixels,
-             forward ? weights : weights + (p.kernel_height - 1) * row,
-             forward ? row : -row,
-             of.weights.start.data() + channel,
-             results},
-            ahead,
-            written);
-      };
-    });
-  }
+void seven_plane_pass(const Pass& pass) {
+  constexpr int64_t kLanes = Vectorized<float>::size();
+  const Params& p = pass.params;
+  const PixelOperands<scalar_t> of(pass, LastVector::kPadded);
+  const int64_t row = p.kernel_width * kLanes;
+  const bool forward = pass.direction == Direction::kForward;
+  const auto take_plane = p.kernel_width == 3 ? &take_seven_plane<3>
+      : p.kernel_width == 5                   ? &take_seven_plane<5>
+                                              : &take_seven_plane<7>;
+  for_planes_as_lanes(of, p, kLanes, [&] {
+    return [&](const float* pixels,
+               float* results,
+               int64_t channel,
+               int64_t /*count*/,
+               Range ahead,
+               Range written) {
+      const float* const weights = of.weights.taps.data() + channel * p.kernel_size();
+      take_plane(
+          {pixels,
+           forward ? weights : weights + (p.kernel_height - 1) * row,
+           forward ? row : -row,
+           of.weights.start.data() + channel,
+           results},
+          ahead,
+          written);
+    };
+  });
 }
 
 #endif
