@@ -8,7 +8,6 @@
 // rows. Blocks are narrow, so that all of their rows are in the first-level cache for all kernel rows.
 #pragma once
 
-#include <ATen/Parallel.h>
 #include <ATen/native/cpu/depthwise_conv2d_ext/GradWeight.h>
 
 namespace at::native {
@@ -283,7 +282,7 @@ class LineGradWeight {
           {row, std::min(row + band_, p.output_height)},
           {task % parts * part, std::min(task % parts * part + part, p.channels)}};
     };
-    at::parallel_for(0, parts * chunks, grain, [&](int64_t begin, int64_t end) {
+    in_parallel(parts * chunks, grain, [&](int64_t begin, int64_t end) {
       Scratch scratch(*this);
       for (const auto task : c10::irange(begin, end)) {
         const int64_t chunk = task / parts;

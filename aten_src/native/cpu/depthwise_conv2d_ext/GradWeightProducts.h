@@ -6,7 +6,6 @@
 // (Planes.h) and grad_output with zeros up to whole vectors.
 #pragma once
 
-#include <ATen/Parallel.h>
 #include <ATen/native/cpu/depthwise_conv2d_ext/GradWeight.h>
 #include <ATen/native/cpu/depthwise_conv2d_ext/Planes.h>
 #include <ATen/native/cpu/depthwise_conv2d_ext/TransposedPlanes.h>
@@ -52,7 +51,7 @@ class PixelGradWeight {
     PartialSums<kLanes> partial(chunks, p);
     const auto grain = grain_of(
         ceil_div(segments, chunks) * segment_rows * p.output_width * p.kernel_size() * part);
-    at::parallel_for(0, parts * chunks, grain, [&](int64_t begin, int64_t end) {
+    in_parallel(parts * chunks, grain, [&](int64_t begin, int64_t end) {
       AlignedBuffer<acc_t> sums(sums_of_vector() * (is_by_rows() ? vectors : 1));
       LinesAhead ahead;
       for (const auto task : c10::irange(begin, end)) {
@@ -82,7 +81,7 @@ class PixelGradWeight {
     const int64_t chunks = chunk_count(p.batch, parts);
     PartialSums<kLanes> partial(chunks, p);
     const auto grain = grain_of(ceil_div(p.batch, chunks) * kLanes * output_size * p.kernel_size());
-    at::parallel_for(0, parts * chunks, grain, [&](int64_t begin, int64_t end) {
+    in_parallel(parts * chunks, grain, [&](int64_t begin, int64_t end) {
       AlignedBuffer<acc_t> sums((p.kernel_size() + 1) * kLanes);
       const TransposedPlanes<scalar_t> input(input_size, kLanes);
       const TransposedPlanes<scalar_t> grad(output_size, kLanes);
@@ -402,7 +401,7 @@ class PlaneGradWeight {
     const auto grain = grain_of(
         ceil_div(p.batch, chunks) * p.multiplier * p.output_height * p.output_width *
         p.kernel_size());
-    at::parallel_for(0, p.channels * chunks, grain, [&](int64_t begin, int64_t end) {
+    in_parallel(p.channels * chunks, grain, [&](int64_t begin, int64_t end) {
       Scratch scratch(*this, band, input_rows);
       for (const auto task : c10::irange(begin, end)) {
         const int64_t chunk = task % chunks;

@@ -7,7 +7,6 @@
 // multiplied. 16-bit values are converted as they are loaded and stored.
 #pragma once
 
-#include <ATen/Parallel.h>
 #include <ATen/core/TensorBase.h>
 #include <ATen/native/cpu/depthwise_conv2d_ext/Problem.h>
 #include <ATen/native/cpu/depthwise_conv2d_ext/Tiles.h>
@@ -228,24 +227,25 @@ enum class LastVector {
   kPadded, // what is left, and zeros
 };
 
-// The values in the arithmetic type: where they are, or converted.
+// A tensor's values in the arithmetic type: where they are, or converted; null of an undefined one.
 template <typename scalar_t>
 class ArithmeticValues {
   using acc_t = opmath_type<scalar_t>;
   static constexpr bool kSame = std::is_same_v<scalar_t, acc_t>;
 
  public:
-  ArithmeticValues(const scalar_t* source, int64_t count)
-      : source_(source), converted_(kSame ? 0 : count + Vectorized<scalar_t>::size()) {
+  explicit ArithmeticValues(const TensorBase& tensor)
+      : source_(tensor.defined() ? tensor.const_data_ptr<scalar_t>() : nullptr),
+        converted_(kSame || !source_ ? 0 : tensor.numel() + Vectorized<scalar_t>::size()) {
     if constexpr (!kSame) {
-      convert_row(source, count, converted_.data());
+      convert_row(source_, source_ ? tensor.numel() : 0, converted_.data());
     }
   }
   const acc_t* data() const {
     if constexpr (kSame) {
       return source_;
     } else {
-      return converted_.data();
+      return source_ ? converted_.data() : nullptr;
     }
   }
 
@@ -277,15 +277,15 @@ struct LaneWeights {
   AlignedBuffer<acc_t> start; // [vectors of channels][lanes]
 };
 
-template <typename scalar_t>
-LaneWeights<opmath_type<scalar_t>> lane_weights(
-    const TensorBase& weight,
-    const TensorBase& bias,
+template <typename acc_t>
+LaneWeights<acc_t> lane_weights(
+    const acc_t* weight,
+    const acc_t* bias, // or null
     const Params& p,
     const Dimension& width,
     LastVector last,
+    bool even_and_odd,
     bool down) {
-  using acc_t = opmath_type<scalar_t>;
   constexpr int64_t kLanes = Vectorized<acc_t>::size();
   const int64_t size = p.kernel_size();
   const int64_t vectors = ceil_div(p.channels, kLanes);
@@ -300,9 +300,6 @@ LaneWeights<opmath_type<scalar_t>> lane_weights(
     const int64_t column = down ? tap / across : tap % across;
     places.push_back((row * p.kernel_width + order[column]) * kLanes);
   }
-  const bool even_and_odd = kEvenAndOdd<scalar_t> && last == LastVector::kOfLast;
-  const ArithmeticValues<scalar_t> values(weight.const_data_ptr<scalar_t>(), p.channels * size);
-  const scalar_t* const biases = bias.defined() ? bias.const_data_ptr<scalar_t>() : nullptr;
   for (const auto i : c10::irange(vectors)) {
     int64_t first = i * kLanes;
     int64_t step = 1; // from lane to lane
@@ -316,13 +313,11 @@ LaneWeights<opmath_type<scalar_t>> lane_weights(
     const int64_t count = std::min(kLanes, p.channels - first);
     acc_t* const taps = result.taps.data() + i * size * kLanes;
     transpose_to(
-        values.data() + first * size,
-        count,
-        size,
-        step * size,
-        [taps, to = places.data()](int64_t tap) { return taps + to[tap]; });
-    for (int64_t lane = 0; biases && lane < count; ++lane) {
-      result.start.data()[i * kLanes + lane] = biases[first + lane * step];
+        weight + first * size, count, size, step * size, [taps, to = places.data()](int64_t tap) {
+          return taps + to[tap];
+        });
+    for (int64_t lane = 0; bias && lane < count; ++lane) {
+      result.start.data()[i * kLanes + lane] = bias[first + lane * step];
     }
   }
   return result;
@@ -350,10 +345,91 @@ struct PixelSteps {
   int64_t row;
 };
 
-// The work on rows of pixels, `pitch` values apart, or on columns, which are rows of `p` then. Of pixels of less
-// than a vector of channels whole vectors are read.
+// What is known of rows of pixels `pitch` values apart, or of columns, which are rows of `p` then. Of pixels of less
+// than a vector of channels, `lanes`, whole vectors are read.
+class PixelRowPlan {
+ public:
+  PixelRowPlan(const Params& p, Direction direction, int64_t pitch, int64_t lanes, bool down)
+      : height_(height_of(p, direction)),
+        width_(width_of(p, direction)),
+        taps_(p.kernel_size()),
+        row_weights_(p.kernel_width * lanes),
+        sources_(width_.sources, height_.sources, pitch, down),
+        results_(width_.results, height_.results, pitch, down),
+        by_row_(pitch < lanes),
+        target_pixel_(by_row_ ? lanes : results_.pixel),
+        result_step_(height_.result_step()),
+        source_step_(height_.source_step()),
+        target_step_(width_.result_step() * target_pixel_),
+        line_step_(width_.source_step() * sources_.pixel),
+        kernel_rows_(height_) {
+    const TapGroups taps(width_);
+    const auto order = tap_order(width_);
+    for (const auto phase : c10::irange(width_.phases())) {
+      const auto first = static_cast<int64_t>(groups_.size());
+      add_tile_groups(
+          taps.of_phase(phase),
+          width_,
+          line_step_,
+          groups_,
+          [&](const TapGroup& group) -> TileGroup {
+            return {group.source * sources_.pixel, {}, order[group.first] * lanes, lanes, 0, 1};
+          });
+      phases_.push_back(
+          {width_.results_of(phase), first, static_cast<int64_t>(groups_.size()) - first});
+    }
+  }
+
+  // Values from one row of results to the next.
+  int64_t result_row() const {
+    return results_.row;
+  }
+
+ protected:
+  // Results of which the same taps have neighbouring sources.
+  struct Phase {
+    int64_t results;
+    int64_t first_group;
+    int64_t group_count;
+  };
+
+  // The taps of a kernel column that meet the image, by source row and weight row.
+  void find_kernel_rows(int64_t row) {
+    cross_.clear();
+    const int64_t q = result_step_ == 1 ? row : row / result_step_;
+    for (const TapGroup& group : kernel_rows_.of_phase(row - q * result_step_)) {
+      for (const auto i : c10::irange(group.count)) {
+        const int64_t source = group.source + (q + i) * source_step_;
+        if (source >= 0 && source < height_.sources) {
+          const int64_t tap = group.first + i * group.step;
+          cross_.push_back({source * sources_.row, tap * row_weights_});
+        }
+      }
+    }
+  }
+
+  Dimension height_;
+  Dimension width_;
+  int64_t taps_;
+  int64_t row_weights_; // from one kernel row's to the next
+  PixelSteps sources_;
+  PixelSteps results_;
+  bool by_row_; // results are copied from a row of them by whole vectors
+  int64_t target_pixel_; // between neighbouring pixels where tiles store them
+  // Found once, as each takes a division or more, which are a tenth of a row of 7 pixels.
+  int64_t result_step_; // of rows
+  int64_t source_step_;
+  int64_t target_step_; // of a row's pixels, in values
+  int64_t line_step_;
+  TapGroups kernel_rows_;
+  c10::SmallVector<Phase, 4> phases_; // of a row's results
+  c10::SmallVector<TileGroup, 4> groups_;
+  c10::SmallVector<CrossTap, 32> cross_; // of the row at work
+};
+
+// The work on them.
 template <typename scalar_t>
-class PixelRows {
+class PixelRows : public PixelRowPlan {
   using acc_t = opmath_type<scalar_t>;
   static constexpr int64_t kLanes = Vectorized<acc_t>::size();
 
@@ -363,38 +439,12 @@ class PixelRows {
       Direction direction,
       const LaneWeights<acc_t>& weights,
       int64_t pitch,
-      bool down)
-      : height_(height_of(p, direction)),
-        width_(width_of(p, direction)),
+      bool down,
+      bool stream = false)
+      : PixelRowPlan(p, direction, pitch, kLanes, down),
         weights_(weights),
-        taps_(p.kernel_size()),
-        row_weights_(p.kernel_width * kLanes),
-        sources_(width_.sources, height_.sources, pitch, down),
-        results_(width_.results, height_.results, pitch, down),
-        target_pixel_(pitch < kLanes ? kLanes : results_.pixel),
-        result_step_(height_.result_step()),
-        source_step_(height_.source_step()),
-        target_step_(width_.result_step() * target_pixel_),
-        line_step_(width_.source_step() * sources_.pixel),
-        kernel_rows_(height_),
-        by_row_(pitch < kLanes),
-        row_(by_row_ ? width_.results * kLanes : 0) {
-    const TapGroups taps(width_);
-    const auto order = tap_order(width_);
-    for (const auto phase : c10::irange(width_.phases())) {
-      add_phase(phase, taps.of_phase(phase), order);
-    }
-  }
-
-  // Has results stored past the caches; they and the pixels begin with cache lines.
-  void stream() {
-    stream_ = true;
-  }
-
-  // Values from one row of results to the next.
-  int64_t result_row() const {
-    return results_.row;
-  }
+        stream_(stream),
+        row_(by_row_ ? width_.results * kLanes : 0) {}
 
   // One row of results of an image. Channel 0 of a pixel has the weights of channel `first_weight`, a
   // whole number of vectors.
@@ -436,58 +486,9 @@ class PixelRows {
   }
 
  private:
-  // Results of which the same taps have neighbouring sources.
-  struct Phase {
-    int64_t results;
-    int64_t first_group;
-    int64_t group_count;
-  };
-
-  void add_phase(int64_t phase, ArrayRef<TapGroup> taps, ArrayRef<int64_t> order) {
-    const auto first = static_cast<int64_t>(groups_.size());
-    add_tile_groups<scalar_t, Weights::kOfLane, kPixelTile.rows, kPixelTile.vectors>(
-        taps, width_, line_step_, groups_, [&](const TapGroup& group) -> TileGroup<scalar_t> {
-          return {group.source * sources_.pixel, {}, order[group.first] * kLanes, kLanes, 0, {}, 1};
-        });
-    phases_.push_back(
-        {width_.results_of(phase), first, static_cast<int64_t>(groups_.size()) - first});
-  }
-
-  // The taps of a kernel column that meet the image, by source row and weight row.
-  void find_kernel_rows(int64_t row) {
-    cross_.clear();
-    const int64_t q = result_step_ == 1 ? row : row / result_step_;
-    for (const TapGroup& group : kernel_rows_.of_phase(row - q * result_step_)) {
-      for (const auto i : c10::irange(group.count)) {
-        const int64_t source = group.source + (q + i) * source_step_;
-        if (source >= 0 && source < height_.sources) {
-          const int64_t tap = group.first + i * group.step;
-          cross_.push_back({source * sources_.row, tap * row_weights_});
-        }
-      }
-    }
-  }
-
-  Dimension height_;
-  Dimension width_;
   const LaneWeights<acc_t>& weights_;
-  int64_t taps_;
-  int64_t row_weights_; // from one kernel row's to the next
-  PixelSteps sources_;
-  PixelSteps results_;
-  int64_t target_pixel_; // between neighbouring pixels where tiles store them
-  // Found once, as each takes a division or more, which are a tenth of a row of 7 pixels.
-  int64_t result_step_; // of rows
-  int64_t source_step_;
-  int64_t target_step_; // of a row's pixels, in values
-  int64_t line_step_;
-  TapGroups kernel_rows_;
-  bool by_row_; // of less than a vector of channels: results are copied from
-  AlignedBuffer<scalar_t> row_; // a row of them by whole vectors
-  c10::SmallVector<Phase, 4> phases_; // of a row's results
-  c10::SmallVector<TileGroup<scalar_t>, 4> groups_;
-  c10::SmallVector<CrossTap, 32> cross_; // of the row at work
-  bool stream_ = false;
+  bool stream_; // results past the caches; they and the pixels begin with cache lines
+  AlignedBuffer<scalar_t> row_;
 };
 
 // What a pass over pixels begins with.
@@ -500,7 +501,14 @@ struct PixelOperands {
         params(down ? transposed(pass.params) : pass.params),
         height(height_of(params, pass.direction)),
         width(width_of(params, pass.direction)),
-        weights(lane_weights<scalar_t>(pass.weight, pass.bias, params, width, last, down)) {}
+        weights(lane_weights(
+            ArithmeticValues<scalar_t>(pass.weight).data(),
+            ArithmeticValues<scalar_t>(pass.bias).data(),
+            params,
+            width,
+            last,
+            kEvenAndOdd<scalar_t> && last == LastVector::kOfLast,
+            down)) {}
 
   scalar_t* results;
   const scalar_t* sources;
@@ -582,11 +590,8 @@ void pixel_pass(const Pass& pass) {
     return reinterpret_cast<int64_t>(pixels.data() + index * width.sources * p.channels);
   };
   const auto grain = grain_of(p.output_width * p.channels * p.kernel_size());
-  at::parallel_for(0, p.batch * height.results, grain, [&](int64_t begin, int64_t end) {
-    PixelRows<scalar_t> rows(p, pass.direction, of.weights, p.channels, of.down);
-    if (stream) {
-      rows.stream();
-    }
+  in_parallel(p.batch * height.results, grain, [&](int64_t begin, int64_t end) {
+    PixelRows<scalar_t> rows(p, pass.direction, of.weights, p.channels, of.down, stream);
     for (int64_t task = begin; task < end;) {
       const int64_t image = task / height.results;
       const int64_t first = task % height.results;

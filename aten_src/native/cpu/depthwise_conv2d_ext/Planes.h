@@ -13,7 +13,6 @@
 #pragma once
 
 #include <ATen/OpMathType.h>
-#include <ATen/Parallel.h>
 #include <ATen/core/TensorBase.h>
 #include <ATen/native/cpu/depthwise_conv2d_ext/Pixels.h>
 #include <ATen/native/cpu/depthwise_conv2d_ext/Problem.h>
@@ -128,49 +127,185 @@ constexpr int64_t kStripRows = 2 * kPlaneTile.rows;
 // position by position.
 constexpr int64_t kMostPackedBytes = 64 << 20;
 
-template <typename scalar_t>
-class PlanePass {
-  using acc_t = opmath_type<scalar_t>;
-  static constexpr int64_t kLanes = Vectorized<acc_t>::size();
+// What is known of all planes of a pass: bands, phases and their groups of taps. `lanes` and `acc_bytes` are those of
+// the arithmetic type.
+class PlanePlan {
+ protected:
+  // Neighbouring columns that the same taps meet.
+  struct Run {
+    Range columns;
+    Range live; // of Columns::cross
+  };
 
- public:
-  explicit PlanePass(const Pass& pass)
+  // One phase of rows and one of columns.
+  struct Phase {
+    int64_t first_run;
+    int64_t last_run;
+    int64_t first_group;
+    int64_t group_count;
+    int64_t results; // rows
+  };
+
+  PlanePlan(const Pass& pass, int64_t lanes, int64_t acc_bytes, bool converts)
       : params_(pass.params),
         direction_(pass.direction),
-        result_(pass.result.mutable_data_ptr<scalar_t>()),
-        source_(pass.source.const_data_ptr<scalar_t>()),
-        weight_(pass.weight.const_data_ptr<scalar_t>()),
-        bias_(pass.bias.defined() ? pass.bias.const_data_ptr<scalar_t>() : nullptr),
+        lanes_(lanes),
+        acc_bytes_(acc_bytes),
         height_(height_of(pass.params, pass.direction)),
-        columns_(columns_of(pass.params, pass.direction, kLanes)),
+        columns_(columns_of(pass.params, pass.direction, lanes)),
         result_planes_(pass.direction == Direction::kForward ? pass.params.multiplier : 1),
         source_planes_(pass.direction == Direction::kForward ? 1 : pass.params.multiplier),
         band_(band_results(
             height_,
-            source_planes_ * columns_.pitch() * static_cast<int64_t>(sizeof(acc_t)),
+            source_planes_ * columns_.pitch() * acc_bytes,
             height_.result_step() * kPlaneTile.rows)),
         band_steps_(band_ / height_.result_step()),
         source_rows_(std::min(height_.sources, height_.source_reach(band_))),
-        packable_(
-            source_planes_ * source_rows_ * columns_.pitch() <=
-            kMostPackedBytes / static_cast<int64_t>(sizeof(acc_t))),
+        packable_(source_planes_ * source_rows_ * columns_.pitch() <= kMostPackedBytes / acc_bytes),
         lowest_(height_.first_source(0)),
         first_band_(reached_rows(lowest_)),
-        finite_(all_finite(weight_, pass.params.output_channels() * pass.params.kernel_size())),
         strip_rows_(strip_rows()),
-        direct_(
-            std::is_same_v<scalar_t, acc_t> && columns_.result_step == 1 &&
-            columns_.results >= kLanes),
+        direct_(!converts && columns_.result_step == 1 && columns_.results >= lanes),
         stream_(
             pass.result.nbytes() > kStreamBytes &&
             (result_planes_ == 1 || band_ >= height_.results)) {
     add_groups();
   }
 
+  int64_t phase_pitch() const {
+    return round_up(columns_.results_of(0), 2 * lanes_);
+  }
+  int64_t stage_pitch() const {
+    return columns_.phases() * phase_pitch();
+  }
+
+  // Values of the results that all phases of a strip have.
+  int64_t strip_size() const {
+    return strip_rows_ * height_.result_step() * columns_.results;
+  }
+
+  // No more than there are, and whose stage is as large as a band's rows at most.
+  int64_t strip_rows() const {
+    const int64_t row_bytes = stage_pitch() * acc_bytes_;
+    const bool many = (columns_.result_step == 1 || params_.kernel_height > 3) &&
+        kStripRows * row_bytes <= kBandBytes;
+    return std::min<int64_t>(many ? kStripRows : kPlaneTile.rows, height_.results_of(0));
+  }
+
+  // Rows inside the image that a band's results meet, of which `lowest` is the first.
+  Range reached_rows(int64_t lowest) const {
+    return {
+        std::max<int64_t>(lowest, 0),
+        std::min(lowest + height_.source_reach(band_), height_.sources)};
+  }
+  Range band_sources(int64_t first) const {
+    return first == 0 ? first_band_ : reached_rows(height_.first_source(first));
+  }
+
+  // Finds the groups of all phases, the same for every plane, and the order of their weights.
+  void add_groups() {
+    const TapGroups rows(height_);
+    c10::SmallVector<Range, 4> runs;
+    for (const auto column_phase : c10::irange(columns_.phases())) {
+      runs.push_back(add_runs(column_phase));
+    }
+    for (const auto phase : c10::irange(height_.phases())) {
+      for (const auto column_phase : c10::irange(columns_.phases())) {
+        const auto first = static_cast<int64_t>(groups_.size());
+        for (const auto plane : c10::irange(source_planes_)) {
+          add_tile_groups(
+              rows.of_phase(phase),
+              height_,
+              height_.source_step() * columns_.pitch(),
+              groups_,
+              [&](const TapGroup& group) { return tile_group(plane, group, column_phase); });
+        }
+        const auto count = static_cast<int64_t>(groups_.size()) - first;
+        const auto [first_run, last_run] = runs[column_phase];
+        phases_.push_back({first_run, last_run, first, count, height_.results_of(phase)});
+      }
+    }
+  }
+
+  // In place, the last tile does not reach beyond the row, but over the one before.
+  Range add_runs(int64_t phase) {
+    const auto first = static_cast<int64_t>(runs_.size());
+    const int64_t results = columns_.results_of(phase);
+    const int64_t lanes = direct_ ? results : round_up(results, lanes_);
+    for (int64_t lane = 0; lane < lanes;) {
+      const int64_t width =
+          lanes - lane > lanes_ ? std::min(lanes, 2 * lanes_) : lanes_; // as for_each_tile
+      const int64_t begin = std::min(lane, lanes - width);
+      const Range live = columns_.live_taps(phase, begin, width);
+      const bool same = static_cast<int64_t>(runs_.size()) > first &&
+          runs_.back().live.begin == live.begin && runs_.back().live.end == live.end;
+      if (same) {
+        runs_.back().columns.end = begin + width;
+      } else {
+        runs_.push_back({{begin, begin + width}, live});
+      }
+      lane += round_up(width, lanes_);
+    }
+    return {first, static_cast<int64_t>(runs_.size())};
+  }
+
+  // Its weights follow each other tap by tap.
+  TileGroup tile_group(int64_t plane, const TapGroup& group, int64_t column_phase) {
+    const int64_t begin = columns_.phase_begin[column_phase];
+    const int64_t end = columns_.phase_begin[column_phase + 1];
+    const auto weight = static_cast<int64_t>(filter_order_.size());
+    for (const auto i : c10::irange(group.count)) {
+      const int64_t row = plane * params_.kernel_height + group.first + i * group.step;
+      for (const auto t : c10::irange(begin, end)) {
+        filter_order_.push_back(row * params_.kernel_width + columns_.taps[t]);
+      }
+    }
+    const int64_t source = (plane * source_rows_ + group.source) * columns_.pitch();
+    return {source, {}, weight, end - begin, 0, 1};
+  }
+
+  Params params_;
+  Direction direction_;
+  int64_t lanes_;
+  int64_t acc_bytes_;
+  Dimension height_;
+  Columns columns_;
+  int64_t result_planes_; // of a task
+  int64_t source_planes_;
+  int64_t band_; // result rows
+  int64_t band_steps_; // of a phase
+  int64_t source_rows_; // packed rows of a band and plane
+  bool packable_;
+  int64_t lowest_; // source row that the first result meets
+  Range first_band_; // source rows of
+  int64_t strip_rows_; // of results
+  // Whether whole vectors of rows of floats or doubles are stored where they belong.
+  bool direct_;
+  bool stream_; // results past the caches
+  c10::SmallVector<Run, 4> runs_;
+  c10::SmallVector<TileGroup, 4> groups_;
+  c10::SmallVector<Phase, 4> phases_; // [phases of rows][phases of columns]
+  c10::SmallVector<int64_t, 64> filter_order_; // packed weights as the filters' taps
+};
+
+template <typename scalar_t>
+class PlanePass : PlanePlan {
+  using acc_t = opmath_type<scalar_t>;
+  static constexpr int64_t kLanes = Vectorized<acc_t>::size();
+
+ public:
+  explicit PlanePass(const Pass& pass)
+      : PlanePlan(pass, kLanes, sizeof(acc_t), !std::is_same_v<scalar_t, acc_t>),
+        result_(pass.result.mutable_data_ptr<scalar_t>()),
+        source_(pass.source.const_data_ptr<scalar_t>()),
+        weight_(pass.weight.const_data_ptr<scalar_t>()),
+        bias_(pass.bias.defined() ? pass.bias.const_data_ptr<scalar_t>() : nullptr),
+        finite_(all_finite(weight_, pass.params.output_channels() * pass.params.kernel_size())) {}
+
   void run() {
     const auto grain = grain_of(
         params_.multiplier * params_.output_height * params_.output_width * params_.kernel_size());
-    at::parallel_for(0, params_.batch * params_.channels, grain, [&](int64_t begin, int64_t end) {
+    in_parallel(params_.batch * params_.channels, grain, [&](int64_t begin, int64_t end) {
       Scratch scratch(*this);
       for (const auto task : c10::irange(begin, end)) {
         run_task(task, scratch);
@@ -196,41 +331,6 @@ class PlanePass {
     AlignedBuffer<acc_t> row;
     StreamedRun<scalar_t> run;
   };
-
-  // Neighbouring columns that the same taps meet.
-  struct Run {
-    Range columns;
-    Range live; // of Columns::cross
-  };
-
-  // One phase of rows and one of columns.
-  struct Phase {
-    int64_t first_run;
-    int64_t last_run;
-    int64_t first_group;
-    int64_t group_count;
-    int64_t results; // rows
-  };
-
-  int64_t phase_pitch() const {
-    return round_up(columns_.results_of(0), 2 * kLanes);
-  }
-  int64_t stage_pitch() const {
-    return columns_.phases() * phase_pitch();
-  }
-
-  // Values of the results that all phases of a strip have.
-  int64_t strip_size() const {
-    return strip_rows_ * height_.result_step() * columns_.results;
-  }
-
-  // No more than there are, and whose stage is as large as a band's rows at most.
-  int64_t strip_rows() const {
-    const int64_t row_bytes = stage_pitch() * static_cast<int64_t>(sizeof(acc_t));
-    const bool many = (columns_.result_step == 1 || params_.kernel_height > 3) &&
-        kStripRows * row_bytes <= kBandBytes;
-    return std::min<int64_t>(many ? kStripRows : kPlaneTile.rows, height_.results_of(0));
-  }
 
   void run_task(int64_t task, Scratch& scratch) {
     const int64_t channel = task % params_.channels * params_.multiplier;
@@ -264,16 +364,6 @@ class PlanePass {
         run_band(results + r * result_size, start, first, r == 0 ? next : Range{0, 0}, scratch);
       }
     }
-  }
-
-  // Rows inside the image that a band's results meet, of which `lowest` is the first.
-  Range reached_rows(int64_t lowest) const {
-    return {
-        std::max<int64_t>(lowest, 0),
-        std::min(lowest + height_.source_reach(band_), height_.sources)};
-  }
-  Range band_sources(int64_t first) const {
-    return first == 0 ? first_band_ : reached_rows(height_.first_source(first));
   }
 
   // The addresses of what is packed next, the next band or the next task's first one. They are asked for
@@ -313,68 +403,6 @@ class PlanePass {
     for (const int64_t tap : filter_order_) {
       *packed++ = acc_t(filter[tap]);
     }
-  }
-
-  // Finds the groups of all phases, the same for every plane, and the order of their weights.
-  void add_groups() {
-    const TapGroups rows(height_);
-    c10::SmallVector<Range, 4> runs;
-    for (const auto column_phase : c10::irange(columns_.phases())) {
-      runs.push_back(add_runs(column_phase));
-    }
-    for (const auto phase : c10::irange(height_.phases())) {
-      for (const auto column_phase : c10::irange(columns_.phases())) {
-        const auto first = static_cast<int64_t>(groups_.size());
-        for (const auto plane : c10::irange(source_planes_)) {
-          add_tile_groups<acc_t, Weights::kOfPlane, kPlaneTile.rows, kPlaneTile.vectors>(
-              rows.of_phase(phase),
-              height_,
-              height_.source_step() * columns_.pitch(),
-              groups_,
-              [&](const TapGroup& group) { return tile_group(plane, group, column_phase); });
-        }
-        const auto count = static_cast<int64_t>(groups_.size()) - first;
-        const auto [first_run, last_run] = runs[column_phase];
-        phases_.push_back({first_run, last_run, first, count, height_.results_of(phase)});
-      }
-    }
-  }
-
-  // In place, the last tile does not reach beyond the row, but over the one before.
-  Range add_runs(int64_t phase) {
-    const auto first = static_cast<int64_t>(runs_.size());
-    const int64_t results = columns_.results_of(phase);
-    const int64_t lanes = direct_ ? results : round_up(results, kLanes);
-    for (int64_t lane = 0; lane < lanes;) {
-      const int64_t width =
-          lanes - lane > kLanes ? std::min(lanes, 2 * kLanes) : kLanes; // as for_each_tile
-      const int64_t begin = std::min(lane, lanes - width);
-      const Range live = columns_.live_taps(phase, begin, width);
-      const bool same = static_cast<int64_t>(runs_.size()) > first &&
-          runs_.back().live.begin == live.begin && runs_.back().live.end == live.end;
-      if (same) {
-        runs_.back().columns.end = begin + width;
-      } else {
-        runs_.push_back({{begin, begin + width}, live});
-      }
-      lane += round_up(width, kLanes);
-    }
-    return {first, static_cast<int64_t>(runs_.size())};
-  }
-
-  // Its weights follow each other tap by tap.
-  TileGroup<acc_t> tile_group(int64_t plane, const TapGroup& group, int64_t column_phase) {
-    const int64_t begin = columns_.phase_begin[column_phase];
-    const int64_t end = columns_.phase_begin[column_phase + 1];
-    const auto weight = static_cast<int64_t>(filter_order_.size());
-    for (const auto i : c10::irange(group.count)) {
-      const int64_t row = plane * params_.kernel_height + group.first + i * group.step;
-      for (const auto t : c10::irange(begin, end)) {
-        filter_order_.push_back(row * params_.kernel_width + columns_.taps[t]);
-      }
-    }
-    const int64_t source = (plane * source_rows_ + group.source) * columns_.pitch();
-    return {source, {}, weight, end - begin, 0, {}, 1};
   }
 
   // The band's results from `first` on, strip by strip.
@@ -449,31 +477,11 @@ class PlanePass {
     }
   }
 
-  Params params_;
-  Direction direction_;
   scalar_t* result_;
   const scalar_t* source_;
   const scalar_t* weight_;
   const scalar_t* bias_;
-  Dimension height_;
-  Columns columns_;
-  int64_t result_planes_; // of a task
-  int64_t source_planes_;
-  int64_t band_; // result rows
-  int64_t band_steps_; // of a phase
-  int64_t source_rows_; // packed rows of a band and plane
-  bool packable_;
-  int64_t lowest_; // source row that the first result meets
-  Range first_band_; // source rows of
   bool finite_; // all filters
-  int64_t strip_rows_; // of results
-  // Whether whole vectors of rows of floats or doubles are stored where they belong.
-  bool direct_;
-  bool stream_; // results past the caches
-  c10::SmallVector<Run, 4> runs_;
-  c10::SmallVector<TileGroup<acc_t>, 4> groups_;
-  c10::SmallVector<Phase, 4> phases_; // [phases of rows][phases of columns]
-  c10::SmallVector<int64_t, 64> filter_order_; // packed weights as the filters' taps
 };
 
 template <typename scalar_t>

@@ -9,7 +9,6 @@
 // planes are converted some at a time.
 #pragma once
 
-#include <ATen/Parallel.h>
 #include <ATen/native/cpu/depthwise_conv2d_ext/Pixels.h>
 #include <ATen/native/cpu/depthwise_conv2d_ext/Planes.h>
 #include <ATen/native/cpu/depthwise_conv2d_ext/Problem.h>
@@ -230,7 +229,7 @@ class TallTilePass {
         source_(pass.source.const_data_ptr<scalar_t>()),
         weight_(pass.weight.const_data_ptr<scalar_t>()),
         bias_(pass.bias.defined() ? pass.bias.const_data_ptr<scalar_t>() : nullptr),
-        filters_(weight_, pass.params.channels * pass.params.kernel_size()),
+        filters_(pass.weight),
         finite_(all_finite(weight_, pass.params.channels * pass.params.kernel_size())),
         height_(height_of(pass.params, pass.direction)),
         width_(width_of(pass.params, pass.direction)),
@@ -259,7 +258,7 @@ class TallTilePass {
     const auto grain =
         grain_of(params_.output_height * params_.output_width * params_.kernel_size());
     const int64_t planes = params_.batch * params_.channels;
-    at::parallel_for(0, planes, grain, [&](int64_t begin, int64_t end) {
+    in_parallel(planes, grain, [&](int64_t begin, int64_t end) {
       const AlignedBuffer<float> converted(kConverts ? most * source_size + 2 * kLanes : 0);
       const AlignedBuffer<float> rounded(kConverts ? most * result_size + 2 * kLanes : 0);
       StreamedRun<scalar_t> streamed(stream_ ? most * result_size : 0);

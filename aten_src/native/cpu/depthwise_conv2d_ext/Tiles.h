@@ -9,12 +9,14 @@
 //   channels last: results are pixels, lanes are channels, cross taps are a kernel column's
 //
 // In planes all lanes have the same weight, in channels last each its own. Lines outside the image are
-// passed over, never multiplied. There is a loop for each number of taps in tap_counts; other numbers are
+// passed over, never multiplied. There is a loop for each number of taps in TapCounts; other numbers are
 // split into these. The sums of a tile that several loops add to are in memory between them.
 #pragma once
 
 #include <ATen/native/cpu/depthwise_conv2d_ext/Problem.h>
 #include <ATen/native/cpu/depthwise_conv2d_ext/Vectors.h>
+#include <array>
+#include <type_traits>
 #include <utility>
 
 namespace at::native {
@@ -39,18 +41,12 @@ constexpr TileShape kPlaneTile = kVectorsAreArrays ? TileShape{4, 1} : TileShape
 constexpr TileShape kPixelTile = kPlaneTile;
 #endif
 
-template <int... kTaps>
-using TapCounts = std::integer_sequence<int, kTaps...>;
-template <typename acc_t>
-constexpr auto tap_counts() {
-  if constexpr (kVectorsAreArrays) {
-    return TapCounts<1, 3>();
-  } else if constexpr (std::is_same_v<acc_t, double>) {
-    return TapCounts<1, 3, 5, 7>();
-  } else {
-    return TapCounts<1, 2, 3, 5, 7>();
-  }
-}
+// Numbers of taps that there are loops for.
+using TapCounts = std::conditional_t<
+    kVectorsAreArrays,
+    std::integer_sequence<int, 1, 3>,
+    std::integer_sequence<int, 1, 2, 3, 5, 7>>;
+constexpr int kMostTaps = 7;
 
 // A tap of the other dimension: what it adds to the position in the source and in the weights.
 struct CrossTap {
@@ -92,31 +88,16 @@ struct AheadParts {
   }
 };
 
-template <typename scalar_t>
-struct Tiles;
-struct TilePlace;
-template <typename scalar_t>
-struct TileGroup;
-
-template <typename scalar_t>
-using TileFunction = void (*)(
-    const Tiles<scalar_t>&,
-    const TilePlace&,
-    const TileGroup<scalar_t>*,
-    opmath_type<scalar_t>* sums);
-
 // Neighbouring taps: tap i of result r meets line r + i, which begins at source + (r + i) * line_step. Its
 // weight is at weights + weight + cross.weight + i * weight_step. Tiles has what is not named here; a
 // group is the same for every image or plane. Of pixels, `weight_step` is a vector's lanes.
-template <typename scalar_t>
 struct TileGroup {
   int64_t source;
   Range lines; // that are inside the image
   int64_t weight;
   int64_t weight_step;
   int64_t taps;
-  TileFunction<scalar_t> functions[2]; // for one vector of lanes and for two
-  int64_t together; // groups that the functions take: this one and those behind it
+  int64_t together; // groups that are taken at once: this one and those behind it
 };
 
 // All results of one phase of a line by some lanes: several tiles, so that what is known of them all is looked
@@ -135,7 +116,7 @@ struct Tiles {
   int64_t line_step; // values
   const CrossTap* cross;
   int64_t cross_count;
-  const TileGroup<scalar_t>* groups;
+  const TileGroup* groups;
   int64_t group_count;
   const acc_t* weights;
   int64_t block_step; // from a vector of lanes' weights to the next one's
@@ -168,7 +149,6 @@ template <typename scalar_t, Weights kWeights, int kRows, int kVectors>
 class TileSums {
   using acc_t = opmath_type<scalar_t>;
   using Vec = Vectorized<acc_t>;
-  using Group = TileGroup<scalar_t>;
   template <int kCount>
   using Numbers = std::make_integer_sequence<int, kCount>;
   static constexpr bool kOwnWeights = kWeights == Weights::kOfLane;
@@ -213,7 +193,7 @@ class TileSums {
   // The lines that a tile's results meet inside the image, a bit each.
   template <int kTaps>
   static C10_ALWAYS_INLINE uint32_t
-  lines_inside(const Group& group, const Tiles<scalar_t>& t, const TilePlace& at) {
+  lines_inside(const TileGroup& group, const Tiles<scalar_t>& t, const TilePlace& at) {
     constexpr int64_t kLines = kRows + kTaps - 1;
     static_assert(kLines < 32);
     const int64_t first = t.first_result + at.first;
@@ -226,7 +206,7 @@ class TileSums {
   template <int kTaps>
   C10_ALWAYS_INLINE void add_taps(
       Range cross,
-      const Group* groups,
+      const TileGroup* groups,
       const uint32_t* inside,
       const Tiles<scalar_t>& t,
       const TilePlace& at) {
@@ -326,7 +306,7 @@ class TileSums {
   template <int... i, int... j>
   C10_ALWAYS_INLINE void add_tap(
       const CrossTap& tap,
-      const Group& group,
+      const TileGroup& group,
       uint32_t inside,
       const Tiles<scalar_t>& t,
       const TilePlace& at,
@@ -350,7 +330,7 @@ class TileSums {
   };
   template <int i>
   static C10_ALWAYS_INLINE Scales
-  next_scales(const acc_t*& weights, const Group& group, const Tiles<scalar_t>& t) {
+  next_scales(const acc_t*& weights, const TileGroup& group, const Tiles<scalar_t>& t) {
     const acc_t* const here = weights;
     weights = held(weights + group.weight_step);
     if constexpr (kScales == 2) {
@@ -418,7 +398,7 @@ template <typename scalar_t, Weights kWeights, int kRows, int kVectors, int kTap
 C10_NOINLINE void add_groups(
     const Tiles<scalar_t>& t,
     const TilePlace& at,
-    const TileGroup<scalar_t>* groups,
+    const TileGroup* groups,
     opmath_type<scalar_t>* in_memory) {
   using Sums = TileSums<scalar_t, kWeights, kRows, kVectors>;
   uint32_t inside[kMostTogether];
@@ -443,42 +423,33 @@ C10_NOINLINE void add_groups(
   sums.end(t, at, in_memory);
 }
 
-// The functions for parts of a group of `taps` taps: all as large as each other, or most of the taps.
-template <typename scalar_t, Weights kWeights, int kRows, int kVectors, int... kTaps>
-void choose_taps(TileGroup<scalar_t>& group, int64_t taps, TapCounts<kTaps...> /*counts*/) {
-  const auto choose = [&](int count, auto one, auto both) {
+// How many of `taps` taps to take next: such that all parts are as large as each other, or most of the taps.
+template <int... kTaps>
+int64_t next_taps(int64_t taps, std::integer_sequence<int, kTaps...> /*counts*/) {
+  int64_t chosen = 1;
+  for (const int64_t count : {kTaps...}) {
     const bool is_even = taps % count == 0;
-    if (count <= taps && (is_even || taps % group.taps != 0 || group.taps == 1)) {
-      group.taps = count;
-      group.functions[0] = one;
-      group.functions[1] = both;
-    }
-  };
-  (choose(
-       kTaps,
-       &add_groups<scalar_t, kWeights, kRows, 1, kTaps>,
-       &add_groups<scalar_t, kWeights, kRows, kVectors, kTaps>),
-   ...);
+    chosen = count <= taps && (is_even || taps % chosen != 0 || chosen == 1) ? count : chosen;
+  }
+  return chosen;
 }
 
 // Adds a phase's groups of taps to `groups`, split as tiles take them. `place` says where the first tap of one
 // has its source and weight.
-template <typename scalar_t, Weights kWeights, int kRows, int kVectors, typename Place>
+template <typename Place>
 void add_tile_groups(
     ArrayRef<TapGroup> taps,
     const Dimension& dimension,
     int64_t line_step,
-    c10::SmallVectorImpl<TileGroup<scalar_t>>& groups,
+    c10::SmallVectorImpl<TileGroup>& groups,
     const Place& place) {
-  using acc_t = opmath_type<scalar_t>;
   const size_t first = groups.size();
   for (const TapGroup& group : taps) {
-    TileGroup<scalar_t> part = place(group);
+    TileGroup part = place(group);
     part.lines = dimension.inside(group.source);
     part.together = 1;
-    part.taps = 1;
     for (int64_t left = group.count; left > 0; left -= part.taps) {
-      choose_taps<scalar_t, kWeights, kRows, kVectors>(part, left, tap_counts<acc_t>());
+      part.taps = next_taps(left, TapCounts());
       groups.push_back(part);
       part.source += part.taps * line_step;
       part.lines = {part.lines.begin - part.taps, part.lines.end - part.taps};
@@ -486,9 +457,8 @@ void add_tile_groups(
     }
   }
   if (taps.empty()) { // results are what sums begin with
-    TileGroup<scalar_t> none{};
+    TileGroup none{};
     none.together = none.taps = 1;
-    choose_taps<scalar_t, kWeights, kRows, kVectors>(none, 1, tap_counts<acc_t>());
     groups.push_back(none);
     return;
   }
@@ -499,26 +469,48 @@ void add_tile_groups(
   }
 }
 
+// add_groups by the number of taps; null where there is none.
+template <typename scalar_t, Weights kWeights, int kVectors, int... kTaps>
+constexpr auto tile_functions(std::integer_sequence<int, kTaps...> /*counts*/) {
+  constexpr int kRows = kWeights == Weights::kOfPlane ? kPlaneTile.rows : kPixelTile.rows;
+  std::array<decltype(&add_groups<scalar_t, kWeights, kRows, kVectors, 1>), kMostTaps + 1> found{};
+  ((found[kTaps] = &add_groups<scalar_t, kWeights, kRows, kVectors, kTaps>), ...);
+  return found;
+}
+
+template <typename scalar_t, Weights kWeights>
+void take_groups(
+    const Tiles<scalar_t>& t,
+    const TilePlace& at,
+    int vectors,
+    const TileGroup* groups,
+    opmath_type<scalar_t>* in_memory) {
+  constexpr int kVectors = kWeights == Weights::kOfPlane ? kPlaneTile.vectors : kPixelTile.vectors;
+  static constexpr auto kOne = tile_functions<scalar_t, kWeights, 1>(TapCounts());
+  static constexpr auto kAll = tile_functions<scalar_t, kWeights, kVectors>(TapCounts());
+  (vectors == 1 ? kOne : kAll)[groups->taps](t, at, groups, in_memory);
+}
+
 // A tile by all groups; those that only meet lines outside the image are passed over, which is most of a
 // kernel that is larger than the image.
-template <typename scalar_t>
+template <typename scalar_t, Weights kWeights>
 void run_tile(const Tiles<scalar_t>& t, TilePlace& at, int vectors) {
   using acc_t = opmath_type<scalar_t>;
   alignas(kCacheLine) acc_t sums[kPixelTile.rows * kPixelTile.vectors * Vectorized<acc_t>::size()];
-  const auto is_met = [&](const TileGroup<scalar_t>& group) {
+  const auto is_met = [&](const TileGroup& group) {
     const int64_t first = t.first_result + at.first;
     return group.together > 1 ||
         (first < group.lines.end && first + t.shape.rows + group.taps - 1 > group.lines.begin);
   };
-  const TileGroup<scalar_t>* const end = t.groups + t.group_count;
-  const TileGroup<scalar_t>* last = t.groups;
-  for (const TileGroup<scalar_t>* group = t.groups; group < end; group += group->together) {
+  const TileGroup* const end = t.groups + t.group_count;
+  const TileGroup* last = t.groups;
+  for (const TileGroup* group = t.groups; group < end; group += group->together) {
     last = is_met(*group) ? group : last;
   }
-  for (const TileGroup<scalar_t>* group = t.groups; group <= last; group += group->together) {
+  for (const TileGroup* group = t.groups; group <= last; group += group->together) {
     at.ends = group == last;
     if (at.ends || is_met(*group)) {
-      group->functions[vectors > 1](t, at, group, sums);
+      take_groups<scalar_t, kWeights>(t, at, vectors, group, sums);
       at.begins = false;
     }
   }
@@ -562,9 +554,9 @@ void run_tiles(const Tiles<scalar_t>& t) {
   for_each_tile(t, t.shape, kWeights == Weights::kOfPlane, 1, [&](TilePlace& at, int vectors) {
     at.ahead.ask_for_part();
     if (t.group_count == t.groups->together) {
-      t.groups->functions[vectors > 1](t, at, t.groups, nullptr);
+      take_groups<scalar_t, kWeights>(t, at, vectors, t.groups, nullptr);
     } else {
-      run_tile(t, at, vectors);
+      run_tile<scalar_t, kWeights>(t, at, vectors);
     }
   });
 }

@@ -83,7 +83,7 @@ void for_planes_as_lanes(
   const int64_t result_size = of.height.results * of.width.results;
   const int64_t parts = ceil_div(p.channels, lanes);
   const auto grain = grain_of(lanes * p.output_height * p.output_width * p.kernel_size());
-  at::parallel_for(0, p.batch * parts, grain, [&](int64_t begin, int64_t end) {
+  in_parallel(p.batch * parts, grain, [&](int64_t begin, int64_t end) {
     const TransposedPlanes<scalar_t> from(source_size, lanes);
     const TransposedPlanes<scalar_t> to(result_size, lanes);
     auto work = make_work();

@@ -3,8 +3,10 @@
 #pragma once
 
 #include <ATen/OpMathType.h>
+#include <ATen/Parallel.h>
 #include <ATen/cpu/vec/functional.h>
 #include <ATen/cpu/vec/vec.h>
+#include <c10/util/FunctionRef.h>
 #include <c10/util/irange.h>
 #include <algorithm>
 #include <array>
@@ -45,6 +47,14 @@ constexpr int64_t kGrainOperations = 32768;
 
 inline int64_t grain_of(int64_t operations_per_item) {
   return std::max<int64_t>(1, kGrainOperations / std::max<int64_t>(1, operations_per_item));
+}
+
+// at::parallel_for from 0 to `count`, as a function of which there is one.
+C10_NOINLINE inline void in_parallel(
+    int64_t count,
+    int64_t grain,
+    c10::function_ref<void(int64_t, int64_t)> work) {
+  at::parallel_for(0, count, grain, work);
 }
 
 // Memory at a cache line's begin, zeroed unless all of it will be written; std::bad_alloc where there is none, which the operator
