@@ -19,8 +19,10 @@
 #include <ATen/core/TensorBase.h>
 #include <ATen/native/cpu/depthwise_conv2d_ext/Problem.h>
 #include <ATen/native/cpu/depthwise_conv2d_ext/Vectors.h>
+#include <algorithm>
 #include <array>
 #include <cmath>
+#include <utility>
 
 namespace at::native {
 namespace {
@@ -92,19 +94,23 @@ class LinesAhead {
   int64_t left_ = 0; // of a run
 };
 
+// Vectors in two neighbouring cache lines.
 template <typename scalar_t>
+constexpr int64_t kPairVectors = 2 * kCacheLine /
+    (Vectorized<opmath_type<scalar_t>>::size() * static_cast<int64_t>(sizeof(scalar_t)));
+constexpr int kMostTapsAtOnce = *std::max_element(kTapsAtOnce.begin(), kTapsAtOnce.end());
+
+// Products of a group of taps with some of the other dimension; what is not said is in values.
 struct Products {
-  using acc_t = opmath_type<scalar_t>;
-  // Vectors in two neighbouring cache lines.
-  static constexpr int64_t kPairVectors =
-      2 * kCacheLine / (Vectorized<acc_t>::size() * static_cast<int64_t>(sizeof(scalar_t)));
-  acc_t* sums; // one vector for each pair of taps
+  int64_t taps; // of the group
+  int64_t cross; // taps of the other dimension
+  int64_t sums; // one vector for each pair of taps
   int64_t tap_step; // of sums, between taps of the group
   int64_t cross_step; // of sums, between taps of the other dimension
-  const scalar_t* input; // what tap 0 of the group meets at position 0
+  int64_t input; // what tap 0 of the group meets at position 0
   int64_t input_step; // between positions
-  const int64_t* offsets; // of `input`, for each tap of the other dimension
-  const scalar_t* grad; // of position 0
+  std::array<int64_t, kMaxProductCross> offsets; // of `input`, for each tap of the other dimension
+  int64_t grad; // of position 0
   int64_t grad_step;
   int64_t positions;
   // Tap i meets step j of the input at position j - i. The steps that are inside the image:
@@ -113,6 +119,14 @@ struct Products {
   int64_t repeats; // lines of the same form, one after the other
   int64_t input_repeat_step;
   int64_t grad_repeat_step;
+};
+
+// What Products are of.
+template <typename scalar_t>
+struct ProductOperands {
+  const scalar_t* input;
+  const scalar_t* grad;
+  opmath_type<scalar_t>* sums;
   // Neighbouring vectors of lanes, one after the other, and from one's sums to the next one's.
   int64_t vectors = 1;
   int64_t vector_sums = 0;
@@ -129,10 +143,10 @@ struct ProductSums {
   Vec sums[kTaps * kCross];
   Vec grads[kTaps]; // of the positions j, j - 1, ...: each is loaded once and moved on
 
-  explicit C10_ALWAYS_INLINE ProductSums(const Products<scalar_t>& p, const acc_t* values)
+  explicit C10_ALWAYS_INLINE ProductSums(const Products& p, const acc_t* values)
       : ProductSums(p, values, Sums(), Taps()) {}
 
-  static C10_ALWAYS_INLINE int64_t sum_at(const Products<scalar_t>& p, int n) {
+  static C10_ALWAYS_INLINE int64_t sum_at(const Products& p, int n) {
     return n / kCross * p.tap_step + n % kCross * p.cross_step;
   }
 
@@ -140,7 +154,7 @@ struct ProductSums {
   // keeps in memory what a loop goes through.
   template <int... n, int... i>
   C10_ALWAYS_INLINE ProductSums(
-      const Products<scalar_t>& p,
+      const Products& p,
       const acc_t* values,
       std::integer_sequence<int, n...> /*sums*/,
       std::integer_sequence<int, i...> /*taps*/)
@@ -148,15 +162,14 @@ struct ProductSums {
 
   template <int... n>
   C10_ALWAYS_INLINE void store_sums(
-      const Products<scalar_t>& p,
+      const Products& p,
       acc_t* values,
       std::integer_sequence<int, n...> /*sums*/) const {
     (sums[n].store(values + sum_at(p, n)), ...);
   }
 
   // The gradient at a position; no position, no gradient.
-  static C10_ALWAYS_INLINE Vec
-  grad_at(const scalar_t* grad, int64_t position, const Products<scalar_t>& p) {
+  static C10_ALWAYS_INLINE Vec grad_at(const scalar_t* grad, int64_t position, const Products& p) {
     const bool inside = position >= 0 && position < p.positions;
     return inside ? load_lanes(grad + position * p.grad_step) : Vec(acc_t(0));
   }
@@ -165,7 +178,7 @@ struct ProductSums {
   template <int... i>
   C10_ALWAYS_INLINE void load_grads(
       const scalar_t* grad,
-      const Products<scalar_t>& p,
+      const Products& p,
       std::integer_sequence<int, i...> /*taps*/) {
     ((grads[i] = grad_at(grad, p.first - 1 - i, p)), ...);
   }
@@ -188,7 +201,7 @@ struct ProductSums {
   C10_ALWAYS_INLINE void step(
       const scalar_t* input,
       const Vec& grad,
-      const Products<scalar_t>& p,
+      const Products& p,
       std::integer_sequence<int, b...> /*cross*/) {
     move_grads<kTaps - 1>();
     grads[0] = grad;
@@ -197,16 +210,16 @@ struct ProductSums {
 };
 
 template <typename scalar_t, int kTaps, int kCross>
-void add_products(const Products<scalar_t>& p, LinesAhead& ahead) {
+void add_products(const Products& p, const ProductOperands<scalar_t>& of, LinesAhead& ahead) {
   using Vec = Vectorized<opmath_type<scalar_t>>;
   const int64_t positions_end = std::min(p.positions, p.last);
-  for (int64_t v = 0; v < p.vectors; ++v) {
+  for (int64_t v = 0; v < of.vectors; ++v) {
     const int64_t lane = v * Vec::size();
-    auto* const values = p.sums + v * p.vector_sums;
+    auto* const values = of.sums + p.sums + v * of.vector_sums;
     ProductSums<scalar_t, kTaps, kCross> sums(p, values);
     for (int64_t repeat = 0; repeat < p.repeats; ++repeat) {
-      const scalar_t* const input = p.input + lane + repeat * p.input_repeat_step;
-      const scalar_t* const grad = p.grad + lane + repeat * p.grad_repeat_step;
+      const scalar_t* const input = of.input + p.input + lane + repeat * p.input_repeat_step;
+      const scalar_t* const grad = of.grad + p.grad + lane + repeat * p.grad_repeat_step;
       auto share = ahead.take(positions_end - p.first);
       sums.load_grads(grad, p, typename decltype(sums)::Taps());
       int64_t j = p.first;
@@ -219,19 +232,12 @@ void add_products(const Products<scalar_t>& p, LinesAhead& ahead) {
             typename decltype(sums)::Cross());
       }
       for (; j < p.last; ++j) {
-        sums.step(
-            input + j * p.input_step,
-            Vectorized<opmath_type<scalar_t>>(0),
-            p,
-            typename decltype(sums)::Cross());
+        sums.step(input + j * p.input_step, Vec(0), p, typename decltype(sums)::Cross());
       }
     }
     sums.store_sums(p, values, typename decltype(sums)::Sums());
   }
 }
-
-template <typename scalar_t>
-using ProductFunction = void (*)(const Products<scalar_t>&, LinesAhead&);
 
 inline int64_t group_taps_at_once(int64_t taps, int64_t cross) {
   return std::min<int64_t>(taps, kTapsAtOnce[cross - 1]);
@@ -249,27 +255,26 @@ inline int64_t cross_taps_at_once(int64_t taps, int64_t group_taps) {
   return cross;
 }
 
-template <typename scalar_t, int kCross, int... kTapsLessOne>
-ProductFunction<scalar_t> choose_taps(
-    int64_t taps,
-    std::integer_sequence<int, kTapsLessOne...> /*unused*/) {
-  static constexpr std::array<ProductFunction<scalar_t>, sizeof...(kTapsLessOne)> kFunctions = {
-      &add_products<scalar_t, kTapsLessOne + 1, kCross>...};
-  return kFunctions[taps - 1];
+// add_products by the number of taps and by that of the other dimension, each less one; null where there is none.
+template <typename scalar_t>
+using ProductFunction = void (*)(const Products&, const ProductOperands<scalar_t>&, LinesAhead&);
+template <typename scalar_t, int kCross, int... kTaps>
+constexpr auto product_functions(std::integer_sequence<int, kTaps...> /*taps less one*/) {
+  return std::array<ProductFunction<scalar_t>, kMostTapsAtOnce>{
+      &add_products<scalar_t, kTaps + 1, kCross>...};
+}
+template <typename scalar_t, int... kCross>
+constexpr auto product_functions_by_cross(std::integer_sequence<int, kCross...> /*less one*/) {
+  using OfCross = std::array<ProductFunction<scalar_t>, kMostTapsAtOnce>;
+  return std::array<OfCross, kMaxProductCross>{product_functions<scalar_t, kCross + 1>(
+      std::make_integer_sequence<int, kTapsAtOnce[kCross]>())...};
 }
 
-template <typename scalar_t, int kCross = kMaxProductCross>
-ProductFunction<scalar_t> product_function(int64_t taps, int64_t cross) {
-  constexpr int kTaps = kTapsAtOnce[kCross - 1];
-  if constexpr (kCross > 1) {
-    if (kTaps == 0 || cross < kCross) {
-      return product_function<scalar_t, kCross - 1>(taps, cross);
-    }
-  }
-  if constexpr (kTaps > 0) {
-    return choose_taps<scalar_t, kCross>(taps, std::make_integer_sequence<int, kTaps>());
-  }
-  return nullptr;
+template <typename scalar_t>
+void add_products(const Products& p, const ProductOperands<scalar_t>& of, LinesAhead& ahead) {
+  static constexpr auto kFunctions =
+      product_functions_by_cross<scalar_t>(std::make_integer_sequence<int, kMaxProductCross>());
+  kFunctions[p.cross - 1][p.taps - 1](p, of, ahead);
 }
 
 // Terms that a lane adds up before it is added in double: 512 keep the error of a sum near that of
@@ -367,16 +372,11 @@ void for_each_group(const Dimension& dimension, int64_t cross, const Visit& visi
 }
 
 // The steps from source position `source` on that are inside the image.
-template <typename stored_t>
-void find_steps(
-    int64_t source,
-    const Dimension& dimension,
-    int64_t taps,
-    Products<stored_t>& work) {
+inline void find_steps(int64_t source, const Dimension& dimension, Products& work) {
   const int64_t step = dimension.source_step();
   work.first = source >= 0 ? 0 : ceil_div(-source, step);
   work.last =
-      std::min(work.positions + taps - 1, floor_div(dimension.sources - 1 - source, step) + 1);
+      std::min(work.positions + work.taps - 1, floor_div(dimension.sources - 1 - source, step) + 1);
 }
 
 // Adds `count` vectors, `step` apart, to a vector of sums.

@@ -251,9 +251,7 @@ class LineGradWeight {
 
  public:
   explicit LineGradWeight(const GradWeightCall<scalar_t>& call)
-      : call_(call),
-        form_(call.p),
-        vectors_(call.p.channels_last ? Products<scalar_t>::kPairVectors : 1) {
+      : call_(call), form_(call.p), vectors_(call.p.channels_last ? kPairVectors<scalar_t> : 1) {
     const Params& p = call.p;
     const int64_t line = (form_.input_pitch + form_.grad_pitch) * kLanes * sizeof(acc_t);
     const int64_t wanted = std::max(kLineBytes / line - p.kernel_height / 2, p.kernel_height);

@@ -27,6 +27,80 @@ constexpr int64_t kVectorsPerRow = 10;
 constexpr int64_t kRowBytes = 2 << 20; // of both tensors
 constexpr int64_t kRowTaps = 9;
 constexpr int64_t kRowPlane = 49;
+
+// What is to be done for some rows of one image, the same for each vector of channels.
+struct RowPlan {
+  Range rows;
+  int64_t grad; // of the first pixel
+  c10::SmallVector<Products, 8> works; // of the first vector of channels
+};
+
+// Plans the products of pixels `pitch` values apart, by vectors of `lanes`.
+struct RowPlanner {
+  const Params& p;
+  const Dimension& width;
+  int64_t pitch;
+  int64_t lanes;
+
+  RowPlan plan_rows(Range rows, bool with_weight) const {
+    RowPlan plan{rows, rows.begin * p.output_width * pitch, {}};
+    for (int64_t row = rows.begin; with_weight && row < rows.end;) {
+      // Rows that meet the same kernel rows.
+      const Range taps = kernel_rows(row);
+      int64_t end = row + 1;
+      for (; end < rows.end; ++end) {
+        const Range next = kernel_rows(end);
+        if (next.begin != taps.begin || next.end != taps.end) {
+          break;
+        }
+      }
+      add_work({row, end}, taps, plan);
+      row = end;
+    }
+    return plan;
+  }
+
+  // The kernel rows that are inside the image at an output row.
+  Range kernel_rows(int64_t row) const {
+    const int64_t top = row * p.stride_height - p.padding_height;
+    const int64_t begin =
+        std::max<int64_t>(0, ceil_div(std::max<int64_t>(-top, 0), p.dilation_height));
+    const int64_t last = floor_div(p.input_height - 1 - top, p.dilation_height);
+    const int64_t end = std::min(p.kernel_height, last + 1);
+    return {std::min(begin, std::max<int64_t>(end, 0)), std::max<int64_t>(end, 0)};
+  }
+
+  // Plans the products of rows that meet the same kernel rows.
+  void add_work(Range rows, Range taps, RowPlan& plan) const {
+    const int64_t row_pitch = p.input_width * pitch;
+    const int64_t top = rows.begin * p.stride_height - p.padding_height;
+    Products work{};
+    work.cross_step = p.kernel_width * lanes;
+    work.input_step = width.source_step() * pitch;
+    work.grad_step = width.result_step() * pitch;
+    work.repeats = rows.size();
+    work.input_repeat_step = p.stride_height * row_pitch;
+    work.grad_repeat_step = p.output_width * pitch;
+    for (const auto i : c10::irange(kMaxProductCross)) {
+      work.offsets[i] = i * p.dilation_height * row_pitch;
+    }
+    for (int64_t kh = taps.begin; kh < taps.end; kh += work.cross) {
+      work.cross = cross_taps_at_once(taps.end - kh, width.most_taps());
+      const int64_t first_row = top + kh * p.dilation_height;
+      for_each_group(width, work.cross, [&](int64_t phase, const TapGroup& group) {
+        work.taps = group.count;
+        work.positions = width.results_of(phase);
+        find_steps(group.source, width, work);
+        work.sums = (kh * p.kernel_width + group.first) * lanes;
+        work.tap_step = group.step * lanes;
+        work.input = (first_row * p.input_width + group.source) * pitch;
+        work.grad = (rows.begin * p.output_width + phase) * pitch;
+        plan.works.push_back(work);
+      });
+    }
+  }
+};
+
 template <typename scalar_t>
 class PixelGradWeight {
   using acc_t = opmath_type<scalar_t>;
@@ -85,8 +159,8 @@ class PixelGradWeight {
       AlignedBuffer<acc_t> sums((p.kernel_size() + 1) * kLanes);
       const TransposedPlanes<scalar_t> input(input_size, kLanes);
       const TransposedPlanes<scalar_t> grad(output_size, kLanes);
-      const auto rows =
-          plan_rows<acc_t>({input.pixels(), grad.pixels(), kLanes}, {0, p.output_height});
+      const RowPlanner planner{p, width_, kLanes, kLanes};
+      const RowPlan rows = planner.plan_rows({0, p.output_height}, call_.grad_weight);
       LinesAhead ahead;
       for (const auto task : c10::irange(begin, end)) {
         const int64_t chunk = task / parts;
@@ -103,7 +177,7 @@ class PixelGradWeight {
                 part_of(call_, call_.input, n + 1, {0, p.input_height}, filters),
                 part_of(call_, call_.grad, n + 1, rows.rows, filters));
           }
-          run_rows(rows, {0, 0, 1}, ahead, sums.data());
+          run_rows<acc_t>(rows, kLanes, {input.pixels(), grad.pixels(), sums.data()}, ahead);
           terms += output_size;
           if (terms >= kTermsPerLane) {
             flush_lanes(channel, sums.data(), chunk, partial);
@@ -117,44 +191,11 @@ class PixelGradWeight {
   }
 
  private:
-  // Neighbouring channels of some rows of one image, as pixels.
-  template <typename stored_t>
-  struct PixelView {
-    const stored_t* input;
-    const stored_t* grad;
-    int64_t pitch; // from pixel to pixel
-  };
-
-  // Some taps of some rows, for the first vector of channels of a view.
-  template <typename stored_t>
-  struct RowWork {
-    Products<stored_t> products; // but for what differs between vectors of channels
-    int64_t sums; // where those of tap 0 of the group begin
-    std::array<int64_t, kMaxProductCross> offsets;
-    ProductFunction<stored_t> add;
-  };
-
-  // What is to be done for some rows of one image, the same for each vector of channels.
-  template <typename stored_t>
-  struct RowPlan {
-    Range rows;
-    const stored_t* grad; // of the first pixel
-    int64_t pitch;
-    c10::SmallVector<RowWork<stored_t>, 8> works;
-  };
-
   // Some segments by some channels.
   struct SegmentWork {
     Range segments;
     int64_t segment_rows;
     Range channels;
-  };
-
-  // What of some rows is worked on.
-  struct Place {
-    int64_t input; // values from where the rows were planned to the first vector's
-    int64_t grad;
-    int64_t vectors;
   };
 
   bool is_by_rows() const {
@@ -188,14 +229,13 @@ class PixelGradWeight {
         by_rows ? std::max<int64_t>(1, kRowPixels / p.output_width) : work.segment_rows;
     // Whole images have one plan.
     const int64_t planned = image_segments == 1 ? 1 : work.segments.size();
-    std::vector<c10::SmallVector<RowPlan<scalar_t>, 4>> plans(planned);
+    std::vector<c10::SmallVector<RowPlan, 4>> plans(planned);
+    const RowPlanner planner{p, width_, p.channels, kLanes};
     for (const auto i : c10::irange(planned)) {
       const Range rows = rows_of(work.segments.begin + i);
       for (int64_t row = rows.begin; row < rows.end; row += rows_at_once) {
         plans[i].push_back(
-            plan_rows<scalar_t>(
-                {call_.input, call_.grad, p.channels},
-                {row, std::min(row + rows_at_once, rows.end)}));
+            planner.plan_rows({row, std::min(row + rows_at_once, rows.end)}, call_.grad_weight));
       }
     }
     for (int64_t c = work.channels.begin; c < work.channels.end;) {
@@ -220,13 +260,15 @@ class PixelGradWeight {
           } else {
             ask_for_next(work, c, segment, image_segments, rows_of, ahead);
           }
-          run_rows(
+          run_rows<scalar_t>(
               plan,
-              {image * p.input_height * p.input_width * p.channels + first,
-               image * p.output_height * p.output_width * p.channels + first,
-               vectors},
-              ahead,
-              sums);
+              p.channels,
+              {call_.input + image * p.input_height * p.input_width * p.channels + first,
+               call_.grad + image * p.output_height * p.output_width * p.channels + first,
+               sums,
+               vectors,
+               sums_of_vector()},
+              ahead);
         }
       }
       for (const auto v : c10::irange(vectors)) {
@@ -246,7 +288,7 @@ class PixelGradWeight {
       int64_t image_segments,
       const RowsOf& rows_of,
       LinesAhead& ahead) const {
-    constexpr int64_t kVectors = Products<scalar_t>::kPairVectors;
+    constexpr int64_t kVectors = kPairVectors<scalar_t>;
     const int64_t vector = (channel - work.channels.begin) / kLanes % kVectors;
     const int64_t beside = channel + (kVectors - vector) * kLanes;
     const bool later = beside >= work.channels.end;
@@ -265,50 +307,24 @@ class PixelGradWeight {
         part_of(call_, call_.grad, image, share_of(rows), channels));
   }
 
-  // What is to be done for some rows.
-  template <typename stored_t>
-  C10_NOINLINE RowPlan<stored_t> plan_rows(const PixelView<stored_t>& view, Range rows) const {
-    const Params& p = call_.p;
-    RowPlan<stored_t> plan{
-        rows, view.grad + rows.begin * p.output_width * view.pitch, view.pitch, {}};
-    for (int64_t row = rows.begin; call_.grad_weight && row < rows.end;) {
-      // Rows that meet the same kernel rows.
-      const Range taps = kernel_rows(row);
-      int64_t end = row + 1;
-      for (; end < rows.end; ++end) {
-        const Range next = kernel_rows(end);
-        if (next.begin != taps.begin || next.end != taps.end) {
-          break;
-        }
-      }
-      add_work(view, {row, end}, taps, plan);
-      row = end;
-    }
-    return plan;
-  }
-
   // Adds the products of some rows to one vector for each tap and one for the bias, for each of some
   // vectors of channels.
   template <typename stored_t>
-  void run_rows(const RowPlan<stored_t>& plan, const Place& place, LinesAhead& ahead, acc_t* sums)
-      const {
-    for (const auto& work : plan.works) {
-      Products<stored_t> products = work.products;
-      products.sums = sums + work.sums;
-      products.input += place.input;
-      products.grad += place.grad;
-      products.offsets = work.offsets.data();
-      products.vectors = place.vectors;
-      products.vector_sums = sums_of_vector();
-      work.add(products, ahead);
+  void run_rows(
+      const RowPlan& plan,
+      int64_t pitch,
+      const ProductOperands<stored_t>& of,
+      LinesAhead& ahead) const {
+    for (const Products& work : plan.works) {
+      add_products(work, of, ahead);
     }
     // Last, as the products ask for what they need and this does not: 960@7 k3 N=16 498 us and 440.
-    for (int64_t v = 0; call_.grad_bias && v < place.vectors; ++v) {
+    for (int64_t v = 0; call_.grad_bias && v < of.vectors; ++v) {
       add_values(
-          plan.grad + place.grad + v * kLanes,
-          plan.pitch,
+          of.grad + plan.grad + v * kLanes,
+          pitch,
           plan.rows.size() * call_.p.output_width,
-          sums + (v + 1) * sums_of_vector() - kLanes);
+          of.sums + v * of.vector_sums + sums_of_vector() - kLanes);
     }
   }
 
@@ -323,51 +339,6 @@ class PixelGradWeight {
     for (const auto row : c10::irange(partial.rows)) {
       move_sums(sums + row * kLanes + shift, totals + row * kLanes, kLanes - shift);
       std::fill_n(sums + row * kLanes, shift, acc_t(0));
-    }
-  }
-
-  // The kernel rows that are inside the image at an output row.
-  Range kernel_rows(int64_t row) const {
-    const Params& p = call_.p;
-    const int64_t top = row * p.stride_height - p.padding_height;
-    const int64_t begin =
-        std::max<int64_t>(0, ceil_div(std::max<int64_t>(-top, 0), p.dilation_height));
-    const int64_t last = floor_div(p.input_height - 1 - top, p.dilation_height);
-    const int64_t end = std::min(p.kernel_height, last + 1);
-    return {std::min(begin, std::max<int64_t>(end, 0)), std::max<int64_t>(end, 0)};
-  }
-
-  // Plans the products of rows that meet the same kernel rows.
-  template <typename stored_t>
-  void add_work(const PixelView<stored_t>& view, Range rows, Range taps, RowPlan<stored_t>& plan)
-      const {
-    const Params& p = call_.p;
-    const int64_t row_pitch = p.input_width * view.pitch;
-    const int64_t top = rows.begin * p.stride_height - p.padding_height;
-    RowWork<stored_t> work{};
-    Products<stored_t>& products = work.products;
-    products.cross_step = p.kernel_width * kLanes;
-    products.input_step = width_.source_step() * view.pitch;
-    products.grad_step = width_.result_step() * view.pitch;
-    products.repeats = rows.size();
-    products.input_repeat_step = p.stride_height * row_pitch;
-    products.grad_repeat_step = p.output_width * view.pitch;
-    for (int64_t kh = taps.begin, cross = 0; kh < taps.end; kh += cross) {
-      cross = cross_taps_at_once(taps.end - kh, width_.most_taps());
-      for (const auto i : c10::irange(cross)) {
-        work.offsets[i] = i * p.dilation_height * row_pitch;
-      }
-      const int64_t first_row = top + kh * p.dilation_height;
-      for_each_group(width_, cross, [&](int64_t phase, const TapGroup& group) {
-        products.positions = width_.results_of(phase);
-        find_steps(group.source, width_, group.count, products);
-        work.add = product_function<stored_t>(group.count, cross);
-        work.sums = (kh * p.kernel_width + group.first) * kLanes;
-        products.tap_step = group.step * kLanes;
-        products.input = view.input + (first_row * p.input_width + group.source) * view.pitch;
-        products.grad = view.grad + (rows.begin * p.output_width + phase) * view.pitch;
-        plan.works.push_back(work);
-      });
     }
   }
 
@@ -521,25 +492,23 @@ class PlaneGradWeight {
 
   // The products of packed rows: `rows` of grad_output, the input's from `lowest` on.
   void add_band(Range rows, int64_t lowest, acc_t* sums, Scratch& scratch) {
-    Products<acc_t> work{};
+    Products work{};
     work.cross_step = kLanes;
     work.input_step = height_.source_step() * columns_.pitch();
     work.grad_step = height_.result_step() * grad_pitch_;
     work.input_repeat_step = work.grad_repeat_step = kLanes;
     const int64_t length = ceil_div(call_.p.input_width, columns_.classes);
-    for (int64_t b = 0; b < call_.p.kernel_width;) {
-      const int64_t cross = cross_taps_at_once(call_.p.kernel_width - b, height_.most_taps());
-      std::array<int64_t, kMaxProductCross> offsets;
-      for (const auto i : c10::irange(cross)) {
-        offsets[i] = columns_.cross[b + i].source;
+    for (int64_t b = 0; b < call_.p.kernel_width; b += work.cross) {
+      work.cross = cross_taps_at_once(call_.p.kernel_width - b, height_.most_taps());
+      for (const auto i : c10::irange(work.cross)) {
+        work.offsets[i] = columns_.cross[b + i].source;
       }
       // The vectors of columns at which one of these taps meets the image.
-      const int64_t begin = std::max<int64_t>(0, -columns_.positions[b + cross - 1]) / kLanes;
+      const int64_t begin = std::max<int64_t>(0, -columns_.positions[b + work.cross - 1]) / kLanes;
       const int64_t end =
           ceil_div(std::min(call_.p.output_width, length - columns_.positions[b]), kLanes);
-      work.offsets = offsets.data();
       work.repeats = end - begin;
-      for_each_group(height_, cross, [&](int64_t phase, const TapGroup& group) {
+      for_each_group(height_, work.cross, [&](int64_t phase, const TapGroup& group) {
         const int64_t q = rows.begin / height_.result_step();
         const int64_t source = group.source + q * height_.source_step();
         work.positions = ceil_div(
@@ -547,14 +516,14 @@ class PlaneGradWeight {
         if (work.positions <= 0) {
           return;
         }
-        find_steps(source, height_, group.count, work);
-        work.sums = sums + (group.first * call_.p.kernel_width + b) * kLanes;
+        work.taps = group.count;
+        find_steps(source, height_, work);
+        work.sums = (group.first * call_.p.kernel_width + b) * kLanes;
         work.tap_step = group.step * call_.p.kernel_width * kLanes;
-        work.input = scratch.input.data() + (source - lowest) * columns_.pitch() + begin * kLanes;
-        work.grad = scratch.grad.data() + phase * grad_pitch_ + begin * kLanes;
-        product_function<acc_t>(group.count, cross)(work, scratch.ahead);
+        work.input = (source - lowest) * columns_.pitch() + begin * kLanes;
+        work.grad = phase * grad_pitch_ + begin * kLanes;
+        add_products<acc_t>(work, {scratch.input.data(), scratch.grad.data(), sums}, scratch.ahead);
       });
-      b += cross;
     }
   }
 

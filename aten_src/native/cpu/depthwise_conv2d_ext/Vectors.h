@@ -265,20 +265,11 @@ using LaneBits = uint32_t;
 C10_ALWAYS_INLINE Vectorized<float> load_chosen(const float* source, LaneBits lanes) {
   return _mm512_maskz_loadu_ps(static_cast<__mmask16>(lanes), source);
 }
-C10_ALWAYS_INLINE Vectorized<double> load_chosen(const double* source, LaneBits lanes) {
-  return _mm512_maskz_loadu_pd(static_cast<__mmask8>(lanes), source);
-}
 C10_ALWAYS_INLINE void store_chosen(
     const Vectorized<float>& values,
     float* target,
     LaneBits lanes) {
   _mm512_mask_storeu_ps(target, static_cast<__mmask16>(lanes), values);
-}
-C10_ALWAYS_INLINE void store_chosen(
-    const Vectorized<double>& values,
-    double* target,
-    LaneBits lanes) {
-  _mm512_mask_storeu_pd(target, static_cast<__mmask8>(lanes), values);
 }
 #endif
 
