@@ -21,12 +21,19 @@ void with_type(ScalarType dtype, const Run& run) {
   }
 }
 
-// The tensor, or its values in a type that there are loops for: conversions in loops take longer than all the rest
-// of them where vectors are arrays.
-Tensor in_loops_type(const TensorBase& tensor) {
-  const bool converts =
-      kVectorsAreArrays && tensor.defined() && isReducedFloatingType(tensor.scalar_type());
-  return converts ? Tensor(tensor).to(kFloat) : Tensor(tensor);
+bool has_no_loops(const TensorBase& tensor) {
+  return kVectorsAreArrays && tensor.defined() && isReducedFloatingType(tensor.scalar_type());
+}
+
+// The tensor, or its values in a type that there are loops for: with vectors that are arrays the loops of other types
+// would take as long to compile as all others.
+Tensor as_operand(const TensorBase& tensor) {
+  return has_no_loops(tensor) ? Tensor(tensor).to(kFloat) : Tensor(tensor);
+}
+Tensor as_result(const TensorBase& tensor) {
+  return has_no_loops(tensor)
+      ? Tensor(tensor).new_empty_strided(tensor.sizes(), tensor.strides(), kFloat)
+      : Tensor(tensor);
 }
 
 void copy_back(const TensorBase& result, const Tensor& computed) {
@@ -42,10 +49,10 @@ void forward_kernel(
     const TensorBase& bias,
     const Params& params) {
   const Params p = as_rows(params);
-  const Tensor result = in_loops_type(output);
-  const Tensor source = in_loops_type(input);
-  const Tensor filters = in_loops_type(weight);
-  const Tensor start = in_loops_type(bias);
+  const Tensor result = as_result(output);
+  const Tensor source = as_operand(input);
+  const Tensor filters = as_operand(weight);
+  const Tensor start = as_operand(bias);
   with_type(result.scalar_type(), [&](auto type) {
     run_pass<decltype(type)>({result, source, filters, start, p, Direction::kForward});
   });
@@ -62,11 +69,10 @@ void backward_kernel(
     const Params& params) {
   const Params p = as_rows(params);
   const TensorBase none;
-  const Tensor results[] = {
-      in_loops_type(grad_input), in_loops_type(grad_weight), in_loops_type(grad_bias)};
-  const Tensor grad = in_loops_type(grad_output);
-  const Tensor source = in_loops_type(input);
-  const Tensor filters = in_loops_type(weight);
+  const Tensor results[] = {as_result(grad_input), as_result(grad_weight), as_result(grad_bias)};
+  const Tensor grad = as_operand(grad_output);
+  const Tensor source = as_operand(input);
+  const Tensor filters = as_operand(weight);
   with_type(grad.scalar_type(), [&](auto type) {
     if (grad_input.defined()) {
       run_pass<decltype(type)>({results[0], grad, filters, none, p, Direction::kGradInput});

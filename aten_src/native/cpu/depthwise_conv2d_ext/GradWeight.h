@@ -38,7 +38,7 @@ constexpr bool kFewRegisters = true;
 constexpr std::array<int, 5> kTapsAtOnce = {4, 0, 3, 0, 3};
 #else
 constexpr bool kFewRegisters = true;
-constexpr std::array<int, 1> kTapsAtOnce = {3};
+constexpr std::array<int, 1> kTapsAtOnce = {2};
 #endif
 constexpr int kMaxProductCross = kTapsAtOnce.size();
 
