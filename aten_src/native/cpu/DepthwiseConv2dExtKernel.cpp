@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/native/DepthwiseConv2dExt.h>
 #include <ATen/native/cpu/depthwise_conv2d_ext/Choice.h>
+#include <new>
 
 namespace at::native {
 
@@ -21,25 +22,28 @@ void with_type(ScalarType dtype, const Run& run) {
   }
 }
 
-bool has_no_loops(const TensorBase& tensor) {
-  return kVectorsAreArrays && tensor.defined() && isReducedFloatingType(tensor.scalar_type());
-}
-
-// The tensor, or its values in a type that there are loops for: with vectors that are arrays the loops of other types
-// would take as long to compile as all others.
-Tensor as_operand(const TensorBase& tensor) {
-  return has_no_loops(tensor) ? Tensor(tensor).to(kFloat) : Tensor(tensor);
-}
-Tensor as_result(const TensorBase& tensor) {
-  return has_no_loops(tensor)
-      ? Tensor(tensor).new_empty_strided(tensor.sizes(), tensor.strides(), kFloat)
-      : Tensor(tensor);
-}
-
-void copy_back(const TensorBase& result, const Tensor& computed) {
-  if (!computed.is_same(result)) {
-    Tensor(result).copy_(computed);
+void copy_to(const TensorBase& target, const TensorBase& values) {
+  if (!values.is_same(target)) {
+    Tensor(target).copy_(Tensor(values));
   }
+}
+
+// The tensor, or one for its values in a type that there are loops for: with vectors that are arrays those of other
+// types would take as long to compile as all others. std::bad_alloc, as of AlignedBuffer, where there is no memory.
+Tensor as_result(const TensorBase& tensor) {
+  if (!kVectorsAreArrays || !tensor.defined() || !isReducedFloatingType(tensor.scalar_type())) {
+    return Tensor(tensor);
+  }
+  try {
+    return Tensor(tensor).new_empty_strided(tensor.sizes(), tensor.strides(), kFloat);
+  } catch (const c10::Error&) {
+    throw std::bad_alloc();
+  }
+}
+Tensor as_operand(const TensorBase& tensor) {
+  Tensor operand = as_result(tensor);
+  copy_to(operand, tensor);
+  return operand;
 }
 
 void forward_kernel(
@@ -56,7 +60,7 @@ void forward_kernel(
   with_type(result.scalar_type(), [&](auto type) {
     run_pass<decltype(type)>({result, source, filters, start, p, Direction::kForward});
   });
-  copy_back(output, result);
+  copy_to(output, result);
 }
 
 void backward_kernel(
@@ -81,9 +85,9 @@ void backward_kernel(
       run_grad_weight<decltype(type)>({results[1], results[2], grad, source, p});
     }
   });
-  copy_back(grad_input, results[0]);
-  copy_back(grad_weight, results[1]);
-  copy_back(grad_bias, results[2]);
+  copy_to(grad_input, results[0]);
+  copy_to(grad_weight, results[1]);
+  copy_to(grad_bias, results[2]);
 }
 
 } // namespace
