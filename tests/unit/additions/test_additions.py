@@ -71,6 +71,12 @@ def test_any_edit_changes_the_fingerprint_and_a_copy_elsewhere_does_not(tmp_path
         ("# x\n- variants: method\n", 2, "no 'func'"),
         ("- func: 3\n", 1, "no 'func'"),
         ("- just text\n", 1, "not a mapping"),
+        # What is right by itself and not after upstream's entries, or not to PyTorch's parser.
+        ("# x\n---\n- func: a() -> Tensor\n", 2, "document of its own"),
+        ("\n  - func: a() -> Tensor\n", 2, "as upstream's"),
+        ("[{func: a() -> Tensor}]\n", 1, "as upstream's"),
+        ("- func: >\n    a(Tensor x,\n    Tensor y) -> Tensor\n", 1, "has a line end"),
+        ("- func: a(Tensor x,  Tensor y) -> Tensor\n", 1, "blanks where one"),
         ("- func: a() -> Tensor\n  tags: x\n  tags: y\n", 3, "'tags' stands twice"),
         ("- func: a() -> Tensor\n  dispatch:\n    CPU: x\n    CPU: y\n", 4, "'CPU' stands twice"),
     ],
@@ -80,6 +86,28 @@ def test_faults_of_form_name_their_line(tmp_path: Path, native: str, line: int, 
         sample.write(tmp_path, native)
     assert caught.value.where == f"{tmp_path}/native_functions_additions.yaml:{line}"
     assert caught.value.exit_code == 10 and caught.value.next
+
+
+@pytest.mark.parametrize(
+    ("name", "right"),
+    [
+        ("native_functions.yaml", "native_functions_additions.yaml"),
+        ("derivatives_additions.yml", "derivatives_additions.yaml"),
+        ("fake_impls.py", "fake_impls_additions.py"),
+    ],
+)
+def test_a_file_under_a_name_that_nobody_reads_is_refused(
+    tmp_path: Path, name: str, right: str
+) -> None:
+    read = sample.write(tmp_path)
+    if right == read.native.path.name:
+        read.native.path.unlink()
+    lay(tmp_path, {name: ""})
+    with pytest.raises(AdditionsError, match="is not read") as caught:
+        load(tmp_path)
+    assert caught.value.where == f"{tmp_path}/{name}" and right in caught.value.why
+    lay(tmp_path, {right: ""})
+    assert load(tmp_path)
 
 
 ENTRY = "- func: a(Tensor self) -> Tensor\n"

@@ -56,7 +56,7 @@ def test_additions_that_are_fine_pass(tmp_path: Path) -> None:
 
 
 REFUSALS = [
-    ("- func: relu(Tensor  self)->Tensor", 1, CollisionError, "exists in torch 9.1.0"),
+    ("- func: relu(Tensor self)->Tensor", 1, CollisionError, "exists in torch 9.1.0"),
     ("- func: relu(Tensor self, int n) -> Tensor", 1, NeedsSourceLaneError, "would change"),
     ("- func: a(Tensor x) -> Tensor\n  variants: method", 2, AdditionsError, "'Tensor self'"),
     ("- func: a(Tensor? self) -> Tensor\n  variants: method", 2, AdditionsError, "'Tensor self'"),
@@ -64,6 +64,13 @@ REFUSALS = [
     ("- func: a() -> Tensor\n  tags: [core, other]", 2, NeedsSourceLaneError, "'other'"),
     ("- func: a() -> Tensor\n  dispatch:\n    CPU, Abacus: a", 2, NeedsSourceLaneError, "Abacus"),
     ("- func: a() -> Tensor\n  dispatch: a", 2, AdditionsError, "not a mapping"),
+    ("- func: a() -> Tensor\n  dispatch: {}", 2, AdditionsError, "names a kernel"),
+    ("- func: a() -> Tensor\n  structured: True", 1, AdditionsError, "names a kernel"),
+    ("- func: a() -> Tensor\n  dispatch:\n    CPU, X: a\n    CPU: b", 2, AdditionsError, "twice"),
+    ("- func: a() -> Tensor\n  structured_inherits: Iterator", 2, AdditionsError, "inherits"),
+    ("- func: a(Tensor x) -> Tensor\n  precomputed:\n  - dim -> int n", 2, AdditionsError, "'dim'"),
+    ("- func: a(Tensor x, int EOF) -> Tensor", 1, AdditionsError, "argument 'EOF'"),
+    ("- func: a() -> (Tensor b, Tensor double)", 1, AdditionsError, "result 'double'"),
     ("- func: load(Tensor self) -> Tensor", 1, CollisionError, "name of torch.load"),
     ("- func: _tree.x(Tensor self) -> Tensor", 1, CollisionError, "name of torch._tree"),
     ("- func: item(Tensor self) -> Tensor\n  variants: method", 1, CollisionError, "Tensor.item"),
@@ -227,6 +234,14 @@ def test_a_registration_for_an_operator_that_nobody_declares_is_refused(tmp_path
         ("  x: grads[0])", 2, "do not match: '\\)'"),
         ("  x: ''", 2, "it is empty"),
         ("  x: grads[0] *", 2, "ends with '\\*'"),
+        ("  x: grads[0] * x ** 2", 2, "at::pow"),
+        ("  x:", 2, "no text[^$]*reads nothing"),
+        ("  x: 0", 2, "no text[^$]*reads 0"),
+        ("  x: grads[0] * x_t", 2, "uses 'x_t'[^$]*'x' is an argument"),
+        ("  x: auto_linear", 2, "uses 'auto_linear'"),
+        ("  x: grads[0]\n  low: grads[0] * x_t", 3, "uses 'grads'[^$]*'low' is a result"),
+        ("  low: non_differentiable", 2, "uses 'non_differentiable'"),
+        ("  x: grads[0]\n  dispatch:\n    Default:\n      x_ix: f(x)", 2, "beside 'dispatch'"),
     ],
 )
 def test_words_that_formulas_use_for_something_else_are_refused(
@@ -276,6 +291,7 @@ def scope_errors(
     [
         ("grad * coss(self)", "coss"),
         ("grad * slef", "slef"),
+        ("grad.symm_sizes()", "symm_sizes"),
         ("hidden_helper(grad, self)", "hidden_helper"),
         ("details::hidden_helper(grad, nullptr)", "hidden_helper"),
         ("\"sum(relu(grad)) + hidden_helper (grad, 'sum')\"", "hidden_helper"),
@@ -294,7 +310,7 @@ def test_a_formula_with_a_name_that_it_cannot_call_is_refused_at_its_line(
     [
         "grad * relu(self) + sum(self).size(0)",
         "provided_helper(grad) + relu(self)",
-        "shown_helper(grad) + inline_helper(result) + self_t * original_self_p",
+        "shown_helper(grad) + inline_helper(result) + self_t * original_self_p.size(0)",
         "at::native::anything(grad, self->whatever, self.whichever)",
         "mine(grad) + swing(self) + sway(self) + grads[0]",
         "swing_symint(grad) + relu_outf(grad, self) + sum_symint_out(grad)",

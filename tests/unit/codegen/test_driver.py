@@ -89,6 +89,9 @@ def test_everything_that_the_generator_refuses_is_named_in_one_run(
     assert found == [(AdditionsError, 1), (AdditionsError, 6)]
     found = refused(BOOLS + GOOD + TWICE, FORMULA + MIXED)
     assert found == [(AdditionsError, 1), (DerivativeError, 4)]
+    # A forward formula without a tangent is refused when the declaration is being generated.
+    found = refused(TWICE + GOOD, FORMULA.replace("auto_linear", "self_p * 2"))
+    assert found == [(DerivativeError, 1)]
 
 
 def test_a_generator_that_patches_change_makes_every_header_anew(

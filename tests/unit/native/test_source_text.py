@@ -118,9 +118,12 @@ def test_every_kernel_that_no_source_mentions_is_named_at_its_declaration(tmp_pa
         ),
         ("namespace at::native { Tensor spin(const Tensor& x) { return x; } }", "1 arguments"),
         ("namespace at::native { const at::Tensor& KERNEL; }", "returns Tensor& where"),
-        ("namespace at::native { std::tuple<Tensor, Tensor> KERNEL; }", "returns std::tuple"),
+        ("namespace at::native { std::tuple<Tensor, Tensor> KERNEL; }", "returns tuple<"),
         ("namespace at::native {\n#pragma x\nat::Tensor  KERNEL; }", ""),
         ("namespace at::native { my_tensor KERNEL; }", ""),
+        ("namespace at::native { inline  KERNEL; }", "it is inline"),
+        ("namespace at::native { template <class>  KERNEL; }", "it is template"),
+        ("#if 0\nnamespace at::native { KERNEL; }\n#endif", "no source"),
     ],
 )
 def test_what_has_the_name_of_a_kernel_and_defines_none_is_named_with_its_line(
@@ -137,10 +140,49 @@ def test_what_has_the_name_of_a_kernel_and_defines_none_is_named_with_its_line(
     places = [f"{tmp_path}/a/native_functions_additions.yaml:{line}"]
     assert [e.where for e in errors] == places * bool(why)
     for error in errors:
-        assert (
-            f"{tmp_path}/a/aten_src/native/Text.cpp:{2 + text.startswith('#')}: " in error.why
-            and why in error.why
+        place = f"{tmp_path}/a/aten_src/native/Text.cpp:{2 + text.startswith('#')}: "
+        assert why in error.why and (place in error.why or why == "no source")
+
+
+@pytest.mark.parametrize(
+    ("declared", "right", "wrong"),
+    [
+        ("Tensor", "at::Tensor const &", "Tensor"),
+        ("Tensor(a!)", "Tensor&", "const Tensor&"),
+        ("Tensor?", "const c10::optional<Tensor>&", "std::optional<Tensor>"),
+        ("Tensor[]", "ArrayRef<Tensor>", "const std::vector<Tensor>&"),
+        ("Tensor?[]", "const c10::List<std::optional<Tensor>>&", "TensorList"),
+        ("Scalar", "const Scalar&", "Scalar"),
+        ("int", "const int64_t", "int"),
+        ("int?", "[[maybe_unused]] ::std::optional<int64_t>", "std::optional<int>"),
+        ("int[2]?", "OptionalIntArrayRef", "std::optional<IntArrayRef>"),
+        ("float", "double", "float"),
+        ("float[]?", "std::optional<ArrayRef<double>>", "ArrayRef<double>"),
+        ("bool[2]", "std::array<bool, 2>", "std::array<bool, 3>"),
+        ("str", "c10::string_view", "const std::string&"),
+        ("SymInt", "int64_t", "c10::SymInt"),
+        ("SymInt[]", "IntArrayRef", "SymIntArrayRef"),
+        ("ScalarType?", "std::optional<at::ScalarType>", "ScalarType"),
+        ("int", "index_t", "const bool"),  # what may be an alias of the right one passes
+    ],
+)
+def test_a_kernel_has_the_types_that_its_schema_makes(
+    tmp_path: Path, declared: str, right: str, wrong: str
+) -> None:
+    native = (
+        sample.NATIVE + f"- func: spin({declared} x, int n) -> int\n  dispatch:\n    CPU: spin\n"
+    )
+    kernel = "namespace at::native { int64_t spin(TYPE x, int64_t /*n*/ = 1) { return 0; } }"
+    assert refused(tmp_path, kernel.replace("TYPE", right), native) == []
+    assert refused(tmp_path, kernel.replace("TYPE x", right), native) == []
+    (error,) = refused(tmp_path, kernel.replace("TYPE", wrong), native)
+    assert "argument 1 is" in error.why
+    if "SymInt" in declared:
+        native, kernel = (
+            native.replace("CPU: spin", "CPU: spin_symint"),
+            kernel.replace(" spin", " spin_symint"),
         )
+        assert refused(tmp_path, kernel.replace("TYPE", wrong), native) == []
 
 
 @pytest.mark.parametrize(
@@ -148,6 +190,7 @@ def test_what_has_the_name_of_a_kernel_and_defines_none_is_named_with_its_line(
     [
         ("namespace at::native {\nTensor spin(const Tensor& x) { return x; }\n}", 2),
         ("namespace at { namespace native {\n\nTensor spin(\n  const at::Tensor& x)\n{ } } }", 3),
+        ("namespace at::native { Tensor spin(const Tensor &y) { return y; } }", 1),
         ("namespace at::native { Tensor spin(const Tensor& x); }", 0),
         ("namespace at::native { Tensor spin(ArrayRef<Tensor> x) { return x[0]; } }", 0),
         ("#ifdef A\nTensor at::native::spin(const Tensor& x) { return x; }\n#endif", 0),
@@ -174,6 +217,10 @@ def test_a_source_that_is_not_compiled_defines_no_kernel(tmp_path: Path) -> None
     text = "namespace at::native { Tensor spin(const Tensor& x) { return x; } }"
     (error,) = refused(tmp_path, "", native, native__Spin_cc=text)
     assert f"{tmp_path}/a/aten_src/native/Spin.cc" in error.why
+    (error,) = refused(tmp_path / "h", "", native, native__Spin_h=text)
+    assert f"{tmp_path}/h/a/aten_src/native/Spin.h: no source includes it" in error.why
+    include = "#include <ATen/native/Spin.h>\n"
+    assert refused(tmp_path / "i", include, native, native__Spin_h=text) == []
 
 
 SPIN = """\
@@ -201,18 +248,36 @@ STRUCTURED = """\
         ("void structured_spin_Tensor::meta(const Tensor& x) {}", False),
         ("#define META(f) TORCH_META_FUNC2(f, Tensor)\nMETA(spin)(const Tensor& x) {}", False),
         ("TORCH_META_FUNC(spin)(const Tensor& x) {}", True),
+        ("} namespace at::native {\nTORCH_META_FUNC2(spin, Tensor)(const Tensor& x) {}", True),
         ("// TORCH_META_FUNC2(spin, Tensor)", True),
     ],
 )
 def test_a_structured_operator_without_a_meta_function_is_named(
     tmp_path: Path, text: str, missing: bool
 ) -> None:
-    text += "\nTORCH_IMPL_FUNC(spin_out)(const Tensor& x, const Tensor& out) {}"
+    text = f"namespace at::meta {{\n{text}\n}}\n"
+    for kernel in ("TORCH_IMPL_FUNC(spin_out)(", "void structured_spin_out::impl("):
+        text += f"namespace at::native {{ {kernel}const Tensor& x, const Tensor& out) {{}} }}"
     errors = refused(tmp_path, text, sample.NATIVE + STRUCTURED)
     line = sample.NATIVE.count("\n") + 6
     places = [f"{tmp_path}/a/native_functions_additions.yaml:{line}"]
     assert [e.where for e in errors] == places * missing
     assert all(isinstance(e, KernelError) and "spin_Tensor" in e.what for e in errors)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "why"),
+    [
+        ("namespace at::meta { TORCH_IMPL_FUNC(spin_out)(const Tensor& x) {} }", "at::meta"),
+        ("namespace at::native { Tensor& spin_out(Tensor& x) { return x; } }", "TORCH_IMPL_FUNC"),
+    ],
+)
+def test_a_structured_kernel_is_a_structured_one_in_its_namespace(
+    tmp_path: Path, kernel: str, why: str
+) -> None:
+    meta = "namespace at::meta { TORCH_META_FUNC2(spin, Tensor)(const Tensor& x) {} }\n"
+    (error,) = refused(tmp_path, meta + kernel, sample.NATIVE + STRUCTURED)
+    assert "Text.cpp:2: " in error.why and why in error.why
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,7 @@ _STRING = re.compile(r'"(?:\\.|[^"\\])*"|\'(?:\\.|[^\'\\])*\'')
 # A word that no qualifier and no object precedes: x of `x`, `x(...)`, not of `a.x`, `a->x`, `a::x`.
 _WORD = re.compile(r"(?<![\w.])(?<!->)(?<!::)[A-Za-z_]\w*(?!\w|\s*::)")
 _CALL = re.compile(r"(?<![\w.])(?<!->)(?<!::)(?:details::)?([A-Za-z_]\w*)(?=\s*\()")
+_METHOD = re.compile(r"(?:\.|->)\s*([A-Za-z_]\w*)(?=\s*\()")
 # A formula that declares names of its own: not every word of it can be looked up.
 _DECLARES = re.compile(r"\bauto\b|\[[&=]|[{;]")
 
@@ -62,6 +63,7 @@ def objections(
         )
     else:
         yield from _unknown_keys(entry)
+        yield from _unread(entry)
         yield from _of_composite(entry, declared)
         for key, formula in formulas_of(entry):
             yield from _wrong_words(entry, key, formula)
@@ -70,12 +72,14 @@ def objections(
 
 def formulas_of(entry: Entry) -> Iterator[tuple[str, str]]:
     """The formulas of an entry by their keys ('self', 'result'), those by dispatch key too."""
+    yield from ((key, value) for key, value in _values_of(entry) if isinstance(value, str))
+
+
+def _values_of(entry: Entry) -> Iterator[tuple[str, object]]:
     dispatch = entry.fields.get("dispatch")
     groups = list(dispatch.values()) if isinstance(dispatch, dict) else []
     for fields in [entry.fields, *(group for group in groups if isinstance(group, dict))]:
-        for key, formula in fields.items():
-            if key not in FIELD_NAMES and isinstance(formula, str):
-                yield key, formula
+        yield from ((key, value) for key, value in fields.items() if key not in FIELD_NAMES)
 
 
 def _unknown_keys(entry: Entry) -> Iterator[DerivativeError]:
@@ -92,6 +96,27 @@ def _unknown_keys(entry: Entry) -> Iterator[DerivativeError]:
                 why=f"its schema: {entry.key}",
                 next=f"formulas are for arguments ({', '.join(arguments) or 'none'}), "
                 f"forward ones for results ({', '.join(results) or 'none'})",
+            )
+
+
+def _unread(entry: Entry) -> Iterator[DerivativeError]:
+    """Formulas that YAML reads as no text, or that the generator does not look at."""
+    for key, value in _values_of(entry):
+        if not isinstance(value, str):
+            yield DerivativeError(
+                f"the formula of '{entry.name}' for '{key}' is no text",
+                where=entry.where(key),
+                why="YAML reads " + ("nothing" if value is None else f"{value!r:.60}"),
+                next="write a C++ expression, in quotes if need be; an argument without a "
+                "gradient is non_differentiable",
+            )
+    for key in entry.fields if "dispatch" in entry.fields else ():
+        if key not in FIELD_NAMES:
+            yield DerivativeError(
+                f"the formula of '{entry.name}' for '{key}' stands beside 'dispatch'",
+                where=entry.where(key),
+                why="the generator would silently read those below 'dispatch' alone",
+                next="move it there, below 'Default:'",
             )
 
 
@@ -130,6 +155,24 @@ def _wrong_words(entry: Entry, key: str, formula: str) -> Iterator[DerivativeErr
                 why=f"its results are {'named ' if named else ''}{', '.join(results) or 'none'}",
                 next="use these names",
             )
+    forward = not set(words(key)) & set(arguments)
+    misplaced = {"grad", "grads", "grad_input_mask", "non_differentiable"} if forward else {
+        "auto_linear", "auto_element_wise",
+        *(f"{value}{end}" for value in allowed for end in ("_t", "_p")),
+    }  # fmt: skip
+    for word in sorted(used & misplaced - allowed) if not _DECLARES.search(formula) else ():
+        yield DerivativeError(
+            f"the formula of '{entry.name}' for '{key}' uses '{word}'",
+            where=entry.where(key),
+            why=f"'{key}' is a result: its formula is a forward one, made of the tangents of "
+            "arguments (x_t) and of their values (x_p)"
+            if forward
+            else f"'{key}' is an argument: its formula is a backward one, made of grad, arguments "
+            "and results",
+            next="correct it; output_differentiability says which results have no gradient"
+            if word == "non_differentiable"
+            else "correct it, or move it to the key that it is meant for",
+        )
     # What a formula uses becomes a member of the generated node and a variable of its function.
     taken = {*_OF_NODES.split(), *(f"{argument}_ix" for argument in arguments)}
     for word in sorted(taken & used & set(arguments)):
@@ -153,12 +196,15 @@ def _wrong_form(entry: Entry, key: str, formula: str) -> Iterator[DerivativeErro
             open_ = bracket
             break
     ending = formula.strip()[-1:]
-    if open_ or ending in "+-*/%=<>&|?:,.":
+    power = "**" in _STRING.sub("", formula)
+    if open_ or power or ending in "+-*/%=<>&|?:,.":
         yield DerivativeError(
             f"the formula of '{entry.name}' for '{key}' is no C++ expression",
             where=entry.where(key),
             why=f"its brackets do not match: '{open_[-1:]}'"
             if open_
+            else "it has no '**': at::pow(x, y) is a power"
+            if power
             else f"it ends with '{ending}'"
             if ending
             else "it is empty",
@@ -214,7 +260,7 @@ def scope_objections(additions: Additions, scope: Scope) -> list[DerivativeError
                 ):
                     helpers[name, key] = entry
             if not _DECLARES.search(formula):
-                for word in _words(formula):
+                for word in [*_words(formula), *_METHOD.findall(_STRING.sub('""', formula))]:
                     if not {word, _operator(word)} & (own | local | scope.words):
                         unknown[word, key] = entry
     found = scope.elsewhere({word for word, _ in unknown}) if unknown else set()

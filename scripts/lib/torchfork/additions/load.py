@@ -80,6 +80,21 @@ def duplicates(file: YamlFile) -> Iterator[CollisionError]:
             )
 
 
+def _misnamed(root: Path) -> Iterator[AdditionsError]:
+    """Files with upstream's name or another ending, which would count as absent."""
+    for name in (NATIVE, DERIVATIVES, DEPRECATED, fake_impls.FILE):
+        plain = name.replace("_additions", "")
+        others = {plain, *(n.replace(".yaml", ".yml") for n in (name, plain))} - {name}
+        for other in sorted(others) if not (root / name).exists() else ():
+            if (root / other).exists():
+                yield AdditionsError(
+                    f"'{other}' is not read",
+                    where=str(root / other),
+                    why=f"the file of an additions directory is called {name}",
+                    next="rename it",
+                )
+
+
 def load(root: Path) -> Additions:
     """Read an additions directory.
 
@@ -93,6 +108,7 @@ def load(root: Path) -> Additions:
     for name, title in titles.items():
         with _collected(errors):
             yamls[name] = yaml_file.parse(root / name, title, root)
+    errors += _misnamed(root)
     if not errors and not (root / NATIVE).exists():
         raise AdditionsError(
             f"no additions directory: there is no {NATIVE}",

@@ -34,6 +34,7 @@ static_assert static_cast struct switch template this throw try typedef typeid t
 unsigned using virtual void volatile while xor xor_eq
 """
 CPP_KEYWORDS = frozenset(_CPP_KEYWORDS.split())
+_MACROS = frozenset({"NULL", "EOF", "errno", "stdin", "stdout", "stderr", "assert", "NAN"})
 _CONSTANTS = frozenset({"None", "True", "False"})
 # Places with names of their own that no operator's python_module is.
 _PLACES = frozenset({"torch", TENSOR, AT})
@@ -94,6 +95,7 @@ def _of_declaration(
     yield from _ambiguous(entry, schemas)
     yield from _tags(entry, upstream, version)
     yield from _keys(entry, upstream, version)
+    yield from _structured(entry)
     yield from _module(entry, upstream)
     yield from _method_without_self(entry)
     yield from _arguments(entry)
@@ -112,9 +114,12 @@ def _unusable_names(entry: Entry) -> Iterator[ForkError]:
         )
         return
     arguments = [a for a in entry.arguments if a != "from"]  # torchgen renames it
-    for word, what in [(name, "operator"), *((a, "argument") for a in arguments)]:
-        languages = [n for n, words in (("Python", keyword.kwlist), ("C++", CPP_KEYWORDS))
-                     if word in words]  # fmt: skip
+    results = entry.results[0] if entry.results[1] else []
+    named = [(name, "operator"), *((a, "argument") for a in arguments),
+             *((r, "result") for r in results if r not in arguments)]  # fmt: skip
+    for word, what in named:
+        languages = [n for n, words in (("Python", keyword.kwlist), ("C++", CPP_KEYWORDS),
+                                        ("C's headers", _MACROS)) if word in words]  # fmt: skip
         if languages:
             yield AdditionsError(
                 f"the {what} '{word}' of '{entry.name}' is a keyword of {' and '.join(languages)}",
@@ -278,13 +283,22 @@ def _tags(entry: Entry, upstream: Upstream, version: str) -> Iterator[NeedsSourc
 
 
 def _keys(entry: Entry, upstream: Upstream, version: str) -> Iterator[ForkError]:
-    if not isinstance(entry.fields.get("dispatch", {}), dict):
+    dispatch = entry.fields.get("dispatch", {} if entry.fields.get("structured") else {"": ""})
+    if not isinstance(dispatch, dict) or not dispatch:
         yield AdditionsError(
-            f"'dispatch' of '{entry.name}' is not a mapping",
+            f"'dispatch' of '{entry.name}' is not a mapping that names a kernel",
             where=entry.where("dispatch"),
             next="write '  dispatch:' and below it '    CPU, CUDA: kernel_name'",
         )
         return
+    keys = [key for group in dispatch for key in words(group)]
+    for key in sorted({key for key in keys if keys.count(key) > 1}):
+        yield AdditionsError(
+            f"'dispatch' of '{entry.name}' has the key {key} twice",
+            where=entry.where("dispatch"),
+            why="the generator would silently take the last of the kernels",
+            next="delete one of the two",
+        )
     for key in entry.kernels:
         if key not in upstream.dispatch_keys:
             yield NeedsSourceLaneError(
@@ -295,6 +309,28 @@ def _keys(entry: Entry, upstream: Upstream, version: str) -> Iterator[ForkError]
                 next="correct the key (CPU, CUDA, Meta, CompositeExplicitAutograd, ...); a new one "
                 f"needs a patch and {FROM_SOURCE}",
                 kind="dispatch key gone",
+            )
+
+
+def _structured(entry: Entry) -> Iterator[AdditionsError]:
+    """Names that the generator hands on, or leaves out, without a look."""
+    parent = entry.fields.get("structured_inherits", "TensorIteratorBase")
+    if parent != "TensorIteratorBase":
+        yield AdditionsError(
+            f"'{entry.name}' inherits '{parent}'",
+            where=entry.where("structured_inherits"),
+            why="the generated header includes ATen/TensorIterator.h and no other class's header",
+            next="write TensorIteratorBase, or delete the line",
+        )
+    lines = entry.fields.get("precomputed")
+    for line in lines if isinstance(lines, list) else ():
+        name, arrow, _ = str(line).partition(" -> ")
+        if arrow and name.strip() not in entry.arguments:
+            yield AdditionsError(
+                f"'precomputed' of '{entry.name}' replaces '{name}', which is no argument of it",
+                where=entry.where("precomputed"),
+                why=f"its arguments: {', '.join(entry.arguments)}",
+                next="correct the name; without '->' a line declares more parameters",
             )
 
 

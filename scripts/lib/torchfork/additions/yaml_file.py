@@ -192,12 +192,22 @@ def _check_limits(path: Path, text: str, loader_class: type[Loader]) -> None:
             problem = "an alias stands inside a node that has an anchor itself"
         elif aliases > MAX_ALIASES:
             problem = f"there are more than {MAX_ALIASES} aliases"
+        elif getattr(event, "explicit", False) and isinstance(event, yaml.DocumentStartEvent):
+            problem = "'---' starts a document of its own, and the file is put after upstream's"
+        elif len(anchored) == 1 and (getattr(event, "flow_style", False) or _is_indented(event)):
+            problem = "the list of entries is not written as upstream's, which it is put after"
         if problem:
             raise AdditionsError(
                 f"malformed YAML: {problem}",
                 where=f"{path}:{event.start_mark.line + 1 if event.start_mark else 1}",
-                next="write the entries out, as upstream's YAML files do",
+                next="write the entries out, as upstream's YAML files do: each '- ' at its line's "
+                "start",
             )
+
+
+def _is_indented(event: yaml.Event) -> bool:
+    start = isinstance(event, yaml.SequenceStartEvent)
+    return bool(start and event.start_mark and event.start_mark.column)
 
 
 def _malformed(path: Path, text: str, error: yaml.YAMLError) -> AdditionsError:
@@ -238,6 +248,14 @@ def _entry(node: yaml.Node, path: Path, title: str, loader: Loader) -> Entry:
             where=f"{path}:{line}",
             why=f"each entry of {path.name} starts with '- {title}:' and a schema",
             next=f"add '{title}:', or delete the entry",
+        )
+    if fields[title] != " ".join(fields[title].split()):
+        raise AdditionsError(
+            f"a schema has a line end, or blanks where one belongs: {fields[title]!r:.200}",
+            where=f"{path}:{line}",
+            why="PyTorch's parser compares it with its own spelling",
+            next="write it in one line with single blanks; a text after '>' ends with a line end, "
+            "one after '>-' does not",
         )
     return Entry(path, line, fields[title], fields, lines)
 

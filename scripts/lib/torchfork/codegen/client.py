@@ -57,6 +57,7 @@ _CURES = {
     "non-modifying function": "give it a functional form: by an entry, or, where it ends with _ or "
     "returns a tensor, by 'autogen: {functional}, {plain}.out'",
     "nondeterministic_seeded tag missing": "add 'tags: nondeterministic_seeded'",
+    "expects a line: 'autogen: '": "delete the line: entries declare the variants already",
 }
 
 
@@ -302,6 +303,8 @@ def translate(refusal: CodegenRefusal, tree: MergedTree, additions: Additions) -
     entry = next(iter(named), None) or (
         _located(message, tree, additions) or _mentioned(message, additions)
     )
+    if entry and refusal.report.get("autograd"):  # says it of the declaration, by its place
+        entry = next((e for e in additions.derivatives.entries if e.name == entry.name), entry)
     derivative = entry is not None and entry.file == additions.derivatives.path
     name = entry.name.partition(".")[0] if entry else ""
     plain = name.removesuffix("_")

@@ -548,7 +548,7 @@ def _report(error: BaseException) -> Any:
     # a parser's message keeps to 64 KiB, which is what a pipe takes without a reader
     return {
         "type": type(error).__name__, "message": message, "trace": trace[-20000:],
-        "formula": _formula(error),
+        "formula": _formula(error), "autograd": f"{AUTOGRAD.rpartition('.')[2]}/" in trace,
     }  # fmt: skip
 
 

@@ -38,18 +38,31 @@ _META = re.compile(
     r"TORCH_(?:PRECOMPUTE_)?META_FUNC2?\s*\(\s*(\w+)\s*(?:,\s*(\w+)\s*)?\)"
     r"|\bstructured_(\w+)::meta\b"
 )
-_NOT_COMPILED = frozenset({".cc", ".cxx", ".c++", ".C", ".c", ".hpp", ".inc"})
-# By what a schema returns. Mangled names do not have it: what calls the kernel would be compiled
-# for one type and the kernel for another.
-_KERNEL_TYPES = {
-    "Tensor": "Tensor", "Tensor(a!)": "Tensor&", "Tensor[]": "std::vector<Tensor>", "bool": "bool",
-    "int": "int64_t", "float": "double", "Scalar": "Scalar", "()": "void",
-    "(Tensor, Tensor)": "std::tuple", "(Tensor, Tensor, Tensor)": "std::tuple",
+_HEADERS = frozenset({".h", ".cuh"})
+_NOT_COMPILED = _HEADERS | {".cc", ".cxx", ".c++", ".C", ".CPP", ".c", ".hpp", ".inc"}
+# Types that kernels' signatures are made of: one of these in place of another makes another
+# signature, while any other word may be an alias of the right one.
+_WORDS = """
+const Tensor Scalar SymInt int64_t int32_t int double float bool string string_view ScalarType
+Layout Device MemoryFormat Generator Dimname ArrayRef OptionalArrayRef OptionalTensorRef optional
+vector array tuple List void
+"""
+_TYPES = frozenset(_WORDS.split())
+_ALIASES = {
+    "IntArrayRef": "ArrayRef<int64_t>", "OptionalIntArrayRef": "OptionalArrayRef<int64_t>",
+    "SymIntArrayRef": "ArrayRef<SymInt>", "OptionalSymIntArrayRef": "OptionalArrayRef<SymInt>",
+    "TensorList": "ArrayRef<Tensor>", "DimnameList": "ArrayRef<Dimname>",
 }  # fmt: skip
+_OF_SCHEMA = {"int": "int64_t", "float": "double", "str": "string_view"}
 # What may have braces that open or close nothing, or make a definition.
 _ODD = re.compile(r"#[ \t]*define[ \t]+\w+(?:\(|[ \t]+\S)|R\"|'[{}]'")
 _LIBRARY = re.compile(r"^[ \t]*TORCH_LIBRARY(_IMPL|_FRAGMENT)?\(\s*(\w+)", re.MULTILINE)
-_COMMENT_OR_STRING = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"", re.DOTALL)
+# Or what "#if 0" leaves out, without a condition of its own.
+_COMMENT_OR_STRING = re.compile(
+    r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\""
+    r"|^[ \t]*#[ \t]*if[ \t]+0\b(?:(?!\n[ \t]*#[ \t]*(?:if|el|endif)).)*\n[ \t]*#[ \t]*endif",
+    re.DOTALL | re.MULTILINE,
+)
 # Backends that no graft compiles: select leaves their registrations out.
 _NOT_BUILT = re.compile(r"MPS|XPU|MTIA|HIP|VE|IPU|HPU|Vulkan|PrivateUse1")
 
@@ -87,9 +100,15 @@ class Source:
         """Each place with the name of an entry's kernel."""
         if name not in self.code:
             return
-        for found in re.finditer(rf"(::)?\b{re.escape(name)}\b(\s*\()?", self.code):
-            certain = found[2] and not found[1] and self.is_plain
-            yield self._judged(found, entry) if certain else Mention(self.at(found.start()))
+        word = rf"(TORCH_IMPL_FUNC\s*\(\s*|::)?\b(structured_)?{re.escape(name)}\b(\s*\()?"
+        for found in re.finditer(word, self.code):
+            before, structured, opened = found.groups()
+            if opened and not before and not structured and self.is_plain:
+                yield self._judged(found, entry)
+            else:
+                macro = before not in {None, "::"}
+                objection = self.outside("at::native", found.start()) if macro else ""
+                yield Mention(self.at(found.start()), objection)
 
     @cached_property
     def is_plain(self) -> bool:
@@ -107,35 +126,54 @@ class Source:
         objection = self._objection(found.start(), parameters, body, entry)
         if body != "{" or objection:
             return Mention(where, objection)
-        return Mention(where, parameters=re.sub(r"\b(at|c10)::|\s", "", parameters))
+        return Mention(where, parameters=", ".join(_types(parameters)))
 
     def _objection(self, name: int, parameters: str, body: str, entry: Entry) -> str:
         """Why the function of a name, with these parameters and this body, is not the kernel."""
-        inside: list[str] = []  # the namespaces, or '' for anything else with braces
-        start = 0  # of the declaration that the name is in
-        for brace in re.finditer(r"(?:\bnamespace\s*([\w:]*)\s*)?\{|[;}]", self.code[:name]):
+        inside, start = self._inside(name)
+        if "" in inside or body == ";":
+            return "it is no definition"
+        if body != "{":
+            return ""
+        if wrong := self.outside("at::native", name):
+            return wrong
+        if entry.structured:
+            return "the kernel of a structured operator is TORCH_IMPL_FUNC(…)"
+        if self.path.parent.name == "cpu":
+            return "files in native/cpu, for kernels of stubs, are compiled for each CPU capability"
+        before = self.code[start:name]
+        if local := re.search(r"\b(static|inline|template)\b", before):
+            return f"it is {local[1]}: no other file can call it"
+        symint = "_symint" in self.code[name:].partition("(")[0]
+        returned, wanted = _normal(_returned(before)), _result(entry.returns)
+        if wanted and _is_sure(returned) and returned != wanted:
+            return f"it returns {returned} where the schema makes it {wanted}"
+        given, declared = _types(parameters), _expected(entry, symint)
+        if len(given) != len(declared):
+            return f"it takes {len(given)} arguments, its schema {len(declared)}"
+        for number, (one, other) in enumerate(zip(given, declared, strict=True), 1):
+            if other and _is_sure(one) and one != other:
+                return f"its argument {number} is {one} where the schema makes it {other}"
+        return ""
+
+    def outside(self, namespace: str, offset: int) -> str:
+        """Why a place is surely not in a namespace, or ''."""
+        inside = "::".join(self._inside(offset)[0])
+        same = inside == namespace or not self.is_plain
+        return "" if same else f"it is in namespace {inside or '::'}"
+
+    def _inside(self, offset: int) -> tuple[list[str], int]:
+        """The namespaces around a place ('' for else with braces); its declaration's start."""
+        inside: list[str] = []
+        start = 0
+        for brace in re.finditer(r"(?:\bnamespace\s*([\w:]*)\s*)?\{|[;}]", self.code[:offset]):
             if brace[0].endswith("{"):
                 named = brace[0].startswith("namespace")
                 inside.append((brace[1] or "(anonymous)") if named else "")
             elif brace[0] == "}" and inside:
                 inside.pop()
             start = brace.end()
-        if "" in inside or body == ";":
-            return "it is no definition"
-        if body != "{":
-            return ""
-        if "::".join(inside) != "at::native":
-            return f"it is in namespace {'::'.join(inside) or '::'}"
-        if self.path.parent.name == "cpu":
-            return "files in native/cpu, for kernels of stubs, are compiled for each CPU capability"
-        before = self.code[start:name]
-        if re.search(r"\bstatic\b", before):
-            return "it is static"
-        returned, wanted = _returned(before), _KERNEL_TYPES.get(entry.returns, "")
-        if wanted and returned in _KERNEL_TYPES.values() and returned != wanted:
-            return f"it returns {returned} where the schema makes it {wanted}"
-        given, declared = _parameters(parameters), len(entry.types)
-        return "" if given == declared else f"it takes {given} arguments, its schema {declared}"
+        return inside, start
 
     def at(self, offset: int) -> str:
         """'file:line' of a place in the text."""
@@ -152,16 +190,86 @@ def _closing(code: str, start: int) -> int:
 
 
 def _returned(before: str) -> str:
-    """The type in the text before a function's name, as _KERNEL_TYPES has it."""
-    text = re.sub(r"(?m)^[ \t]*#.*$|\b(at|c10)::|\b(TORCH_API|inline|const)\b|\s", "", before)
-    return re.sub(r"^(std::tuple)<.*>$", r"\1", text)
+    """The type in the text before a function's name."""
+    return re.sub(r"(?m)^[ \t]*#.*$|\b(TORCH_API|const)\b", "", before)
 
 
-def _parameters(code: str) -> int:
-    """How many parameters are listed, of types that may have commas of their own."""
-    while (without := re.sub(r"<[^<>]*>|\([^()]*\)|\{[^{}]*\}", "", code)) != code:
-        code = without
-    return code.count(",") + 1 if code.strip() else 0
+def _types(parameters: str) -> list[str]:
+    """The types in a list of parameters, each as _normal has it."""
+    parts, depth = [""], 0
+    for letter in parameters:
+        depth += (letter in "<({[") - (letter in ">)}]")
+        parts = [*parts, ""] if letter == "," and not depth else [*parts[:-1], parts[-1] + letter]
+    return [_normal(_unnamed(part.partition("=")[0])) for part in parts if part.strip()]
+
+
+def _unnamed(parameter: str) -> str:
+    """A parameter's type: it less its last word where what is before is a type."""
+    before, _ = re.subn(r"\w+\s*$", "", parameter)
+    return (
+        before
+        if set(re.findall(r"\w+", before)) & (_TYPES | _ALIASES.keys()) - {"const"}
+        else (parameter)
+    )
+
+
+def _normal(text: str) -> str:
+    """A C++ type in one spelling; the const of a value is no part of a signature."""
+    text = re.sub(r"(::)?\b(at|c10|std)::|\[\[.*?\]\]", "", text)
+    text = re.sub(r"\w+", lambda word: _ALIASES.get(word[0], word[0]), text)
+    text = re.sub(r"\s*([<>,&*])\s*", r"\1", " ".join(text.split()))
+    text = re.sub(r"^([^&*]*) const&$", r"const \1&", text)
+    return text if text[-1:] in "&*" else text.removeprefix("const ")
+
+
+def _is_sure(text: str) -> bool:
+    """Whether a type is made of known ones alone."""
+    return set(re.findall(r"[A-Za-z_]\w*", text)) <= _TYPES
+
+
+def _expected(entry: Entry, symint: bool) -> list[str]:
+    """The types of the kernel's parameters, '' for one that is not known."""
+    mutable = re.findall(r"\(\w+!\)\S* (\w+)", entry.parameters)
+    if entry.fields.get("use_const_ref_for_mutable_tensors"):
+        mutable = []
+    return [_cpp(t, symint, name in mutable) for name, t in entry.types.items()]
+
+
+def _cpp(declared: str, symint: bool, mutable: bool = False) -> str:
+    """What a kernel takes for a type of the schema's, as _normal has it."""
+    found = re.fullmatch(r"(\w+)(\?)?(?:(\[)(\d*)\])?(\?)?", declared)
+    if not found:
+        return ""
+    base, inner, is_list, size, optional = found.groups()
+    name = _value(base, symint)
+    if inner and is_list:
+        return "const List<optional<Tensor>>&" if base == "Tensor" and not optional else ""
+    if base == "bool" and is_list:
+        return f"array<bool,{size}>" if size and not optional else ""
+    if is_list and optional and base in {"int", "SymInt"}:
+        return f"OptionalArrayRef<{name}>"
+    text = f"ArrayRef<{name}>" if is_list else name
+    text = f"optional<{text}>" if inner or optional else text
+    if base in {"Tensor", "Scalar"} and not is_list:
+        return f"{text}&" if mutable else f"const {text}&"
+    return text if _is_sure(text) else ""
+
+
+def _value(base: str, symint: bool) -> str:
+    if base == "SymInt":
+        return "SymInt" if symint else "int64_t"
+    return _OF_SCHEMA.get(base, base)
+
+
+def _result(returns: str) -> str:
+    """What a kernel returns, as _normal has it; '' where it is not known."""
+    values = []
+    for part in (returns[1:-1] if returns.startswith("(") else returns).split(","):
+        text = re.sub(r"\(.*?\)", "", re.sub(r"\(\w+!\)", "&", "".join(part.split()[:1])))
+        text = re.sub(r"^\w+", lambda word: _value(word[0], symint=True), text)
+        values.append(re.sub(r"^(.*)\[\]$", r"vector<\1>", text))
+    text = f"tuple<{','.join(values)}>" if len(values) > 1 else values[0] or "void"
+    return text if _is_sure(text) and not re.search(r"[?[]", text) else ""
 
 
 def _blank(found: re.Match[str]) -> str:
@@ -231,12 +339,17 @@ def _missing_includes(source: Source, additions: Additions, base: Base) -> Itera
                     next="copy it into aten_src as well, or correct the name",
                 )
             continue
+        of_operator = name.startswith("ATen/ops/")
         yield CompileError(
             f"the header {name} is not in torch {base.version}",
             where=source.at(offset),
-            why="the wheel has no such file: this release may have moved or dropped it, or "
+            why="neither the release nor the additions declare an operator of this name"
+            if of_operator
+            else "the wheel has no such file: this release may have moved or dropped it, or "
             "upstream does not install it",
-            next="include what the release has, behind __has_include where releases differ, or "
+            next=f"declare it in {additions.native.path.name}, or correct the name"
+            if of_operator
+            else "include what the release has, behind __has_include where releases differ, or "
             f"write what you need in a header of yours; or build from source: {FROM_SOURCE}",
             kind="header gone",
         )
@@ -289,26 +402,36 @@ def _missing_kernels(
     exported: Callable[[], Collection[str]],
 ) -> Iterator[KernelError]:
     """Kernels that an entry names and no source defines, and meta functions of structured ones."""
-    metas = {"_".join(filter(None, pair)) for s in sources for pair in _META.findall(s.code)}
+    metas: dict[str, str] = {}  # by the function's name, why it is no meta function
+    for source in sources:
+        for found in _META.finditer(source.code):
+            outside = source.outside("at::meta", found.start())
+            name = "_".join(filter(None, found.groups()))
+            metas[name] = f"{source.at(found.start())}: {outside}" if outside else ""
     sure = all(source.is_plain for source in sources if "META_FUNC" in source.code)
+    included = {Path(name).name for source in sources for name in _INCLUDE.findall(source.text)}
+    compiled = [s for s in sources if s.path.suffix not in _HEADERS or s.path.name in included]
     defined: set[tuple[str, int]] = set()
     for entry in additions.native.entries:
-        delegating = [e.name for e in additions.native.entries if e.delegate == entry.name]
+        delegating = [e.name for e in additions.native.entries
+                      if e.delegate == entry.name and "structured" in entry.fields]  # fmt: skip
         for name in delegating if sure else ():  # an in-place one has the functional one's
-            if "_." not in f"{name}." and (meta := name.replace(".", "_")) not in metas:
-                yield _missing(entry, "structured", additions, f"TORCH_META_FUNC({meta})", [])
+            meta = name.replace(".", "_")
+            if "_." not in f"{name}." and metas.get(meta, "none"):
+                wrong = [metas[meta]] if meta in metas else []
+                yield _missing(entry, "structured", additions, f"TORCH_META_FUNC({meta})", wrong)
         dispatch = entry.fields.get("dispatch")
         for keys, kernel in dispatch.items() if isinstance(dispatch, dict) else ():
             name = str(kernel).rpartition("::")[2]
             built = [k for k in words(keys) if base.cuda is not None or "CUDA" not in k]
             if not [key for key in built if not _NOT_BUILT.search(key)]:
                 continue
-            found = [m for source in sources for m in source.mentions(name, entry)]
-            objections = [f"{m.where}: {m.objection}" for m in found if m.objection]
-            if len(objections) < len(found):
+            mentions = [m for source in compiled for m in source.mentions(name, entry)]
+            objections = [f"{m.where}: {m.objection}" for m in mentions if m.objection]
+            if len(objections) < len(mentions):
                 overload = (name, len(entry.types))
                 if overload not in defined:
-                    yield from _defined_twice(name, found)
+                    yield from _defined_twice(name, mentions)
                 defined.add(overload)
             elif not _is_generated(entry) and not _is_exported(name, exported()):
                 yield _missing(entry, "dispatch", additions, name, objections)
@@ -336,13 +459,17 @@ def _missing(
     others = [path for path in paths.tree(additions.source_root, additions.root)
               if path.suffix in _NOT_COMPILED and name in Source(path).text]  # fmt: skip
     what = "is not defined as the entry has it" if found else "is declared and defined nowhere"
-    found = found or [f"{path}: no file ending in {path.suffix} is compiled" for path in others]
+    found = found or [
+        f"{path}: no source includes it" if path.suffix in _HEADERS
+        else f"{path}: no file ending in {path.suffix} is compiled"
+        for path in others
+    ]  # fmt: skip
     return KernelError(
         f"the kernel '{name}' {what}",
         where=entry.where(field),
         why="\n".join(found) or f"no source below {additions.source_root} has the word",
-        next="define it in aten_src/native, in a .cpp or .cu file, in namespace at::native, or "
-        "correct the name in the entry",
+        next=f"{'correct' if found else 'define'} it in aten_src/native, in a .cpp or .cu file, in "
+        f"namespace at::{'meta' if field == 'structured' else 'native'}, or correct the entry",
     )
 
 

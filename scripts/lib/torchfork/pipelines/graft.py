@@ -11,7 +11,7 @@ from pathlib import Path
 from ..additions import formulas, merge, validate
 from ..additions.load import Additions
 from ..additions.merge import MERGED_FILES, MergedTree
-from ..additions.ranges import without
+from ..additions.ranges import entries_at, without
 from ..codegen import client, templates
 from ..codegen.build_dir import GENERATOR_ROOMS, BuildDir, tooling_fingerprint
 from ..codegen.client import Generated
@@ -164,6 +164,7 @@ def merge_and_parse(
     additions = context.additions
     errors = list(validate.objections(additions, upstream, context.base.version))
     errors += formulas.scope_objections(additions, _scope(context, upstream))
+    objected = len(errors)
     accepted = replace(context, additions=without(additions, errors))
     while True:
         try:
@@ -176,7 +177,12 @@ def merge_and_parse(
             if remaining == accepted.additions or not remaining.native.entries:
                 break
             accepted = replace(accepted, additions=remaining)
-    errors += found()
+    # Of an entry that the parser refused it is not known what the sources lack.
+    unread = [e.line for e in entries_at(additions.native, errors[objected:])]
+    errors += [
+        error for error in found()
+        if all(e.line not in unread for e in entries_at(additions.native, [error]))
+    ]  # fmt: skip
     if errors:
         raise combined(errors)
     return tree, manifest
