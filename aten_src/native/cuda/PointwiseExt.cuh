@@ -14,20 +14,14 @@
 #include <c10/util/BFloat16.h>
 #include <c10/util/Half.h>
 #include <c10/util/complex.h>
-#include <ATen/cuda/detail/IntegerDivider.cuh>
 #include <cstdint>
 #include <type_traits>
 
 namespace at::native::pointwise_ext {
 
-constexpr int kThreads = 128;
-constexpr int kVectorBytes = 16;
 // Vectors of each operand that a thread loads before it computes.
 template <typename scalar_t>
 constexpr int kVectorsOf = sizeof(scalar_t) < 4 ? 1 : 2;
-// Elements of a thread with strides, and where it converts: code for 13 types for each of each operand.
-constexpr int kStrided = 4;
-constexpr int kConverting = 2;
 
 // An op has `opmath_t`, which it computes in, `kInputs` (1 or 2), and operator() of so many opmath_t.
 template <typename Op>
@@ -41,33 +35,8 @@ __device__ __forceinline__ typename Op::opmath_t apply(
   }
 }
 
-// Addresses and types of the operands. An input without an address is `scalars` of it.
 template <typename Op>
-struct Operands {
-  char* output;
-  const char* inputs[Op::kInputs];
-  typename Op::opmath_t scalars[Op::kInputs];
-  ScalarType common_type;
-  ScalarType output_type;
-  ScalarType input_types[Op::kInputs];
-};
-
-// From the number of an element to the operands' offsets in bytes.
-template <int kTensors>
-struct Offsets {
-  int dims;
-  at::cuda::detail::IntDivider<uint32_t> sizes[kMostDims];
-  uint32_t strides[kMostDims][kTensors];
-
-  explicit Offsets(const Piece& piece) : dims(piece.dims) {
-    for (int dim = 0; dim < dims; ++dim) {
-      sizes[dim] = at::cuda::detail::IntDivider<uint32_t>(piece.sizes[dim]);
-      for (int i = 0; i < kTensors; ++i) {
-        strides[dim][i] = piece.tensors[i].strides[dim];
-      }
-    }
-  }
-};
+using OperandsOf = Operands<typename Op::opmath_t, Op::kInputs>;
 
 template <typename scalar_t>
 struct alignas(kVectorBytes) Vector {
@@ -75,72 +44,57 @@ struct alignas(kVectorBytes) Vector {
   scalar_t values[kSize];
 };
 
-// A block's whole vectors, or with kWhole == false its elements below `count`.
-template <bool kWhole, typename scalar_t, typename Op>
-__device__ __forceinline__ void contiguous_block(
-    uint32_t count,
-    const Operands<Op>& operands,
-    const Op& op) {
+template <typename scalar_t, typename Op>
+__global__ __launch_bounds__(
+    kThreads) void contiguous_kernel(uint32_t count, OperandsOf<Op> operands, Op op) {
   using opmath_t = typename Op::opmath_t;
   using Packed = Vector<scalar_t>;
   constexpr int kInputs = Op::kInputs;
   constexpr int kVectors = kVectorsOf<scalar_t>;
+  const uint32_t whole = count / Packed::kSize * Packed::kSize;
   const auto first = [](int v) {
     return ((blockIdx.x * kVectors + v) * kThreads + threadIdx.x) * Packed::kSize;
   };
+  const auto input = [&](int k) {
+    return reinterpret_cast<const scalar_t*>(operands.inputs[k]);
+  };
+  auto* const output = reinterpret_cast<scalar_t*>(operands.output);
   Packed loaded[kInputs][kVectors];
 #pragma unroll
   for (int k = 0; k < kInputs; ++k) {
-    if (operands.inputs[k]) {
 #pragma unroll
-      for (int v = 0; v < kVectors; ++v) {
-        const auto* const from = reinterpret_cast<const scalar_t*>(operands.inputs[k]) + first(v);
-        if constexpr (kWhole) {
-          loaded[k][v] = *reinterpret_cast<const Packed*>(from);
-        } else {
-#pragma unroll
-          for (int i = 0; i < Packed::kSize; ++i) {
-            loaded[k][v].values[i] = first(v) + i < count ? from[i] : scalar_t();
-          }
-        }
+    for (int v = 0; v < kVectors; ++v) {
+      if (operands.inputs[k] && first(v) < whole) {
+        loaded[k][v] = *reinterpret_cast<const Packed*>(input(k) + first(v));
       }
     }
   }
 #pragma unroll
   for (int v = 0; v < kVectors; ++v) {
-    Packed result;
-#pragma unroll
-    for (int i = 0; i < Packed::kSize; ++i) {
-      opmath_t values[kInputs];
-#pragma unroll
-      for (int k = 0; k < kInputs; ++k) {
-        values[k] = operands.inputs[k] ? static_cast<opmath_t>(loaded[k][v].values[i])
-                                       : operands.scalars[k];
-      }
-      result.values[i] = static_cast<scalar_t>(apply(op, values));
-    }
-    auto* const to = reinterpret_cast<scalar_t*>(operands.output) + first(v);
-    if constexpr (kWhole) {
-      *reinterpret_cast<Packed*>(to) = result;
-    } else {
+    if (first(v) < whole) {
+      Packed result;
 #pragma unroll
       for (int i = 0; i < Packed::kSize; ++i) {
-        if (first(v) + i < count) {
-          to[i] = result.values[i];
+        opmath_t values[kInputs];
+#pragma unroll
+        for (int k = 0; k < kInputs; ++k) {
+          values[k] = operands.inputs[k] ? static_cast<opmath_t>(loaded[k][v].values[i])
+                                         : operands.scalars[k];
         }
+        result.values[i] = static_cast<scalar_t>(apply(op, values));
       }
+      *reinterpret_cast<Packed*>(output + first(v)) = result;
     }
   }
-}
-
-template <typename scalar_t, typename Op>
-__global__ __launch_bounds__(
-    kThreads) void contiguous_kernel(uint32_t count, Operands<Op> operands, Op op) {
-  constexpr uint32_t kPerBlock = kThreads * kVectorsOf<scalar_t> * Vector<scalar_t>::kSize;
-  if (count - blockIdx.x * kPerBlock >= kPerBlock) {
-    contiguous_block<true, scalar_t>(count, operands, op);
-  } else {
-    contiguous_block<false, scalar_t>(count, operands, op);
+  // What is left of a vector, in the last block.
+  const uint32_t at = whole + threadIdx.x;
+  if (blockIdx.x == gridDim.x - 1 && at < count) {
+    opmath_t values[kInputs];
+#pragma unroll
+    for (int k = 0; k < kInputs; ++k) {
+      values[k] = operands.inputs[k] ? static_cast<opmath_t>(input(k)[at]) : operands.scalars[k];
+    }
+    output[at] = static_cast<scalar_t>(apply(op, values));
   }
 }
 
@@ -149,7 +103,7 @@ template <int kElements, typename Op, typename Load, typename Store>
 __device__ __forceinline__ void for_each_element(
     uint32_t count,
     const Offsets<1 + Op::kInputs>& offsets,
-    const Operands<Op>& operands,
+    const OperandsOf<Op>& operands,
     const Op& op,
     const Load& load,
     const Store& store) {
@@ -196,7 +150,7 @@ template <typename scalar_t, typename Op>
 __global__ __launch_bounds__(kThreads) void strided_kernel(
     uint32_t count,
     Offsets<1 + Op::kInputs> offsets,
-    Operands<Op> operands,
+    OperandsOf<Op> operands,
     Op op) {
   using opmath_t = typename Op::opmath_t;
   for_each_element<kStrided>(
@@ -237,7 +191,7 @@ template <typename Op>
 __global__ __launch_bounds__(kThreads) void converting_kernel(
     uint32_t count,
     Offsets<1 + Op::kInputs> offsets,
-    Operands<Op> operands,
+    OperandsOf<Op> operands,
     Op op) {
   using opmath_t = typename Op::opmath_t;
   for_each_element<kConverting>(
@@ -258,71 +212,19 @@ __global__ __launch_bounds__(kThreads) void converting_kernel(
       });
 }
 
-template <typename... Parameters>
-void launch(
-    void (*kernel)(uint32_t, Parameters...),
-    int64_t count,
-    int64_t per_block,
-    std::common_type_t<Parameters>... arguments) {
-  auto elements = static_cast<uint32_t>(count);
-  void* pointers[] = {&elements, &arguments...};
-  launch(
-      reinterpret_cast<const void*>(kernel),
-      (count + per_block - 1) / per_block,
-      kThreads,
-      pointers);
-}
-
-template <typename scalar_t, typename Op>
-void run_piece(const Piece& piece, const Op& op) {
-  constexpr int kTensors = 1 + Op::kInputs;
-  Operands<Op> operands{};
-  operands.common_type = piece.common_type;
-  operands.output = static_cast<char*>(piece.tensors[0].data);
-  operands.output_type = piece.tensors[0].type;
-  bool contiguous = piece.dims <= 1;
-  bool converts = false;
-  for (int i = 0; i < kTensors; ++i) {
-    const auto& tensor = piece.tensors[i];
-    if (tensor.is_cpu_scalar) {
-      operands.scalars[i - 1] =
-          c10::fetch_and_cast<typename Op::opmath_t>(tensor.type, tensor.data);
-      continue;
-    }
-    if (i > 0) {
-      operands.inputs[i - 1] = static_cast<const char*>(tensor.data);
-      operands.input_types[i - 1] = tensor.type;
-    }
-    converts |= tensor.type != piece.common_type;
-    contiguous &= reinterpret_cast<uintptr_t>(tensor.data) % kVectorBytes == 0 &&
-        (piece.dims == 0 || tensor.strides[0] == static_cast<int64_t>(elementSize(tensor.type)));
-  }
-  if (converts) {
-    launch(
-        converting_kernel<Op>,
-        piece.count,
-        kThreads * kConverting,
-        Offsets<kTensors>(piece),
-        operands,
-        op);
-  } else if (contiguous) {
-    constexpr int64_t kPerBlock = kThreads * kVectorsOf<scalar_t> * Vector<scalar_t>::kSize;
-    launch(contiguous_kernel<scalar_t, Op>, piece.count, kPerBlock, operands, op);
-  } else {
-    launch(
-        strided_kernel<scalar_t, Op>,
-        piece.count,
-        kThreads * kStrided,
-        Offsets<kTensors>(piece),
-        operands,
-        op);
-  }
-}
-
 // out = op(inputs) of operands whose common type is stored as scalar_t.
 template <typename scalar_t, typename Op>
 void run(TensorIteratorBase& iter, const Op& op) {
-  for_each_piece(iter, [&](const Piece& piece) { run_piece<scalar_t>(piece, op); });
+  const auto address = [](auto* kernel) {
+    return reinterpret_cast<const void*>(kernel);
+  };
+  run_kernels<typename Op::opmath_t, Op::kInputs>(
+      iter,
+      {address(contiguous_kernel<scalar_t, Op>),
+       address(strided_kernel<scalar_t, Op>),
+       address(converting_kernel<Op>),
+       kThreads * kVectorsOf<scalar_t> * Vector<scalar_t>::kSize},
+      &op);
 }
 
 } // namespace at::native::pointwise_ext
