@@ -136,6 +136,18 @@ def test_a_toolkit_of_the_bases_major_version_is_taken(cuda_base: Base, tmp_path
     assert len(cuda.gencode) == 6
 
 
+def test_a_minor_version_is_assembled_from_the_ptx_of_the_first_where_that_is_asked_for() -> None:
+    flags = toolchain.architecture_flags("7.5 8.0 8.6 9.0a 9.0 12.0+PTX", shared=True)
+    assert [flag.removeprefix("-gencode=arch=") for flag in flags] == [
+        "compute_75,code=sm_75", "compute_80,code=sm_80", "compute_80,code=sm_86",
+        "compute_90a,code=sm_90a", "compute_90,code=sm_90", "compute_120,code=sm_120",
+        "compute_120,code=compute_120",
+    ]  # fmt: skip
+    assert toolchain.architecture_flags("8.6 8.0", shared=True) == (
+        toolchain.architecture_flags("8.6 8.0")
+    )
+
+
 def test_the_users_architectures_win_and_develop_is_for_the_gpus_here(
     cuda_base: Base, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

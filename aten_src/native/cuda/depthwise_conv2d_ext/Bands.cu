@@ -702,12 +702,15 @@ bool bands_apply(const Params& p, const Operand& one, const Operand& other) {
 // Whether the products are worth the preparation, and blocks that rows leave partly empty.
 bool is_worth_it(const Params& p, bool grad) {
   constexpr int64_t kWorthyTaps = 49;
+  constexpr int64_t kWorthyPlane = 1024; // where fewer taps are added up over several outputs
+  const int64_t taps = p.kernel_size();
+  const bool adds_up = grad && p.multiplier > 1;
   const bool whole_blocks = p.input_width % kBlock == 0 && p.output_width % kBlock == 0;
   if (std::min(p.input_width, p.output_width) < kBlock) {
     return p.kernel_height * std::min(p.kernel_width, p.input_width) >= kWorthyTaps;
   }
-  return p.kernel_height >= kLargeWindow || (p.kernel_size() >= kWorthyTaps && whole_blocks) ||
-      (grad && p.multiplier > 1);
+  return p.kernel_height >= kLargeWindow || (taps >= kWorthyTaps && (whole_blocks || adds_up)) ||
+      (adds_up && taps >= 9 && p.input_height * p.input_width >= kWorthyPlane);
 }
 
 } // namespace

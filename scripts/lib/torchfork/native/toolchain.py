@@ -20,6 +20,8 @@ from ..util import process
 # What ATen/cuda/CUDAContext.h, which every generated CUDA registration includes, needs.
 CUDA_HEADERS = ("cuda_runtime.h", "cublas_v2.h", "cusparse.h", "cusolverDn.h")
 
+OF_THE_BASE = "those of the base"  # why architectures are compiled for
+
 # Peak memory of the heaviest file, measured with GCC 12. Of a graft: 1.3 GB generated, which half
 # of the jobs may be at once, 1.1 GB other C++, 1.6 GB CUDA.
 # Of a whole tree for CPUs: 2.1 GB, and a quarter more with fewer garbage collections. With CUDA:
@@ -135,12 +137,16 @@ def find_launcher(env: Mapping[str, str]) -> str:
     return next((tool for tool in ("ccache", "sccache") if shutil.which(tool)), "")
 
 
-def architecture_flags(listed: str) -> list[str]:
+def architecture_flags(listed: str, *, shared: bool = False) -> list[str]:
     """nvcc's flags for a TORCH_CUDA_ARCH_LIST such as '8.0 9.0a+PTX' or '8.0;9.0'.
+
+    shared: 8.6 is assembled from the PTX of 8.0 where both are listed, and so is every later minor
+    version. Most of nvcc's time is what makes PTX. A kernel sees __CUDA_ARCH__ as 800 in both.
 
     Raises UsageError where an item is no architecture.
     """
     flags = []
+    firsts: dict[str, str] = {}
     for item in filter(None, re.split(r"[;,\s]+", listed)):
         found = re.fullmatch(r"(\d+)\.(\d[af]?)(\+PTX)?", item)
         if not found:
@@ -149,7 +155,9 @@ def architecture_flags(listed: str) -> list[str]:
                 next="write it as in TORCH_CUDA_ARCH_LIST='8.0 9.0+PTX'",
             )
         number = found[1] + found[2]
-        flags.append(f"-gencode=arch=compute_{number},code=sm_{number}")
+        first = firsts.setdefault(found[1], number)
+        fits = shared and first.isdigit() and number.isdigit() and first < number
+        flags.append(f"-gencode=arch=compute_{first if fits else number},code=sm_{number}")
         if found[3]:
             flags.append(f"-gencode=arch=compute_{number},code=compute_{number}")
     return flags
@@ -186,7 +194,7 @@ def _architectures(base: Base, env: Mapping[str, str], *, visible: bool) -> tupl
         return listed, "TORCH_CUDA_ARCH_LIST"
     if visible and (listed := visible_architectures()):
         return listed, "the GPUs here"
-    return base_architectures(base), "those of the base"
+    return base_architectures(base), OF_THE_BASE
 
 
 def find_cuda(
@@ -216,7 +224,7 @@ def find_cuda(
     include = (_toolkit_root(nvcc) / "include", *_package_includes(base))
     _require_headers(base, include)
     listed, why = _architectures(base, env, visible=visible)
-    flags = tuple(architecture_flags(listed))
+    flags = tuple(architecture_flags(listed, shared=why == OF_THE_BASE))
     return Cuda(nvcc, version, include, flags, f"{listed} ({why})"), ""
 
 
