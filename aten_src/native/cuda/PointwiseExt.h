@@ -19,9 +19,9 @@ namespace at::native::pointwise_ext {
 constexpr int kMostDims = 25;
 constexpr int kThreads = 128;
 constexpr int kVectorBytes = 16;
-// Elements of a thread with strides. Where it converts it has one: code for 21 types for each operand.
+// Elements of a thread with strides, and where it converts: code for 21 types for each of each operand.
 constexpr int kStrided = 4;
-constexpr int kConverting = 1;
+constexpr int kConverting = 2;
 
 // Addresses and types of the operands. An input without an address is `scalars` of it.
 template <typename opmath_t, int kInputs>
