@@ -96,6 +96,31 @@ def test_a_release_beyond_it_gets_nothing_of_the_operator(tmp_path: Path, versio
     assert ranges.left_out(whole, version) == {"lerp_bp": "<2.15"}
 
 
+def test_a_formula_goes_with_its_entry_and_needs_no_range(tmp_path: Path) -> None:
+    whole = written(tmp_path, derivatives=DERIVATIVES.replace('  torch: "<2.15"\n', ""))
+    for version, formulas in (("2.15.0", ["always"]), ("2.14.0", ["lerp_bp", "always"])):
+        kept = ranges.for_release(whole, version).derivatives.entries
+        assert [entry.name for entry in kept] == formulas
+
+
+@pytest.mark.parametrize(
+    ("text", "possible"),
+    [
+        (">=2.14, <2.13", False), (">2.13, <=2.13", False), ("==2.13, ==2.14", False),
+        (">2.13, <2.14", True), (">=2.13, <=2.13", True), ("==2.13.*, !=2.13.0", True),
+        ("!=2.13", True), ("<2.8, >=2.6.dev1", True), ("===odd", False),
+    ],
+)  # fmt: skip
+def test_a_range_without_releases_is_refused(tmp_path: Path, text: str, possible: bool) -> None:
+    whole = written(tmp_path, NATIVE.replace("<2.15", text), "")
+    if possible:
+        ranges.for_release(whole, "2.13.0")
+        return
+    with pytest.raises(AdditionsError, match="no release in it") as caught:
+        ranges.for_release(whole, "2.13.0")
+    assert caught.value.where.endswith("native_functions_additions.yaml:3")
+
+
 def test_two_forms_of_an_operator_may_share_the_releases(tmp_path: Path) -> None:
     both = NATIVE.replace("- func: always(Tensor self)", "- func: lerp_bp(Tensor self, Tensor end)")
     both = both.replace("    CPU: always", '    MTIA: lerp_bp\n  torch: ">=2.15"')

@@ -65,11 +65,14 @@ REFUSALS = [
     ("- func: a() -> Tensor\n  dispatch:\n    CPU, Abacus: a", 2, NeedsSourceLaneError, "Abacus"),
     ("- func: a() -> Tensor\n  dispatch: a", 2, AdditionsError, "not a mapping"),
     ("- func: a() -> Tensor\n  dispatch: {}", 2, AdditionsError, "names a kernel"),
-    ("- func: a() -> Tensor\n  structured: True", 1, AdditionsError, "names a kernel"),
+    ("- func: a(Tensor(a!) o) -> Tensor(a!)\n  structured: True", 1, AdditionsError, "a kernel"),
     ("- func: a() -> Tensor\n  dispatch:\n    CPU, X: a\n    CPU: b", 2, AdditionsError, "twice"),
     ("- func: a() -> Tensor\n  structured_inherits: Iterator", 2, AdditionsError, "inherits"),
     ("- func: a(Tensor x) -> Tensor\n  precomputed:\n  - dim -> int n", 2, AdditionsError, "'dim'"),
     ("- func: a(Tensor x, int EOF) -> Tensor", 1, AdditionsError, "argument 'EOF'"),
+    ("- func: ä(Tensor x) -> Tensor", 1, AdditionsError, "operator 'ä' [^$]* ASCII"),
+    ("- func: a(Tensor größe) -> Tensor", 1, AdditionsError, "argument 'größe' [^$]* ASCII"),
+    ("- func: a() -> (Tensor b, Tensor b)", 1, AdditionsError, "two results"),
     ("- func: a() -> (Tensor b, Tensor double)", 1, AdditionsError, "result 'double'"),
     ("- func: load(Tensor self) -> Tensor", 1, CollisionError, "name of torch.load"),
     ("- func: _tree.x(Tensor self) -> Tensor", 1, CollisionError, "name of torch._tree"),
@@ -207,6 +210,19 @@ def test_a_formula_of_a_composite_is_refused(tmp_path: Path, dispatch: str) -> N
     assert caught.value.where.endswith("derivatives_additions.yaml:1")
     assert "CompositeExplicitAutograd" in caught.value.next
     checked(tmp_path, f"{COMPOSITE}  structured_delegate: swing.out\n", sample.DERIVATIVES)
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [("", "nothing"), ("  aten: swing\n", "nothing"), ("  aten: swing(self, b)\n", "with 'b'")],
+)
+def test_a_deprecation_that_calls_nothing_is_refused(tmp_path: Path, call: str, says: str) -> None:
+    deprecated = "- name: swing(Tensor self, *, Scalar a) -> Tensor\n"
+    root = sample.write(tmp_path).root
+    for text in (call, "  aten: swing(self, 1)\n"):
+        lay(root, {"deprecated_additions.yaml": deprecated + text})
+        errors = list(validate.objections(load(root), UPSTREAM, "9.1.0"))
+        assert [says in error.what for error in errors] == ([True] if text == call else [])
 
 
 def test_a_registration_for_an_operator_that_nobody_declares_is_refused(tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ import pytest
 import sample_additions as sample
 from sample_files import lay
 
-from torchfork.errors import CompileError, ForkError, KernelError
+from torchfork.additions import ranges
+from torchfork.errors import CollisionError, CompileError, ForkError, KernelError
 from torchfork.native import source_text
 
 KERNEL = """\
@@ -145,6 +146,23 @@ def test_what_has_the_name_of_a_kernel_and_defines_none_is_named_with_its_line(
 
 
 @pytest.mark.parametrize(
+    ("include", "header", "refuses"),
+    [
+        ("ATen/native/Private.h", "// mine\n", True),
+        ("ATen/native/Private.h", HEADER, False),  # a copy
+        ("ATen/native/Mine.h", "// mine\n", False),  # nobody includes it
+    ],
+)
+def test_a_header_in_the_place_of_upstreams_is_refused(
+    tmp_path: Path, include: str, header: str, refuses: bool
+) -> None:
+    sources = {"native__Private_h": header, "native__Mine_h": ""}
+    errors = refused(tmp_path, f"#include <{include}>\n", **sources)
+    place = f"{tmp_path}/a/aten_src/native/Private.h"
+    assert [(type(e), e.where) for e in errors] == [(CollisionError, place)] * refuses
+
+
+@pytest.mark.parametrize(
     ("declared", "right", "wrong"),
     [
         ("Tensor", "at::Tensor const &", "Tensor"),
@@ -221,6 +239,14 @@ def test_a_source_that_is_not_compiled_defines_no_kernel(tmp_path: Path) -> None
     assert f"{tmp_path}/h/a/aten_src/native/Spin.h: no source includes it" in error.why
     include = "#include <ATen/native/Spin.h>\n"
     assert refused(tmp_path / "i", include, native, native__Spin_h=text) == []
+
+
+def test_a_source_that_a_range_leaves_out_is_named(tmp_path: Path) -> None:
+    native = sample.NATIVE.replace("  variants: function, method\n", '  torch: "<9"\n')
+    whole = sample.write(tmp_path / "a", native, native__Both_cpp=KERNEL)
+    additions = ranges.for_release(whole, "9.1.0")
+    (error,) = source_text.objections(additions, sample.base(tmp_path / "base"), list)
+    assert "'sway'" in error.what and "Both.cpp: left out" in error.why
 
 
 SPIN = """\

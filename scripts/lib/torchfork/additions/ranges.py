@@ -7,12 +7,14 @@ by an entry for newer ones.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import InvalidVersion, Version
 
 from ..errors import AdditionsError, ForkError, combined
 from . import fake_impls
@@ -40,6 +42,9 @@ def for_release(additions: Additions, version: str) -> Additions:
         raise combined(errors)
     whole, kept = (fake_impls.with_packets(file.functions) for file in (additions.native, native))
     dropped = whole - kept
+    names = {entry.name for entry in native.entries}
+    gone = {entry.name for entry in additions.native.entries} - names
+    derivatives = reduced(derivatives, lambda entry: entry.name not in gone)
     sources = additions.sources
     if dropped:
         sources = tuple(path for path in sources if not dropped & _declared_by(path))
@@ -75,7 +80,13 @@ def _unreadable(file: YamlFile) -> Iterator[AdditionsError]:
                 next=f'write it below func (or name), as in   {FIELD}: "<2.15"',
             )
         try:
-            _is_for(entry, "1.0")
+            if not _is_for(entry, "1.0") and not is_possible(str(entry.fields[FIELD])):
+                yield AdditionsError(
+                    f"the range of '{entry.name}' has no release in it",
+                    where=entry.where(FIELD),
+                    why=f"nothing is {entry.fields[FIELD]}",
+                    next="correct it; the conditions of a range hold together",
+                )
         except InvalidSpecifier as error:
             yield AdditionsError(
                 f"the range of '{entry.name}' cannot be read",
@@ -84,6 +95,16 @@ def _unreadable(file: YamlFile) -> Iterator[AdditionsError]:
                 next=f'write it as {FIELD}: "<2.15", or {FIELD}: ">=2.8, <2.15"; an argument '
                 f"called {FIELD} needs another name",
             )
+
+
+def is_possible(text: str) -> bool:
+    """Whether any version is in a range: one that it names, or one just above."""
+    near = ["0"]
+    for one in SpecifierSet(text):
+        named = one.version.removesuffix(".*")
+        with contextlib.suppress(InvalidVersion):  # of '==='
+            near += [named, f"{Version(named).base_version}.0.1"]
+    return any(SpecifierSet(text).contains(version, prereleases=True) for version in near)
 
 
 def _of_release(file: YamlFile, version: str) -> YamlFile:

@@ -54,6 +54,8 @@ def objections(additions: Additions, upstream: Upstream, version: str) -> Iterat
         yield from _of_declaration(entry, known, schemas, upstream, version)
     for entry in additions.derivatives.entries:
         yield from formulas.objections(entry, additions, known, version)
+    for entry in additions.deprecated.entries:
+        yield from _deprecation(entry)
     yield from _registrations_of_nothing(additions, known)
     yield from fake_impls.objections(
         additions.root, additions.fake_impls, additions.native.functions, known
@@ -118,11 +120,20 @@ def _unusable_names(entry: Entry) -> Iterator[ForkError]:
     named = [(name, "operator"), *((a, "argument") for a in arguments),
              *((r, "result") for r in results if r not in arguments)]  # fmt: skip
     for word, what in named:
-        languages = [n for n, words in (("Python", keyword.kwlist), ("C++", CPP_KEYWORDS),
-                                        ("C's headers", _MACROS)) if word in words]  # fmt: skip
+        if not word.isascii():
+            yield AdditionsError(
+                f"the {what} '{word}' of '{entry.name}' is not in ASCII",
+                where=entry.where(),
+                why="TorchScript, which reads each schema when torch is imported, knows no other "
+                "letters",
+                next="call it otherwise",
+            )
+        kinds = (("keyword of Python", keyword.kwlist), ("keyword of C++", CPP_KEYWORDS),
+                 ("macro of C's headers", _MACROS))  # fmt: skip
+        languages = [kind for kind, words in kinds if word in words]
         if languages:
             yield AdditionsError(
-                f"the {what} '{word}' of '{entry.name}' is a keyword of {' and '.join(languages)}",
+                f"the {what} '{word}' of '{entry.name}' is a {' and a '.join(languages)}",
                 where=entry.where(),
                 next=f"call it otherwise, {word}_like or x{word}",
             )
@@ -283,7 +294,8 @@ def _tags(entry: Entry, upstream: Upstream, version: str) -> Iterator[NeedsSourc
 
 
 def _keys(entry: Entry, upstream: Upstream, version: str) -> Iterator[ForkError]:
-    dispatch = entry.fields.get("dispatch", {} if entry.fields.get("structured") else {"": ""})
+    needed = entry.fields.get("structured") and "!)" in entry.parameters
+    dispatch = entry.fields.get("dispatch", {} if needed else {"": ""})
     if not isinstance(dispatch, dict) or not dispatch:
         yield AdditionsError(
             f"'dispatch' of '{entry.name}' is not a mapping that names a kernel",
@@ -381,6 +393,13 @@ def _arguments(entry: Entry) -> Iterator[AdditionsError]:
             )
         names.append(name)
         defaulted = name if default else defaulted
+    results, named = entry.results
+    for name in sorted({name for name in results if named and results.count(name) > 1}):
+        yield AdditionsError(
+            f"two results of '{entry.name}' are called '{name}'",
+            where=entry.where(),
+            next="rename one of them",
+        )
 
 
 def _defaults(entry: Entry, upstream: Upstream) -> Iterator[AdditionsError]:
@@ -409,6 +428,20 @@ def _defaults(entry: Entry, upstream: Upstream) -> Iterator[AdditionsError]:
                 why=f"of this type upstream's own functions have {', '.join(words) or 'None'}",
                 next=f"write one of these, a text in quotes, or declare '{kind}? {name}=None'",
             )
+
+
+def _deprecation(entry: Entry) -> Iterator[AdditionsError]:
+    """The generator says what a deprecation lacks, and not which."""
+    call = re.fullmatch(r"\w+\((.*)\)", str(entry.fields.get("aten", "")))
+    unknown = [w for w in words(call[1]) if w not in {*entry.arguments, "1"}] if call else []
+    if unknown or not call:
+        yield AdditionsError(
+            f"the deprecated '{entry.name}' calls "
+            + (f"with '{unknown[0]}', which is no argument of it" if unknown else "nothing"),
+            where=entry.where("aten"),
+            why=f"its arguments: {', '.join(entry.arguments)}",
+            next="write the call that it stands for, as in   aten: add(self, other, alpha)",
+        )
 
 
 def _method_without_self(entry: Entry) -> Iterator[AdditionsError]:

@@ -21,7 +21,7 @@ MAX_ALIASES = 1000
 if TYPE_CHECKING:
     Loader = yaml.SafeLoader | yaml.CSafeLoader
 _FAST_LOADER: type[Loader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_FUNCTION_NAME = re.compile(r"^([A-Za-z_][\w:]*(?:\.\w+)?)\(")
+_FUNCTION_NAME = re.compile(r"^([^\W\d][\w:]*(?:\.\w+)?)\(")
 # What PyYAML's constructors raise for a scalar that its tag does not fit, beside YAMLError.
 _BAD_VALUE = (ValueError, TypeError, LookupError, AttributeError, OverflowError)
 

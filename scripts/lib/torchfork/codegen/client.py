@@ -57,6 +57,9 @@ _CURES = {
     "non-modifying function": "give it a functional form: by an entry, or, where it ends with _ or "
     "returns a tensor, by 'autogen: {functional}, {plain}.out'",
     "nondeterministic_seeded tag missing": "add 'tags: nondeterministic_seeded'",
+    "dtype in tensor_options_args without output arg": "a function that makes a tensor and takes "
+    "none has the parameters '*, ScalarType? dtype=None, Layout? layout=None, Device? device=None, "
+    "bool? pin_memory=None'",
     "expects a line: 'autogen: '": "delete the line: entries declare the variants already",
 }
 

@@ -17,7 +17,7 @@ from ..additions import paths
 from ..additions.formulas import FROM_SOURCE, declared_without_body
 from ..additions.load import Additions
 from ..additions.yaml_file import Entry, words
-from ..errors import CompileError, ForkError, KernelError
+from ..errors import CollisionError, CompileError, ForkError, KernelError
 from ..upstream.base import Base
 from ..util import process
 from .compile_steps import SUPPORT
@@ -292,6 +292,7 @@ def objections(
         or not ({"cuda"} & set(path.parts) or path.suffix in {".cu", ".cuh"})
     ]
     errors: list[ForkError] = [*foreign_registrations(additions)]
+    errors += _headers_of_upstream(sources, additions, base)
     errors += (e for source in sources for e in _missing_includes(source, additions, base))
     if not any("##" in source.code for source in sources):  # a macro may make any name
         errors += _missing_kernels(sources, additions, base, exported)
@@ -314,6 +315,27 @@ def foreign_registrations(additions: Additions) -> Iterator[KernelError]:
                 next=f"delete it; declare each operator in {additions.native.path.name}, with its "
                 "kernels under 'dispatch:'",
                 kind="foreign library",
+            )
+
+
+def _headers_of_upstream(
+    sources: Collection[Source], additions: Additions, base: Base
+) -> Iterator[CollisionError]:
+    """Headers with the path of one of upstream's, which would be read in its place.
+
+    One that nobody includes is a backport's, for releases without it.
+    """
+    included = {name for source in sources for name in _INCLUDE.findall(source.text)}
+    for path in additions.headers:
+        name = f"ATen/{path.relative_to(additions.source_root).as_posix()}"
+        theirs = base.include / name
+        if name in included and theirs.is_file() and theirs.read_bytes() != path.read_bytes():
+            yield CollisionError(
+                f"the header {name} is one of torch {base.version}'s",
+                where=str(path),
+                why="upstream's own headers and whoever includes them would get yours",
+                next="give it another name",
+                kind="name taken upstream",
             )
 
 
@@ -457,10 +479,13 @@ def _missing(
     entry: Entry, field: str, additions: Additions, name: str, found: list[str]
 ) -> KernelError:
     others = [path for path in paths.tree(additions.source_root, additions.root)
-              if path.suffix in _NOT_COMPILED and name in Source(path).text]  # fmt: skip
+              if (path.suffix in _NOT_COMPILED or path not in additions.sources)
+              and name in Source(path).text]  # fmt: skip
     what = "is not defined as the entry has it" if found else "is declared and defined nowhere"
     found = found or [
         f"{path}: no source includes it" if path.suffix in _HEADERS
+        else f"{path}: left out, with an operator for other releases whose _native.h it includes"
+        if path.suffix in {".cpp", ".cu"}
         else f"{path}: no file ending in {path.suffix} is compiled"
         for path in others
     ]  # fmt: skip

@@ -316,6 +316,7 @@ def fill_overlay(context: BuildContext, merged: Merged, wrapper: Wrapper) -> Non
         **{
             f"{INCLUDE}/ATen/{path.relative_to(additions.source_root)}": path.read_bytes()
             for path in additions.headers
+            if not (base.include / "ATen" / path.relative_to(additions.source_root)).exists()
         },
         **dict(_packaged_yaml(base, merged.tree)),
         **{name: patches.encode(text) for name, text in texts.items()},

@@ -164,6 +164,8 @@ def parse_diff(text: str, patch: Patch) -> Diff:
     # No line of a hunk starts with a letter, so this finds the files and nothing else.
     head, *chunks = re.split(r"^(?=diff --git )", text, flags=re.M)
     said = _HEAD.fullmatch(head)
+    if "\r" in head:
+        raise _malformed(path, 1, "its lines end with CR LF")
     if said is None or not _is_date(said["date"]):
         raise _malformed(
             path, 1,

@@ -12,6 +12,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from ...additions import paths
+from ...additions.ranges import is_possible
 from ...errors import PatchConflictError, PatchError, UsageError
 from .. import BuildMode, Texts
 
@@ -214,6 +215,12 @@ def parse_line(line: str, folder: Path, number: int) -> Patch:
             why=str(error),
             next="'*' for all releases, or as pip writes it without blanks: >=2.6,<2.9",
         ) from error
+    if not is_possible(str(range_)):
+        raise PatchError(
+            f"no version is in the range '{versions}'",
+            where=where,
+            next="correct it; the conditions of a range hold together",
+        )
     return Patch(name, range_, mode, reason, folder, number)
 
 
