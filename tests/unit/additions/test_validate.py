@@ -9,7 +9,7 @@ import pytest
 import sample_additions as sample
 from sample_files import lay
 
-from torchfork.additions import formulas, validate
+from torchfork.additions import formulas, ranges, validate
 from torchfork.additions.load import load
 from torchfork.errors import (
     AdditionsError,
@@ -223,6 +223,7 @@ def test_a_deprecation_that_calls_nothing_is_refused(tmp_path: Path, call: str, 
         lay(root, {"deprecated_additions.yaml": deprecated + text})
         errors = list(validate.objections(load(root), UPSTREAM, "9.1.0"))
         assert [says in error.what for error in errors] == ([True] if text == call else [])
+        assert len(ranges.without(load(root), errors).deprecated.entries) == (text != call)
 
 
 def test_a_registration_for_an_operator_that_nobody_declares_is_refused(tmp_path: Path) -> None:
@@ -251,6 +252,8 @@ def test_a_registration_for_an_operator_that_nobody_declares_is_refused(tmp_path
         ("  x: ''", 2, "it is empty"),
         ("  x: grads[0] *", 2, "ends with '\\*'"),
         ("  x: grads[0] * x ** 2", 2, "at::pow"),
+        ("  x: torch.mul(grads[0], x)", 2, "at::mul"),
+        ("  x: grads[0];", 2, "ends with ';'"),
         ("  x:", 2, "no text[^$]*reads nothing"),
         ("  x: 0", 2, "no text[^$]*reads 0"),
         ("  x: grads[0] * x_t", 2, "uses 'x_t'[^$]*'x' is an argument"),
@@ -338,9 +341,28 @@ def test_a_formula_with_a_name_that_it_cannot_call_is_refused_at_its_line(
 )
 def test_a_formula_whose_names_exist_passes(tmp_path: Path, formula: str) -> None:
     known = frozenset({"c10_name", "not_implemented"})
-    assert scope_errors(tmp_path, formula, "Tensor mine(const Tensor&);", known) == []
+    assert scope_errors(tmp_path, formula, "Tensor mine(const Tensor& x) {}", known) == []
     # a helper of the additions takes the place of a hidden one
-    assert scope_errors(tmp_path, "hidden_helper(grad)", "Tensor hidden_helper(Tensor);") == []
+    assert scope_errors(tmp_path, "hidden_helper(grad)", "Tensor hidden_helper(Tensor) {}") == []
+
+
+def test_a_helper_is_declared_where_generated_code_sees_it_and_defined(tmp_path: Path) -> None:
+    derivatives = "- name: swing(Tensor self) -> Tensor\n  self: mine(grad)\n"
+    nothing = formulas.Scope(
+        frozenset(), frozenset(), "", frozenset(), lambda _: set(), lambda _: set()
+    )
+
+    def said(name: str, text: str = "Tensor mine(Tensor);", **sources: str) -> list[str]:
+        root = tmp_path / f"{name}{len(sources)}"
+        sources[f"native__{name}_h"] = text
+        additions = sample.write(root, sample.NATIVE, derivatives, **sources)
+        return [error.what for error in formulas.scope_objections(additions, nothing)]
+
+    (unseen,) = said("Plain")
+    (undefined,) = said("FunctionsManual")
+    assert "nothing that formulas know" in unseen and "defined nowhere" in undefined
+    assert said("FunctionsManual", native__Any_cpp="Tensor mine(Tensor x) { return x; }") == []
+    assert said("FullFunctionsManual", "inline Tensor mine(Tensor x) { return x; }") == []
 
 
 def test_words_are_looked_for_in_the_headers_that_generated_code_includes(tmp_path: Path) -> None:

@@ -292,6 +292,25 @@ def test_a_structured_operator_without_a_meta_function_is_named(
 
 
 @pytest.mark.parametrize(
+    ("registered", "missing"),
+    [
+        ("REGISTER_DISPATCH(spin_stub, &kernel)", False),
+        ("ALSO_REGISTER_AVX512_DISPATCH( spin_stub, &kernel)", False),
+        ("MY_MACRO(spin_stub)", False),
+        ("REGISTER_DISPATCH(spin_other, &kernel)", True),
+        ("// REGISTER_DISPATCH(spin_stub, &kernel)", True),
+    ],
+)
+def test_a_stub_that_nobody_registers_a_kernel_for_is_named(
+    tmp_path: Path, registered: str, missing: bool
+) -> None:
+    text = "namespace at::native {\nDEFINE_DISPATCH(spin_stub);\n}\n"
+    errors = refused(tmp_path, text, native__cpu__Spin_cpp=registered)
+    place = f"{tmp_path}/a/aten_src/native/Text.cpp:2"
+    assert [e.where for e in errors] == [place] * missing
+
+
+@pytest.mark.parametrize(
     ("kernel", "why"),
     [
         ("namespace at::meta { TORCH_IMPL_FUNC(spin_out)(const Tensor& x) {} }", "at::meta"),
@@ -335,6 +354,7 @@ def test_a_call_of_what_is_hidden_is_named(tmp_path: Path, call: str, hidden: bo
          "  TORCH_LIBRARY_IMPL(\n    torchvision, CPU, m) {\n"
          "TORCH_LIBRARY_FRAGMENT(mine, m) {\n", [5, 6]),
         ("TORCH_LIBRARY(aten, m) {\n", [1]),
+        ("\nPYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {\n", [2]),
         ("TORCH_LIBRARY_IMPL(aten, FuncTorchBatched, m) {\n", []),
     ],
 )  # fmt: skip

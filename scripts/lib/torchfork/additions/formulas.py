@@ -29,6 +29,7 @@ _STRING = re.compile(r'"(?:\\.|[^"\\])*"|\'(?:\\.|[^\'\\])*\'')
 # A word that no qualifier and no object precedes: x of `x`, `x(...)`, not of `a.x`, `a->x`, `a::x`.
 _WORD = re.compile(r"(?<![\w.])(?<!->)(?<!::)[A-Za-z_]\w*(?!\w|\s*::)")
 _CALL = re.compile(r"(?<![\w.])(?<!->)(?<!::)(?:details::)?([A-Za-z_]\w*)(?=\s*\()")
+_PYTHON = re.compile(r"\*\*|\btorch\.")
 _METHOD = re.compile(r"(?:\.|->)\s*([A-Za-z_]\w*)(?=\s*\()")
 # A formula that declares names of its own: not every word of it can be looked up.
 _DECLARES = re.compile(r"\bauto\b|\[[&=]|[{;]")
@@ -196,15 +197,15 @@ def _wrong_form(entry: Entry, key: str, formula: str) -> Iterator[DerivativeErro
             open_ = bracket
             break
     ending = formula.strip()[-1:]
-    power = "**" in _STRING.sub("", formula)
-    if open_ or power or ending in "+-*/%=<>&|?:,.":
+    python = _PYTHON.search(_STRING.sub("", formula))
+    if open_ or python or ending in "+-*/%=<>&|?:,.;":
         yield DerivativeError(
             f"the formula of '{entry.name}' for '{key}' is no C++ expression",
             where=entry.where(key),
             why=f"its brackets do not match: '{open_[-1:]}'"
             if open_
-            else "it has no '**': at::pow(x, y) is a power"
-            if power
+            else f"'{python[0]}' is Python's: write at::pow(x, y), at::mul(x, y)"
+            if python
             else f"it ends with '{ending}'"
             if ending
             else "it is empty",
@@ -249,12 +250,16 @@ def scope_objections(additions: Additions, scope: Scope) -> list[DerivativeError
     callable_ = own | operators | scope.provided
     unknown: dict[tuple[str, str], Entry] = {}  # (word, key) -> entry
     helpers: dict[tuple[str, str], Entry] = {}
+    undefined: dict[tuple[str, str], Entry] = {}
+    declared, defined = _texts(additions)
     for entry in additions.derivatives.entries:
         local = _local_words(entry)
         for key, formula in formulas_of(entry):
             if formula.strip() in SPECIAL or _NEAR_SPECIAL.fullmatch(formula.strip()):
                 continue
             for name in _CALL.findall(_STRING.sub('""', formula)):
+                if declared_without_body(declared, name) and name not in defined:
+                    undefined[name, key] = entry
                 if not {name, _operator(name)} & callable_ and (
                     declared_without_body(scope.manual, name)
                 ):
@@ -264,18 +269,33 @@ def scope_objections(additions: Additions, scope: Scope) -> list[DerivativeError
                     if not {word, _operator(word)} & (own | local | scope.words):
                         unknown[word, key] = entry
     found = scope.elsewhere({word for word, _ in unknown}) if unknown else set()
-    exported = scope.exported({name for name, _ in helpers}) if helpers else set()
+    called = {name for name, _ in (*helpers, *undefined)}
+    exported = scope.exported(called) | scope.provided if called else set()
     errors = [_unknown(entry, key, w) for (w, key), entry in unknown.items() if w not in found]
     hidden = [(n, key, entry) for (n, key), entry in helpers.items() if n not in exported]
+    errors += [_undefined(e, key, n) for (n, key), e in undefined.items() if n not in exported]
     return errors + [_hidden(entry, key, name) for name, key, entry in hidden]
 
 
 def _own_words(additions: Additions) -> set[str]:
-    """The names that the additions' headers and declarations bring."""
+    """The names that the additions' headers and declarations bring.
+
+    Generated code includes *FunctionsManual.h, which may include others.
+    """
     own = {name.partition(".")[0] for name in additions.native.functions}
-    for header in additions.headers:
+    for header in additions.headers if additions.manual_headers else ():
         own |= set(re.findall(r"\w+", header.read_text(encoding="utf-8", errors="replace")))
     return own
+
+
+def _texts(additions: Additions) -> tuple[str, frozenset[str]]:
+    """What the headers of helpers say, and the words of the files that may define them."""
+    texts = {False: "", True: ""}
+    for path in additions.sources:
+        text = path.read_text(encoding="utf-8", errors="replace")
+        texts[path.name.endswith("FunctionsManual.h")] += text
+    # A macro that pastes names may define any of them.
+    return texts[True], words_in(texts["##" in texts[False]])
 
 
 def _operator(word: str) -> str:
@@ -314,6 +334,15 @@ def _unknown(entry: Entry, key: str, word: str) -> DerivativeError:
         "additions has it",
         next="correct the name, or declare the helper in a header of yours named "
         "*FunctionsManual.h",
+    )
+
+
+def _undefined(entry: Entry, key: str, name: str) -> DerivativeError:
+    return DerivativeError(
+        f"the formula for '{entry.name}' calls {name}, which is declared and defined nowhere",
+        where=entry.where(key),
+        why="a *FunctionsManual.h declares it, and no source has the word",
+        next="define it in aten_src/native/*FunctionsManual.cpp, in the namespace of its header",
     )
 
 

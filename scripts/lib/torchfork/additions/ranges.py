@@ -132,6 +132,7 @@ def without(additions: Additions, errors: Sequence[ForkError]) -> Additions:
     Of a formula that is refused, the formula alone goes; of a declaration, all of its variants.
     """
     formulas = {e.name for e in entries_at(additions.derivatives, errors)}
+    calls = entries_at(additions.deprecated, errors)
     bases = {_variants_name(e) for e in entries_at(additions.native, errors)}
     return replace(
         additions,
@@ -140,7 +141,9 @@ def without(additions: Additions, errors: Sequence[ForkError]) -> Additions:
             additions.derivatives,
             lambda e: _variants_name(e) not in bases and e.name not in formulas,
         ),
-        deprecated=reduced(additions.deprecated, lambda e: _variants_name(e) not in bases),
+        deprecated=reduced(
+            additions.deprecated, lambda e: _variants_name(e) not in bases and e not in calls
+        ),
     )
 
 

@@ -56,7 +56,9 @@ _ALIASES = {
 _OF_SCHEMA = {"int": "int64_t", "float": "double", "str": "string_view"}
 # What may have braces that open or close nothing, or make a definition.
 _ODD = re.compile(r"#[ \t]*define[ \t]+\w+(?:\(|[ \t]+\S)|R\"|'[{}]'")
-_LIBRARY = re.compile(r"^[ \t]*TORCH_LIBRARY(_IMPL|_FRAGMENT)?\(\s*(\w+)", re.MULTILINE)
+_LIBRARY = re.compile(
+    r"^[ \t]*(TORCH_LIBRARY(?:_IMPL|_FRAGMENT)?|PYBIND11_MODULE)\(\s*(\w+)", re.MULTILINE
+)
 # Or what "#if 0" leaves out, without a condition of its own.
 _COMMENT_OR_STRING = re.compile(
     r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\""
@@ -296,6 +298,7 @@ def objections(
     errors += (e for source in sources for e in _missing_includes(source, additions, base))
     if not any("##" in source.code for source in sources):  # a macro may make any name
         errors += _missing_kernels(sources, additions, base, exported)
+        errors += _stubs_without_kernels([Source(path) for path in additions.sources])
     errors += _hidden_calls(sources, additions, base, exported)
     return errors
 
@@ -304,14 +307,14 @@ def foreign_registrations(additions: Additions) -> Iterator[KernelError]:
     """Registrations that code from an extension still has: of another library than ATen."""
     for source in map(Source, additions.sources):
         for found in _LIBRARY.finditer(source.code):
-            form, library = found[1] or "", found[2]
-            if library == "aten" and form:
+            form, library = found.groups()
+            if library == "aten" and form != "TORCH_LIBRARY":
                 continue
             yield KernelError(
-                f"TORCH_LIBRARY{form}({library}, …) is left over from an extension",
+                f"{form}({library}, …) is left over from an extension",
                 where=source.at(found.start(2)),
-                why="the operators of these additions belong to the library 'aten', and the YAML "
-                "declares and registers them; two owners of one library abort the import",
+                why="the operators of these additions belong to the library 'aten': the YAML "
+                "declares, registers and binds them; two owners of one library abort the import",
                 next=f"delete it; declare each operator in {additions.native.path.name}, with its "
                 "kernels under 'dispatch:'",
                 kind="foreign library",
@@ -457,6 +460,24 @@ def _missing_kernels(
                 defined.add(overload)
             elif not _is_generated(entry) and not _is_exported(name, exported()):
                 yield _missing(entry, "dispatch", additions, name, objections)
+
+
+def _stubs_without_kernels(sources: Collection[Source]) -> Iterator[KernelError]:
+    """Dispatch stubs that nobody registers a kernel for: calls of them lack a symbol."""
+    for source in sources:
+        for found in re.finditer(r"^DEFINE_DISPATCH\s*\(\s*(\w+)", source.code, re.MULTILINE):
+            register = re.compile(rf"REGISTER\w*\s*\(\s*{found[1]}\b")
+            if not any(
+                register.search(one.code)
+                or (one.path.parent.name == "cpu" and found[1] in one.code)
+                for one in sources
+            ):
+                yield KernelError(
+                    f"the stub '{found[1]}' has no kernel",
+                    where=source.at(found.start(1)),
+                    why="no source registers one for it",
+                    next=f"write REGISTER_DISPATCH({found[1]}, &kernel) in a file of native/cpu",
+                )
 
 
 def _defined_twice(name: str, found: Collection[Mention]) -> Iterator[KernelError]:
