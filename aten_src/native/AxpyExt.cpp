@@ -1,4 +1,4 @@
-// axpy_ext: checks and dispatch. The kernels are in cpu/PointwiseExtKernel.cpp and cuda/AxpyExt.cu.
+// axpy_ext: checks and dispatch. The kernels are in cpu/AxpyExtKernel.cpp and cuda/AxpyExt.cu.
 #define TORCH_ASSERT_ONLY_METHOD_OPERATORS
 #include <ATen/core/Tensor.h>
 #include <ATen/native/AxpyExt.h>

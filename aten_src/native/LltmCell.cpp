@@ -1,5 +1,5 @@
 // lltm_cell: checks, allocation and matrix products. The pointwise kernels are in
-// cpu/PointwiseExtKernel.cpp and cuda/LltmCell.cu; LltmCell.h says what they compute.
+// cpu/LltmCellKernel.cpp and cuda/LltmCell.cu; LltmCell.h says what they compute.
 #define TORCH_ASSERT_ONLY_METHOD_OPERATORS
 #include <ATen/core/Tensor.h>
 #include <ATen/native/LltmCell.h>

@@ -1,4 +1,4 @@
-// sigmoid_ext and its backward: checks and dispatch. The kernels are in cpu/PointwiseExtKernel.cpp and
+// sigmoid_ext and its backward: checks and dispatch. The kernels are in cpu/SigmoidExtKernel.cpp and
 // cuda/SigmoidExt.cu.
 #define TORCH_ASSERT_ONLY_METHOD_OPERATORS
 #include <ATen/core/Tensor.h>

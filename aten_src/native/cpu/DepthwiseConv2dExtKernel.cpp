@@ -1,5 +1,5 @@
-// CPU kernels of depthwise_conv2d_ext, compiled once for each CPU capability.
-// depthwise_conv2d_ext/Choice.h says how a call becomes a loop.
+// CPU kernels of depthwise_conv2d_ext but for the gradients of weight and bias, compiled once for each CPU
+// capability. depthwise_conv2d_ext/Choice.h says how a call becomes a loop.
 #define TORCH_ASSERT_ONLY_METHOD_OPERATORS
 #include <ATen/core/Tensor.h>
 #include <ATen/native/DepthwiseConv2dExt.h>
@@ -10,15 +10,12 @@ namespace at::native {
 
 namespace {
 
-// Calls run(a value of the type), of the types that there are loops for.
-template <typename Run>
-void with_type(ScalarType dtype, const Run& run) {
-  if (dtype == kDouble) {
-    run(double());
-  } else if (dtype == kFloat) {
-    run(float());
-  } else if constexpr (!kVectorsAreArrays) {
-    dtype == kHalf ? run(c10::Half()) : run(c10::BFloat16());
+// Forward or grad_input.
+void run_pass(const Pass& pass) {
+  if (pass.result.numel() > 0) {
+    with_type(pass.result.scalar_type(), [&](auto type) {
+      run_first(kPasses<decltype(type)>, pass, pass.params);
+    });
   }
 }
 
@@ -57,9 +54,7 @@ void forward_kernel(
   const Tensor source = as_operand(input);
   const Tensor filters = as_operand(weight);
   const Tensor start = as_operand(bias);
-  with_type(result.scalar_type(), [&](auto type) {
-    run_pass<decltype(type)>({result, source, filters, start, p, Direction::kForward});
-  });
+  run_pass({result, source, filters, start, p, Direction::kForward});
   copy_to(output, result);
 }
 
@@ -77,14 +72,12 @@ void backward_kernel(
   const Tensor grad = as_operand(grad_output);
   const Tensor source = as_operand(input);
   const Tensor filters = as_operand(weight);
-  with_type(grad.scalar_type(), [&](auto type) {
-    if (grad_input.defined()) {
-      run_pass<decltype(type)>({results[0], grad, filters, none, p, Direction::kGradInput});
-    }
-    if (grad_weight.defined() || grad_bias.defined()) {
-      run_grad_weight<decltype(type)>({results[1], results[2], grad, source, p});
-    }
-  });
+  if (grad_input.defined()) {
+    run_pass({results[0], grad, filters, none, p, Direction::kGradInput});
+  }
+  if (grad_weight.defined() || grad_bias.defined()) {
+    run_grad_weight({results[1], results[2], grad, source, p});
+  }
   copy_to(grad_input, results[0]);
   copy_to(grad_weight, results[1]);
   copy_to(grad_bias, results[2]);

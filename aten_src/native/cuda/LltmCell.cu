@@ -151,7 +151,7 @@ __global__ void __launch_bounds__(kForwardThreads) forward_kernel(ForwardParams<
   }
 }
 
-// A thread block walks over blocks of rows for kColumns hidden units; cpu/PointwiseExtKernel.cpp has the
+// A thread block walks over blocks of rows for kColumns hidden units; cpu/LltmCellKernel.cpp has the
 // formulas. Thread (x, y) takes every kRowLanes-th row from y on and adds up its bias gradients;
 // then the kRowLanes sums are added in the order of y. Nothing depends on the launch.
 template <typename scalar_t>

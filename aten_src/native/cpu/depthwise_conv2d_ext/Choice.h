@@ -79,25 +79,25 @@ void run_first(const Choice<Call> (&choices)[kCount], const Call& call, const Pa
   }
 }
 
-// Forward or grad_input.
-template <typename scalar_t>
-void run_pass(const Pass& pass) {
-  if (pass.result.numel() > 0) {
-    run_first(kPasses<scalar_t>, pass, pass.params);
+// Calls run(a value of the type), of the types that there are loops for.
+template <typename Run>
+void with_type(ScalarType dtype, const Run& run) {
+  if (dtype == kDouble) {
+    run(double());
+  } else if (dtype == kFloat) {
+    run(float());
+  } else if constexpr (!kVectorsAreArrays) {
+    dtype == kHalf ? run(c10::Half()) : run(c10::BFloat16());
   }
 }
 
-// grad_weight and grad_bias, of which one may be undefined.
-template <typename scalar_t>
-void run_grad_weight(const GradWeightPass& pass) {
-  const GradWeightCall<scalar_t> call{
-      pass.params,
-      pass.grad_weight.defined() ? pass.grad_weight.mutable_data_ptr<scalar_t>() : nullptr,
-      pass.grad_bias.defined() ? pass.grad_bias.mutable_data_ptr<scalar_t>() : nullptr,
-      pass.grad_output.const_data_ptr<scalar_t>(),
-      pass.input.const_data_ptr<scalar_t>()};
-  run_first(kGradWeightPasses<scalar_t>, call, pass.params);
-}
-
 } // namespace
+
+inline namespace CPU_CAPABILITY {
+
+// grad_weight and grad_bias, of which one may be undefined. In DepthwiseConv2dExtGradWeightKernel.cpp, which is
+// compiled beside forward and grad_input.
+void run_grad_weight(const GradWeightPass& pass);
+
+} // namespace CPU_CAPABILITY
 } // namespace at::native
