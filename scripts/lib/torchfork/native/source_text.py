@@ -207,12 +207,9 @@ def _types(parameters: str) -> list[str]:
 
 def _unnamed(parameter: str) -> str:
     """A parameter's type: it less its last word where what is before is a type."""
-    before, _ = re.subn(r"\w+\s*$", "", parameter)
-    return (
-        before
-        if set(re.findall(r"\w+", before)) & (_TYPES | _ALIASES.keys()) - {"const"}
-        else (parameter)
-    )
+    before = re.sub(r"\w+\s*$", "", parameter)
+    types = (_TYPES | _ALIASES.keys()) - {"const"}
+    return before if types.intersection(re.findall(r"\w+", before)) else parameter
 
 
 def _normal(text: str) -> str:
