@@ -68,9 +68,9 @@ def small_disk(place: Path, megabytes: int) -> tuple[str, ...]:
     return prefix
 
 
-@pytest.mark.parametrize("megabytes", [1, 12, 40])
+@pytest.mark.parametrize("megabytes", [1, 8, 16])
 def test_a_full_disk_is_told_at_whatever_stage_it_is_full(command: Command, megabytes: int) -> None:
-    """The generator's copy takes 5 MB and what it generates some 60: copying, generating fail."""
+    """The generator's copy takes 5 MB, what it generates and the headers some 10 each."""
     prefix = small_disk(command.work, megabytes)
     answer = command.run(prefix=prefix)
     answer.assert_error(30, "the disk is full", "nothing was left half-written")

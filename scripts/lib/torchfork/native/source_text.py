@@ -53,7 +53,7 @@ _ALIASES = {
     "SymIntArrayRef": "ArrayRef<SymInt>", "OptionalSymIntArrayRef": "OptionalArrayRef<SymInt>",
     "TensorList": "ArrayRef<Tensor>", "DimnameList": "ArrayRef<Dimname>",
 }  # fmt: skip
-_OF_SCHEMA = {"int": "int64_t", "float": "double", "str": "string_view"}
+_OF_SCHEMA = {"int": "int64_t", "float": "double"}
 # What may have braces that open or close nothing, or make a definition.
 _ODD = re.compile(r"#[ \t]*define[ \t]+\w+(?:\(|[ \t]+\S)|R\"|'[{}]'")
 _LIBRARY = re.compile(
@@ -240,7 +240,7 @@ def _cpp(declared: str, symint: bool, mutable: bool = False) -> str:
     if not found:
         return ""
     base, inner, is_list, size, optional = found.groups()
-    name = _value(base, symint)
+    name = "string_view" if base == "str" else _value(base, symint)  # as an argument alone
     if inner and is_list:
         return "const List<optional<Tensor>>&" if base == "Tensor" and not optional else ""
     if base == "bool" and is_list:
@@ -295,7 +295,7 @@ def objections(
     errors += (e for source in sources for e in _missing_includes(source, additions, base))
     if not any("##" in source.code for source in sources):  # a macro may make any name
         errors += _missing_kernels(sources, additions, base, exported)
-        errors += _stubs_without_kernels([Source(path) for path in additions.sources])
+        errors += _stubs_without_kernels([Source(path) for path in additions.sources], exported)
     errors += _hidden_calls(sources, additions, base, exported)
     return errors
 
@@ -459,16 +459,22 @@ def _missing_kernels(
                 yield _missing(entry, "dispatch", additions, name, objections)
 
 
-def _stubs_without_kernels(sources: Collection[Source]) -> Iterator[KernelError]:
-    """Dispatch stubs that nobody registers a kernel for: calls of them lack a symbol."""
+def _stubs_without_kernels(
+    sources: Collection[Source], exported: Callable[[], Collection[str]]
+) -> Iterator[KernelError]:
+    """Dispatch stubs that nobody registers a kernel for: calls of them lack a symbol.
+
+    One with the name of upstream's is refused for that, with the objects' other symbols.
+    """
     for source in sources:
         for found in re.finditer(r"^DEFINE_DISPATCH\s*\(\s*(\w+)", source.code, re.MULTILINE):
             register = re.compile(rf"REGISTER\w*\s*\(\s*{found[1]}\b")
-            if not any(
+            registered = any(
                 register.search(one.code)
                 or (one.path.parent.name == "cpu" and found[1] in one.code)
                 for one in sources
-            ):
+            )
+            if not registered and not _is_exported(found[1], exported()):
                 yield KernelError(
                     f"the stub '{found[1]}' has no kernel",
                     where=source.at(found.start(1)),

