@@ -1,7 +1,7 @@
 """The test suites, one session each: `nox -s unit -- -k pins`, or all of them without -s.
 
     lint     ruff, mypy, shellcheck, clang-format, zizmor, actionlint, the patches
-    unit     the tooling on a small sample tree; two or three minutes
+    unit     the tooling on a small sample tree; some four minutes
     ops      the operators on the built wheel, which is built first where it is missing
     zoo      one operator of every kind, and a dozen as upstream writes them, in a wheel of theirs
     wheel    the wheel as others use it: C++, CMake, type checkers, pip

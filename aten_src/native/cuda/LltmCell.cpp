@@ -3,6 +3,7 @@
 #include <ATen/native/LltmCell.h>
 
 #include <ATen/Dispatch.h>
+#include <ATen/ceil_div.h>
 #include <ATen/core/TensorBase.h>
 #include <ATen/cuda/CUDAContext.h>
 #include <ATen/native/cuda/LltmCell.h>
@@ -21,10 +22,6 @@ Rows<scalar_t> rows(const TensorBase& tensor) {
     return {};
   }
   return {tensor.const_data_ptr<scalar_t>(), tensor.stride(0), tensor.stride(1)};
-}
-
-unsigned blocks_of(int64_t elements, int64_t per_block) {
-  return static_cast<unsigned>((elements + per_block - 1) / per_block);
 }
 
 template <typename Params>
@@ -65,7 +62,7 @@ void forward(
         (device->maxThreadsPerMultiProcessor / kForwardThreads) * 4;
     launch(
         vectors ? kernels<scalar_t>().forward_vectors : kernels<scalar_t>().forward,
-        static_cast<unsigned>(std::min((threads + kForwardThreads - 1) / kForwardThreads, most)),
+        std::min(at::ceil_div<int64_t>(threads, kForwardThreads), most),
         kForwardThreads,
         params);
   });
@@ -96,7 +93,9 @@ void small(
         old_h.size(1)};
     launch(
         kernels<scalar_t>().small,
-        dim3(blocks_of(params.batch, kSmallRows), blocks_of(params.state, kSmallUnits)),
+        dim3(
+            at::ceil_div<int64_t>(params.batch, kSmallRows),
+            at::ceil_div<int64_t>(params.state, kSmallUnits)),
         kSmallThreads,
         params);
   });
@@ -115,7 +114,7 @@ void backward(
       kHalf, kBFloat16, gates.scalar_type(), "lltm_cell_backward_cuda", [&] {
         const auto batch = new_cell.size(0);
         const auto state = new_cell.size(1);
-        const int64_t row_blocks = blocks_of(batch, kLltmRowsPerPartial);
+        const int64_t row_blocks = at::ceil_div<int64_t>(batch, kLltmRowsPerPartial);
         const BackwardParams<scalar_t> params{
             grad_of_gates.mutable_data_ptr<scalar_t>(),
             grad_old_cell.mutable_data_ptr<scalar_t>(),
@@ -131,8 +130,7 @@ void backward(
             row_blocks};
         launch(
             kernels<scalar_t>().backward,
-            dim3(
-                blocks_of(state, kColumns), static_cast<unsigned>(std::min(row_blocks, kMaxGridY))),
+            dim3(at::ceil_div<int64_t>(state, kColumns), std::min(row_blocks, kMaxGridY)),
             dim3(kColumns, kRowLanes),
             params);
       });
@@ -148,7 +146,7 @@ void bias_gradient(const TensorBase& grad_bias, const TensorBase& bias_partials)
             grad_bias.size(0)};
         launch(
             kernels<scalar_t>().bias,
-            blocks_of(params.columns, kBiasThreads),
+            at::ceil_div<int64_t>(params.columns, kBiasThreads),
             kBiasThreads,
             params);
       });

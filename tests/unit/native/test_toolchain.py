@@ -158,6 +158,10 @@ def test_the_users_architectures_win_and_develop_is_for_the_gpus_here(
     assert cuda.gencode[0] == "-gencode=arch=compute_86,code=sm_86" and len(cuda.gencode) == 2
     wheel, _ = toolchain.find_cuda(cuda_base, env)
     assert wheel is not None and wheel.chosen.endswith("(those of the base)")
+    monkeypatch.setattr(toolchain, "base_architectures", lambda base: "8.0 8.6")
+    for more, second in (({}, "80"), ({"TORCH_CUDA_ARCH_LIST": "8.0 8.6"}, "86")):
+        found, _ = toolchain.find_cuda(cuda_base, {**env, **more})
+        assert found and found.gencode[1] == f"-gencode=arch=compute_{second},code=sm_86"
     named, _ = toolchain.find_cuda(
         cuda_base, {**env, "TORCH_CUDA_ARCH_LIST": "9.0a;10.0"}, visible=True
     )

@@ -251,7 +251,7 @@ def scope_objections(additions: Additions, scope: Scope) -> list[DerivativeError
     unknown: dict[tuple[str, str], Entry] = {}  # (word, key) -> entry
     helpers: dict[tuple[str, str], Entry] = {}
     undefined: dict[tuple[str, str], Entry] = {}
-    declared, defined = _texts(additions)
+    declared, defined = _helpers(additions)
     for entry in additions.derivatives.entries:
         local = _local_words(entry)
         for key, formula in formulas_of(entry):
@@ -288,14 +288,17 @@ def _own_words(additions: Additions) -> set[str]:
     return own
 
 
-def _texts(additions: Additions) -> tuple[str, frozenset[str]]:
-    """What the headers of helpers say, and the words of the files that may define them."""
-    texts = {False: "", True: ""}
+def _helpers(additions: Additions) -> tuple[str, frozenset[str]]:
+    """The text of the headers of helpers, and the words of the files that may define them."""
+    declarations = others = ""
     for path in additions.sources:
         text = path.read_text(encoding="utf-8", errors="replace")
-        texts[path.name.endswith("FunctionsManual.h")] += text
-    # A macro that pastes names may define any of them.
-    return texts[True], words_in(texts["##" in texts[False]])
+        if path.name.endswith("FunctionsManual.h"):
+            declarations += text
+        else:
+            others += text
+    pastes_names = "##" in others  # and so may define any of those declared
+    return declarations, words_in(declarations if pastes_names else others)
 
 
 def _operator(word: str) -> str:
@@ -311,18 +314,23 @@ def _local_words(entry: Entry) -> set[str]:
     return values | tangents | {f"grad_{value}" for value in values} | {"grad", "grads"}
 
 
+def after_parameters(code: str, start: int) -> tuple[int, str]:
+    """Where the parenthesis that is open at `start` is closed, and what follows: '{', ';', …"""
+    depth, end = 1, start
+    while depth and end < len(code):
+        depth += {"(": 1, ")": -1}.get(code[end], 0)
+        end += 1
+    return end, re.sub(r"^(\s|const\b|noexcept\b)+", "", code[end : end + 40])[:1]
+
+
 def declared_without_body(header: str, name: str) -> bool:
     """Whether the text of a header declares a function and has no body for it."""
     declared = False
     for match in re.finditer(rf"\b{re.escape(name)}\s*\(", header):
-        depth, place = 1, match.end()
-        while depth and place < len(header):
-            depth += {"(": 1, ")": -1}.get(header[place], 0)
-            place += 1
-        rest = re.sub(r"^(\s|const\b|noexcept\b)+", "", header[place : place + 40])
-        if rest.startswith("{"):
+        _, follows = after_parameters(header, match.end())
+        if follows == "{":
             return False
-        declared = declared or rest.startswith(";")
+        declared = declared or follows == ";"
     return declared
 
 

@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 
 from ..additions import paths
-from ..additions.formulas import FROM_SOURCE, declared_without_body
+from ..additions.formulas import FROM_SOURCE, after_parameters, declared_without_body
 from ..additions.load import Additions
 from ..additions.yaml_file import Entry, words
 from ..errors import CollisionError, CompileError, ForkError, KernelError
@@ -122,35 +122,33 @@ class Source:
 
     def _judged(self, found: re.Match[str], entry: Entry) -> Mention:
         """The mention of a name that an opened parenthesis follows."""
-        where, end = self.at(found.start()), _closing(self.code, found.end())
-        body = re.sub(r"^(\s|const\b|noexcept\b)+", "", self.code[end : end + 40])[:1]
+        where, (end, body) = self.at(found.start()), after_parameters(self.code, found.end())
         parameters = self.code[found.end() : end - 1]
-        objection = self._objection(found.start(), parameters, body, entry)
+        objection = self._objection(found, parameters, body, entry)
         if body != "{" or objection:
             return Mention(where, objection)
         return Mention(where, parameters=", ".join(_types(parameters)))
 
-    def _objection(self, name: int, parameters: str, body: str, entry: Entry) -> str:
+    def _objection(self, name: re.Match[str], parameters: str, body: str, entry: Entry) -> str:
         """Why the function of a name, with these parameters and this body, is not the kernel."""
-        inside, start = self._inside(name)
+        inside, start = self._inside(name.start())
         if "" in inside or body == ";":
             return "it is no definition"
         if body != "{":
             return ""
-        if wrong := self.outside("at::native", name):
+        if wrong := self.outside("at::native", name.start()):
             return wrong
         if entry.structured:
             return "the kernel of a structured operator is TORCH_IMPL_FUNC(…)"
         if self.path.parent.name == "cpu":
             return "files in native/cpu, for kernels of stubs, are compiled for each CPU capability"
-        before = self.code[start:name]
+        before = self.code[start : name.start()]
         if local := re.search(r"\b(static|inline|template)\b", before):
             return f"it is {local[1]}: no other file can call it"
-        symint = "_symint" in self.code[name:].partition("(")[0]
         returned, wanted = _normal(_returned(before)), _result(entry.returns)
         if wanted and _is_sure(returned) and returned != wanted:
             return f"it returns {returned} where the schema makes it {wanted}"
-        given, declared = _types(parameters), _expected(entry, symint)
+        given, declared = _types(parameters), _expected(entry, "_symint" in name[0])
         if len(given) != len(declared):
             return f"it takes {len(given)} arguments, its schema {len(declared)}"
         for number, (one, other) in enumerate(zip(given, declared, strict=True), 1):
@@ -182,15 +180,6 @@ class Source:
         return f"{self.path}:{self.text.count(chr(10), 0, offset) + 1}"
 
 
-def _closing(code: str, start: int) -> int:
-    """The end of what an opened parenthesis encloses."""
-    depth, place = 1, start
-    while depth and place < len(code):
-        depth += {"(": 1, ")": -1}.get(code[place], 0)
-        place += 1
-    return place
-
-
 def _returned(before: str) -> str:
     """The type in the text before a function's name."""
     return re.sub(r"(?m)^[ \t]*#.*$|\b(TORCH_API|const)\b", "", before)
@@ -198,10 +187,13 @@ def _returned(before: str) -> str:
 
 def _types(parameters: str) -> list[str]:
     """The types in a list of parameters, each as _normal has it."""
-    parts, depth = [""], 0
-    for letter in parameters:
+    parts: list[str] = []
+    start = depth = 0
+    for place, letter in enumerate(f"{parameters},"):
         depth += (letter in "<({[") - (letter in ">)}]")
-        parts = [*parts, ""] if letter == "," and not depth else [*parts[:-1], parts[-1] + letter]
+        if letter == "," and not depth:
+            parts.append(parameters[start:place])
+            start = place + 1
     return [_normal(_unnamed(part.partition("=")[0])) for part in parts if part.strip()]
 
 

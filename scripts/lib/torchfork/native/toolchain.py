@@ -20,8 +20,6 @@ from ..util import process
 # What ATen/cuda/CUDAContext.h, which every generated CUDA registration includes, needs.
 CUDA_HEADERS = ("cuda_runtime.h", "cublas_v2.h", "cusparse.h", "cusolverDn.h")
 
-OF_THE_BASE = "those of the base"  # why architectures are compiled for
-
 # Peak memory of the heaviest file, measured with GCC 12. Of a graft: 1.3 GB generated, which half
 # of the jobs may be at once, 1.1 GB other C++, 1.6 GB CUDA.
 # Of a whole tree for CPUs: 2.1 GB, and a quarter more with fewer garbage collections. With CUDA:
@@ -188,13 +186,13 @@ def visible_architectures() -> str:
     return " ".join(sorted(set(re.findall(r"^\d+\.\d$", listed, re.MULTILINE)), key=float))
 
 
-def _architectures(base: Base, env: Mapping[str, str], *, visible: bool) -> tuple[str, str]:
-    """What to compile for, as a TORCH_CUDA_ARCH_LIST, and why."""
+def _architectures(base: Base, env: Mapping[str, str], *, visible: bool) -> tuple[str, str, bool]:
+    """What to compile for, as a TORCH_CUDA_ARCH_LIST, why, and whether PTX may be shared."""
     if listed := env.get("TORCH_CUDA_ARCH_LIST"):
-        return listed, "TORCH_CUDA_ARCH_LIST"
+        return listed, "TORCH_CUDA_ARCH_LIST", False
     if visible and (listed := visible_architectures()):
-        return listed, "the GPUs here"
-    return base_architectures(base), OF_THE_BASE
+        return listed, "the GPUs here", False
+    return base_architectures(base), "those of the base", True
 
 
 def find_cuda(
@@ -223,8 +221,8 @@ def find_cuda(
         )
     include = (_toolkit_root(nvcc) / "include", *_package_includes(base))
     _require_headers(base, include)
-    listed, why = _architectures(base, env, visible=visible)
-    flags = tuple(architecture_flags(listed, shared=why == OF_THE_BASE))
+    listed, why, shared = _architectures(base, env, visible=visible)
+    flags = tuple(architecture_flags(listed, shared=shared))
     return Cuda(nvcc, version, include, flags, f"{listed} ({why})"), ""
 
 
