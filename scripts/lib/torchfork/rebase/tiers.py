@@ -134,7 +134,7 @@ def _list_row(edit: FileEdit) -> Row:
 
 
 def generate(context: Context, merged: graft.Merged) -> list[Generated]:
-    """(c) Everything generates: all headers of the merged tree, all sources of the additions."""
+    """(c) Everything generates: the headers that the additions change, and all their sources."""
     context.log("run the code generator")
     chosen = graft.generate(context, merged, cuda=context.base.cuda is not None)
     for item in chosen:
